@@ -456,6 +456,18 @@ def test_prefetch_touches_every_line_of_the_next_panel(rows):
     assert {substitute(s.index[-1], at) for s in hints for at in points} == set(range(20))
 
 
+@pytest.mark.parametrize("line", [4, 5, 16, 64])
+def test_prefetch_asks_for_no_lines_behind_the_next_panel(line):
+    """Five steps walk a panel of 20 elements, which has five lines or fewer."""
+    kernel = same(
+        matmul(3, 10, 5), ("split", "i1_1", 4), ("reorder", "i1_1_o", "i0_1", "k0", "i1_1_i"), ("pack", "B"),
+        ("prefetch", "B_p", "i1_1_o", "k0", line, "i0_1"), constants=["B"],
+    )  # fmt: skip
+    (hint,) = [s for s in walk(kernel.body) if isinstance(s, Prefetch)]
+    k = next(x for x in loops_of(kernel.body) if x.sym.name == "k0").sym
+    assert [substitute(hint.index[-1], {k: n}) for n in range(5)] == [0, 4, 8, 12, 16]
+
+
 # --- schedules as data
 
 

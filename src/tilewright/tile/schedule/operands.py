@@ -264,8 +264,9 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     steps, n = product([x.extent for x in walkers]), _flat(walkers)
     if not is_known(rest) or not known_at_least(steps, 1) or target.loop.sym not in symbols(n):
         raise ScheduleError("prefetch", where, "the panel's size is not known at compile time")
-    # A panel with more lines than steps leaves some of them to other iterations of the loop between.
-    turns, places = max(rest // (steps * line), 1), [n * line]
+    # A panel with more lines than steps leaves some of them to other iterations of the loop between; one with fewer, of
+    # bytes, is asked for in smaller steps: lines of the panel behind it would push this one out of a small cache.
+    turns, places = max(rest // (steps * line), 1), [n * min(line, max(rest // steps, 1))]
     if spread and turns > 1:
         sharing = find_loop(kernel, spread, "prefetch").loop
         places = [(n + (sharing.sym % turns) * steps) * line]
