@@ -19,7 +19,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Graph, Pool
 from tilewright.core.passes import run_pipeline
-from tilewright.core.types import Array, TensorType, f32
+from tilewright.core.types import Array, TensorType, f32, u8
 from tilewright.frontend.source import import_source
 from tilewright.graph.pipeline import passes_for
 from tilewright.ops.winograd import transformed_weights
@@ -400,3 +400,25 @@ def test_the_phases_of_a_transposed_convolution_share_their_points(n_in, n_out, 
     with torch.no_grad():
         want = layer.double()(x.double()).numpy()
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 2e-5 * float(np.abs(want).max())
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64", "native"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("size", "tile", "n_in", "n_out", "pads"), [
+    ((12, 13), 4, 16, 24, ((1, 1), (1, 1))), ((9, 22), 2, 37, 16, ((0, 2), (2, 0))),
+    ((7, 7), 3, 5, 9, ((1, 1), (1, 1))),
+])  # fmt: skip
+def test_bytes_in_tiles_are_the_same_integers(target, threads, size, tile, n_in, n_out, pads):
+    rng = np.random.default_rng(tile)
+    w = rng.integers(-128, 128, (n_out, n_in, 3, 3)).astype(np.int8)
+    pool = Pool()
+    source = pool.input("x", TensorType(u8, (2, *size, n_in)))
+    u = pool.const(transformed_weights(w, tile).astype(np.int16))
+    attrs = {"tile": tile, "pads": pads, "strides": (), "dilations": (), "outside": 9}
+    (y,) = pool.results(pool.add(ops.winograd_conv, [source, u], attrs))
+    graph = Graph("g", pool, (source,), (y,), ("y",))
+    x = rng.integers(0, 256, (2, *size, n_in)).astype(np.uint8)
+    padded = np.pad(x.astype(np.int64), ((0, 0), *pads, (0, 0)), constant_values=9)
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(1, 2))
+    found = driver.compile_graph(graph, target=target, threads=threads)(x)
+    np.testing.assert_array_equal(np.asarray(found), np.einsum("nyxcij,kcij->nyxk", windows, w.astype(np.int64)))

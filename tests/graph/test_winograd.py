@@ -2,13 +2,16 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graph.showing import assert_same, graph_of, n_of
 from tilewright import ops
+from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.passes import parse_pipeline, print_pipeline, run_pipeline
-from tilewright.core.types import TensorType, f32, f64
-from tilewright.graph.forms.winograd import Winograd, expected_error
+from tilewright.core.types import TensorType, f32, f64, i8, i32, u8
+from tilewright.graph.forms.winograd import Winograd, expected_error, is_exact
 from tilewright.graph.pipeline import PASSES, passes_for
 from tilewright.ops.winograd import transformed_weights, transforms
 from tilewright.target.target import Target
@@ -169,7 +172,7 @@ def test_the_meaning_of_a_volume_stays():
 def test_only_with_a_vector_width_does_a_pipeline_hold_it():
     assert all(p.name != "winograd" for k in (0, 1, 2) for p in passes_for(k))
     passes = passes_for(2, target=Target.parse("x86-64-v3"))
-    assert Winograd(lanes=8) in passes
+    assert Winograd(lanes=8, pairs=4) in passes
     assert parse_pipeline(print_pipeline(passes), PASSES) == passes
     assert n_of(run_pipeline(convolution(random(64, 64, 3, 3)), passes), ops.winograd_conv) == 1
 
@@ -218,3 +221,65 @@ def test_a_large_expected_error_keeps_a_convolution_direct():
     assert n_of(Winograd(max_error=1e-7).run(graph), ops.conv) == 1
     assert tile_of(convolution(np.zeros((64, 64, 3, 3), np.float32))) is None
     assert tile_of(convolution(np.full((64, 64, 3, 3), np.inf, np.float32))) is None
+
+
+# --- bytes ----------------------------------------------------------------------------------------------------------
+
+PAIRS = Winograd(lanes=8, pairs=4)
+
+
+def byte_convolution(w, size, dtype=u8, around=0, **attrs):
+    """A channels-last convolution of bytes that are padded with a zero point; weights are i8."""
+    n = len(size)
+    given = {"strides": (1,) * n, "pads": ((0, 0),) * n, "dilations": (1,) * n, "layout": "NHWC", **attrs}
+
+    def build(b, x):
+        pads = ((0, 0), *((1, 1),) * n, (0, 0))
+        padded = b(ops.pad, x, b.const(around, dtype), pads=pads)
+        return b(ops.conv, padded, b.const(w.astype(np.int8)), out_dtype=i32, **given)
+
+    return graph_of(build, TensorType(dtype, (1, *size, w.shape[1])))
+
+
+def test_bytes_are_transformed_where_machines_multiply_pairs_of_them():
+    graph = byte_convolution(np.ones((64, 64, 3, 3)), (56, 56))
+    (tiled,) = [n for n in PAIRS.run(graph).nodes() if n.op is ops.winograd_conv]
+    assert tiled.attrs["tile"] == 4
+    assert n_of(PAIRS.run(graph), ops.pad) == 0
+    assert n_of(Winograd(lanes=8).run(graph), ops.winograd_conv) == 0
+
+
+def test_on_machines():
+    assert Winograd.on(Target.parse("x86-64-v3"), 1).pairs > 0
+    assert Winograd.on(Target.parse("znver5"), 1).pairs == 0
+
+
+@pytest.mark.parametrize(("lowest", "dtype"), [(-128, u8), (127, u8), (-128, i8)])
+def test_the_largest_bytes_by_the_largest_weights(lowest, dtype):
+    graph = byte_convolution(np.full((32, 64, 3, 3), lowest), (17, 20), dtype, around=int(dtype.max))
+    after = PAIRS.run(graph)
+    assert n_of(after, ops.winograd_conv) == 1
+    x = np.full(graph.inputs[0].shape, dtype.min if dtype is i8 else dtype.max, dtype.numpy)
+    np.testing.assert_array_equal(evaluate_graph(after, [x])[0], evaluate_graph(graph, [x])[0])
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(st.data())
+def test_sums_of_bytes_are_the_same_integers(data):
+    kernel = data.draw(st.sampled_from([(3, 3), (3,), (2,), (4,), (2, 3), (4, 2), (1, 3), (3, 1)]))
+    size = tuple(data.draw(st.integers(9, 14)) for _ in kernel)
+    n_in, dtype = data.draw(st.integers(16, 70)), data.draw(st.sampled_from([u8, i8]))
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    w = rng.integers(-128, 128, (32, n_in, *kernel))
+    graph = byte_convolution(w, size, dtype, data.draw(st.integers(int(dtype.min), int(dtype.max))))
+    x = rng.integers(int(dtype.min), int(dtype.max) + 1, graph.inputs[0].shape).astype(dtype.numpy)
+    after = PAIRS.run(graph)
+    np.testing.assert_array_equal(evaluate_graph(after, [x])[0], evaluate_graph(graph, [x])[0])
+
+
+def test_results_that_might_not_fit_with_their_power_of_two_take_smaller_tiles():
+    w = np.full((8, 512, 3, 3), 127, np.int8)
+    assert not is_exact(transformed_weights(w, 4), w, 4, 256)
+    assert is_exact(transformed_weights(w, 2), w, 2, 256)
+    few = w[:, :8]
+    assert is_exact(transformed_weights(few, 4), few, 4, 256)

@@ -10,6 +10,12 @@ A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d 
 that it reads, ``a = m + r - 1`` (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
 matrices follow from ``a - 1`` points and infinity (Toom and Cook). The points decide the error: with 0, +-sqrt(1/2),
 +-sqrt(2) that of F(4x4, 3x3) is a third of what 0, +-1, +-2 give; pairs of opposite points halve the additions.
+
+Bytes with weights of i16 have no error at all. With whole points ``B_t`` is whole, and so is ``G`` when each of its
+rows is multiplied by its denominator. ``A_t`` takes that back, and each of its rows then gives a known multiple of a
+result. All sums are taken modulo 2**32, in which odd numbers have inverses; the power of two in the multiple is
+shifted out at last. So a result is right where its product with that power fits into 32 bits, however large
+transformed products are.
 """
 
 from __future__ import annotations
@@ -17,17 +23,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import gcd, lcm, prod
+from typing import Any
 
 import numpy as np
 
 from tilewright.core import types
-from tilewright.core.compute import Axis, Buffer, Const, Fma, Inside, Load, Select, Stage, Value
+from tilewright.core.compute import Axis, Binary, Buffer, Const, Fma, Inside, Load, Select, Stage, Value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
-from tilewright.ops.common import axis_over, check, check_equal_dims, check_rank, fold
+from tilewright.ops.common import axis_over, cast_to, check, check_equal_dims, check_rank, fold
 from tilewright.ops.convolution import axes_named, padded_array, padded_load, taps_of, window_size
 from tilewright.ops.samples import random
 
@@ -43,6 +51,10 @@ POINTS: Mapping[int, tuple[float, ...]] = {
 Of the points in a grid of twentieths these give the least error, by ``graph.forms.winograd.expected_error``:
 F(5x5, 3x3) 2.4 times that of F(4x4, 3x3), and F(3x3, 3x3) half of it.
 """
+WHOLE_POINTS: Mapping[int, tuple[int, ...]] = {0: (), 3: (0, 1, -1), 4: (0, 1, -1, 2), 5: (0, 1, -1, 2, -2)}
+"""The same for integers, for which small points matter: transformed numbers have to fit 16 bits."""
+BYTES = (types.i8, types.u8)
+SUM_BITS = types.i32.bits
 BLOCK = 1024  # weights that are transformed at a time: cached, and too few for BLAS to start threads
 
 
@@ -52,11 +64,15 @@ BESIDE = 4
 
 @dataclass(frozen=True)
 class Transforms:
-    """The matrices of F(m, r) in one dimension: results ``a_t`` (m, a), weights ``g`` (a, r), inputs ``b_t`` (a, a)."""
+    """The matrices of F(m, r) in one dimension: results ``a_t`` (m, a), weights ``g`` (a, r), inputs ``b_t`` (a, a).
+
+    Row ``i`` of ``a_t`` gives ``times[i]`` times the result; with real points that is 1.
+    """
 
     a_t: Array
     g: Array
     b_t: Array
+    times: tuple[int, ...]
 
 
 @cache
@@ -72,7 +88,28 @@ def transforms(m: int, r: int) -> Transforms:
         b_t[j, :-1] = np.poly(others)[::-1]
     a_t[-1, -1] = g[-1, -1] = 1
     b_t[-1] = np.atleast_1d(np.poly(points))[::-1]
-    return Transforms(*(np.round(x, 12) + 0.0 for x in (a_t, g, b_t)))
+    a_t, g, b_t = (np.round(x, 12) + 0.0 for x in (a_t, g, b_t))
+    return Transforms(a_t, g, b_t, (1,) * m)
+
+
+@cache
+def whole_transforms(m: int, r: int) -> Transforms:
+    """F(m, r) of whole numbers; ``m + r - 2`` is a key of ``WHOLE_POINTS``."""
+    points = WHOLE_POINTS[m + r - 2]
+    a = m + r - 1
+    a_t, g, b_t = np.zeros((m, a)), np.zeros((a, r)), np.zeros((a, a))
+    denominators = [prod(p - q for k, q in enumerate(points) if k != j) for j, p in enumerate(points)]
+    whole = lcm(*denominators)
+    for j, p in enumerate(points):
+        a_t[:, j] = p ** np.arange(m) * (whole // denominators[j])
+        g[j] = p ** np.arange(r)
+        b_t[j, :-1] = np.poly([q for k, q in enumerate(points) if k != j])[::-1]
+    a_t[-1, -1], g[-1, -1] = whole, 1
+    b_t[-1] = np.atleast_1d(np.poly(points))[::-1]
+    common = [gcd(whole, *(int(x) for x in row)) for row in a_t]
+    a_t /= np.array(common)[:, None]
+    a_t, g, b_t = (np.rint(x) + 0.0 for x in (a_t, g, b_t))
+    return Transforms(a_t, g, b_t, tuple([whole // n for n in common]))
 
 
 def results_along(n_points: Dim, m: int) -> int:
@@ -80,19 +117,21 @@ def results_along(n_points: Dim, m: int) -> int:
     return 1 if n_points == 1 else m
 
 
-def transforms_of(u_shape: Sequence[Dim], m: int) -> tuple[Transforms, Transforms]:
+def transforms_of(u_shape: Sequence[Dim], m: int, is_whole: bool = False) -> tuple[Transforms, Transforms]:
     """The matrices along height and width for weights (AH, AW, ...) of tiles of ``m`` results."""
     (ah, mh), (aw, mw) = ((int(n), results_along(n, m)) for n in u_shape[:2])  # type: ignore[arg-type]
-    return transforms(mh, ah - mh + 1), transforms(mw, aw - mw + 1)
+    made = whole_transforms if is_whole else transforms
+    return made(mh, ah - mh + 1), made(mw, aw - mw + 1)
 
 
 def transformed_weights(w: Array, m: int) -> Array:
-    """Weights (K, C, ..., RH, RW) as (AH, AW, ..., C, K) in their own dtype, computed in f64."""
+    """Weights (K, C, ..., RH, RW) as (AH, AW, ..., C, K), computed in f64: floats as such, integers as i32."""
     k, c, *leading, rh, rw = w.shape
-    high, wide = (transforms(results_along(r, m), r).g for r in (rh, rw))
+    made = transforms if w.dtype.kind == "f" else whole_transforms
+    high, wide = (made(results_along(r, m), r).g for r in (rh, rw))
     both = np.kron(high, wide)  # (AH*AW, RH*RW): rows and columns at once
     taps = np.moveaxis(w.reshape(k, c, *leading, rh * rw), (-1, 0, 1), (0, -1, -2)).reshape(rh * rw, -1)
-    result = np.empty((len(both), taps.shape[1]), w.dtype)
+    result = np.empty((len(both), taps.shape[1]), w.dtype if w.dtype.kind == "f" else np.int32)
     with np.errstate(all="ignore"):
         for start in range(0, taps.shape[1], BLOCK):
             result[:, start : start + BLOCK] = both @ taps[:, start : start + BLOCK].astype(np.float64)
@@ -119,6 +158,8 @@ def applied(matrix: Array, values: Sequence[Value]) -> list[Value]:
     kept = np.where(matrix[i] == matrix[j], matrix[i], 0)
     turned = np.where(matrix[i] == matrix[j], 0, matrix[i])
     scale = turned[np.flatnonzero(turned)[-1]]
+    if values[0].dtype.is_integer and (turned % scale).any():
+        scale = 1.0
     even, odd = _dot(kept, values), _dot(turned / scale, values)
     rest = [k for k in range(len(matrix)) if k not in (i, j)]
     made = dict(zip(rest, applied(matrix[rest], values), strict=True)) if rest else {}
@@ -137,7 +178,7 @@ def _mirrored(rows: Array) -> tuple[int, int] | None:
 
 
 def _dot(row: Array, values: Sequence[Value]) -> Value:
-    terms = [(float(c), v) for c, v in zip(row, values, strict=True) if c != 0]
+    terms = [(float(c) if v.dtype.is_float else int(c), v) for c, v in zip(row, values, strict=True) if c != 0]
     terms.sort(key=lambda t: t[0] != 1)  # a sum starts with what needs no multiplication
     (c, v), *others = terms
     total = v if c == 1 else Const(c, v.dtype) * v
@@ -147,7 +188,22 @@ def _dot(row: Array, values: Sequence[Value]) -> Value:
 
 
 def _plus(total: Value, c: float, v: Value) -> Value:
-    return total + v if c == 1 else total - v if c == -1 else Fma(v, Const(c, v.dtype), total)
+    if c in (1, -1):
+        return total + v if c == 1 else total - v
+    return Fma(v, Const(c, v.dtype), total) if v.dtype.is_float else total + Const(int(c), v.dtype) * v
+
+
+def _divided(v: Value, n: int) -> Value:
+    """``n`` times a result modulo 2**32, by ``n``: its odd part has an inverse, the rest is a shift."""
+    shift = (n & -n).bit_length() - 1
+    odd = n >> shift
+    if odd != 1:
+        v = v * Const(_signed(pow(odd, -1, 1 << SUM_BITS)), v.dtype)
+    return Binary("shr", v, Const(shift, v.dtype)) if shift else v
+
+
+def _signed(n: int) -> int:
+    return n - (1 << SUM_BITS) if n >> (SUM_BITS - 1) else n
 
 
 def _one_of(at: Dim, values: Sequence[Value]) -> Value:
@@ -161,13 +217,13 @@ def _one_of(at: Dim, values: Sequence[Value]) -> Value:
 # --- the op ----------------------------------------------------------------------------------------------------------
 
 
-def _kernel_sizes(u: Sequence[Dim], m: int) -> tuple[int, int]:
+def _kernel_sizes(u: Sequence[Dim], m: int, points: Mapping[int, Sequence[float]]) -> tuple[int, int]:
     """Taps along height and width."""
     for n in u[:2]:
         check(
-            is_known(n) and n - 1 in POINTS and 0 < results_along(n, m) <= n,
+            is_known(n) and n - 1 in points and 0 < results_along(n, m) <= n,
             lambda: f"weights transformed to {u[0]} x {u[1]} don't give tiles of {m}",
-            f"give sides of {' or '.join(str(p + 1) for p in POINTS)} and a smaller tile",
+            f"give sides of {' or '.join(str(p + 1) for p in points)} and a smaller tile",
         )
     high, wide = (n - results_along(n, m) + 1 for n in u[:2] if is_known(n))
     return high, wide
@@ -193,8 +249,10 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     x, u = ts
     check_rank(x, 4, "the input", 5)
     check_rank(u, x.rank, "the weight", x.rank)
+    is_whole = x.dtype in BYTES and u.dtype is types.i16
     check(
-        x.dtype is u.dtype and x.dtype in (types.f32, types.f64), lambda: f"{x.dtype} and {u.dtype} are not one float"
+        is_whole or (x.dtype is u.dtype and x.dtype in (types.f32, types.f64)),
+        lambda: f"{x.dtype} and {u.dtype} are not one float, nor a byte and i16",
     )
     check(len(a.pads) == x.rank - 2, lambda: f"pads has {len(a.pads)} entries for {x.rank - 2} spatial axes")
     for name in ("strides", "dilations"):
@@ -202,7 +260,7 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
             len(a[name]) in (0, x.rank - 4) and all(n >= 1 for n in a[name]),
             lambda: f"{name} {a[name]} are not {x.rank - 4} positive numbers",  # noqa: B023
         )
-    kernel = _kernel_sizes(u.shape, a.tile)
+    kernel = _kernel_sizes(u.shape, a.tile, WHOLE_POINTS if is_whole else POINTS)
     check_equal_dims(x.shape[-1], u.shape[-2], lambda: f"channels of {x} and of {u}")
     lead = _leading(u.shape, a)
     sizes = [
@@ -210,7 +268,7 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
         for given in zip(x.shape[1:-3], lead.taps, lead.strides, lead.pads, lead.dilations, strict=True)
     ]
     sizes += [window_size(n, r, 1, p, 1) for n, r, p in zip(x.shape[-3:-1], kernel, a.pads[-2:], strict=True)]
-    return TensorType(x.dtype, (x.shape[0], *sizes, u.shape[-1]))
+    return TensorType(types.i32 if is_whole else x.dtype, (x.shape[0], *sizes, u.shape[-1]))
 
 
 def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) -> tuple[Stage, ...]:
@@ -222,10 +280,11 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     one axis.
     """
     (x, u), (out,) = ins, outs
-    (ah, aw), (depth, width), dtype = u.shape[:2], u.shape[-2:], x.dtype
+    (ah, aw), (depth, width), dtype = u.shape[:2], u.shape[-2:], u.dtype
     assert is_known(ah) and is_known(aw)
     mh, mw = results_along(ah, attrs.tile), results_along(aw, attrs.tile)
-    (high, wide), lead = transforms_of(u.shape, attrs.tile), _leading(u.shape, attrs)
+    is_whole, sums = not x.dtype.is_float, out.dtype
+    (high, wide), lead = transforms_of(u.shape, attrs.tile, is_whole), _leading(u.shape, attrs)
     n_batch, n_y, n_x = x.shape[0], ceildiv(out.shape[-3], mh), ceildiv(out.shape[-2], mw)
     if mw > 1 and not (is_known(n_y) and is_known(n_x)):
         # A whole number of runs, so that a block of tiles has a size that is a number.
@@ -244,7 +303,7 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     # Vertically first: neighbouring tiles share the columns of their input.
     columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, ah, column.extent, depth))
     inputs = [
-        _padded(x, (n.sym, *plane, ty.sym * mh + i, column.sym, c.sym), out.shape, (mh, mw), attrs.pads[-2:])
+        cast_to(_padded(x, (n.sym, *plane, ty.sym * mh + i, column.sym, c.sym), out.shape, (mh, mw), attrs), dtype)
         for i in range(ah)
     ]
     axes: tuple[Axis, ...] = (n, *planes, ty, at, column, c)
@@ -256,17 +315,18 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     axes = (at, to, n, ty, tx, *planes, c)
     second = Stage((points,), axes, tuple(s.sym for s in axes), (_one_of(to.sym, applied(wide.b_t, inputs)),))
 
-    products = Buffer("products", dtype, (ah, aw, n_batch, n_y, n_x, *out.shape[1:-3], width))
+    products = Buffer("products", sums, (ah, aw, n_batch, n_y, n_x, *out.shape[1:-3], width))
     axes = (at, to, n, ty, tx, *images, k)
     slides = zip(image, taps, lead.strides, lead.dilations, lead.pads, strict=True)
     position = [z * s + t.sym * d - lo for z, t, s, d, (lo, _) in slides]
     operand = padded_load(
         points, (*(x.sym for x in axes[:5]), *position, c.sym), range(5, 5 + len(taps)), lead.pads, Const(0, dtype)
     )
-    term = operand * Load(u, (at.sym, to.sym, *(t.sym for t in taps), c.sym, k.sym))
-    third = fold(products, axes, tuple(s.sym for s in axes), term, (*taps, c), "add", Const(0, dtype))
+    weight = Load(u, (at.sym, to.sym, *(t.sym for t in taps), c.sym, k.sym))
+    term = cast_to(operand, sums) * cast_to(weight, sums)
+    third = fold(products, axes, tuple(s.sym for s in axes), term, (*taps, c), "add", Const(0, sums))
 
-    rows = Buffer("rows", dtype, (n_batch, *out.shape[1:-3], n_y, n_x, mh, aw, width))
+    rows = Buffer("rows", sums, (n_batch, *out.shape[1:-3], n_y, n_x, mh, aw, width))
     results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, *image, k.sym)) for p in range(ah)]
     axes = (n, *images, ty, tx, row, to, k)
     fourth = Stage((rows,), axes, tuple(s.sym for s in axes), (_one_of(row.sym, applied(high.a_t, results)),))
@@ -275,50 +335,63 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     place = (n.sym, *image, floordiv(oy.sym, mh), floordiv(ox.sym, mw), mod(oy.sym, mh))
     results = [Load(rows, (*place, p, k.sym)) for p in range(aw)]
     axes = (n, *images, oy, ox, k)
-    last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, mw), applied(wide.a_t, results)),))
+    made = applied(wide.a_t, results)
+    if is_whole:
+        made = [
+            _one_of(place[-1], [_divided(v, above * beside) for above in high.times])
+            for v, beside in zip(made, wide.times, strict=True)
+        ]
+    last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, mw), made),))
     return (first, second, *third, fourth, last)
 
 
-def _padded(
-    x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], tile: tuple[int, int], pads: Sequence[tuple[Dim, Dim]]
-) -> Value:
+def _padded(x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], tile: tuple[int, int], a: Attrs) -> Value:
     """The input at a place of the padded image, which reaches to the end of the last tile."""
     guards: list[Dim] = []
     index = list(at)
-    for d, m, (lo, hi) in zip((-3, -2), tile, pads, strict=True):
+    for d, m, (lo, hi) in zip((-3, -2), tile, a.pads[-2:], strict=True):
         index[d] = at[d] - lo
         if lo != 0:
             guards.append(index[d])
         if hi != 0 or mod(sizes[d], m) != 0:
             guards.append(x.shape[d] - 1 - index[d])
     load = Load(x, tuple(index))
-    return Select(Inside(tuple(guards)), load, Const(0, x.dtype)) if guards else load
+    return Select(Inside(tuple(guards)), load, Const(a.outside, x.dtype)) if guards else load
 
 
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
-    """In f64, tap by tap of the leading axes."""
+    """In f64, which holds the integers exactly, tap by tap of the leading axes."""
+    is_whole = xs[0].dtype.kind != "f"
     x, u = (v.astype(np.float64) for v in xs)
     lead = _leading(u.shape, a)
     pads = [(int(lo), int(hi)) for lo, hi in lead.pads]  # type: ignore[arg-type]
     grown = padded_array(np.moveaxis(x, -1, 1), [*pads, (0, 0), (0, 0)], 0)
-    total: Array | float = 0.0
+    total: Any = 0.0
     for tap, part in taps_of(grown, [*u.shape[2:-2], 1, 1], [*lead.strides, 1, 1], [*lead.dilations, 1, 1]):
         planes = np.moveaxis(part, 1, -1)
         images = planes.reshape(-1, *planes.shape[-3:])
         weights = np.moveaxis(u, (0, 1), (-4, -3))[tap[:-2]]
-        results = _tiled(images, weights, a)
+        results = _tiled(images, weights, a, is_whole)
         total += results.reshape(*planes.shape[:-3], *results.shape[1:])
-    return np.asarray(total).astype(xs[0].dtype)
+    if not is_whole:
+        return np.asarray(total).astype(xs[0].dtype)
+    high, wide = (t.times for t in transforms_of(u.shape, a.tile, is_whole))
+    n_y, n_x = total.shape[-3:-1]
+    times = np.outer(np.resize(high, n_y), np.resize(wide, n_x)).astype(np.int64)[..., None]
+    powers = times & -times
+    inverse = np.vectorize(lambda n: pow(int(n), -1, 1 << SUM_BITS))(times // powers)
+    steps = (total.astype(np.int64) & 0xFFFFFFFF) * inverse.astype(np.uint64).astype(np.int64)
+    return np.asarray((steps & 0xFFFFFFFF).astype(np.uint32).view(np.int32) // powers.astype(np.int32), np.int32)
 
 
-def _tiled(x: Array, u: Array, a: Attrs) -> Array:
+def _tiled(x: Array, u: Array, a: Attrs, is_whole: bool) -> Array:
     """Images (N, H, W, C) with weights (AH, AW, C, K), tile by tile."""
     (ah, aw), (mh, mw) = u.shape[:2], (results_along(n, a.tile) for n in u.shape[:2])
-    high, wide = transforms_of(u.shape, a.tile)
+    high, wide = transforms_of(u.shape, a.tile, is_whole)
     (top, bottom), (left, right) = a.pads[-2:]
     n_y, n_x = x.shape[1] + top + bottom - (ah - mh), x.shape[2] + left + right - (aw - mw)
     t_y, t_x = -(-n_y // mh), -(-n_x // mw)
-    grown = np.zeros((x.shape[0], max(mh * t_y + ah - mh, 0), max(mw * t_x + aw - mw, 0), x.shape[3]))
+    grown = np.full((x.shape[0], max(mh * t_y + ah - mh, 0), max(mw * t_x + aw - mw, 0), x.shape[3]), float(a.outside))
     cut = x[:, max(-top, 0) :, max(-left, 0) :][:, : grown.shape[1] - max(top, 0), : grown.shape[2] - max(left, 0)]
     kept = cut[:, : n_y + ah - mh - max(top, 0) - max(bottom, 0), : n_x + aw - mw - max(left, 0) - max(right, 0)]
     grown[:, max(top, 0) :, max(left, 0) :][:, : kept.shape[1], : kept.shape[2]] = kept
@@ -344,14 +417,19 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((random(rng, (2, 4, 5, 6, 3)), transformed_weights(w, 2)), around)
     given = {"tile": 2, "pads": ((0, 2), (1, 1), (1, 1)), "strides": (2,), "dilations": (2,)}
     yield Sample((random(rng, (1, 7, 6, 5, 3)), transformed_weights(w[:, :, :2], 2)), given)
+    for dtype, kernel, m in ((np.uint8, (3, 3), 4), (np.int8, (3, 3), 2), (np.uint8, (1, 3), 3), (np.int8, (3, 2), 4)):
+        info = np.iinfo(dtype)
+        bytes_ = rng.integers(info.min, info.max + 1, (2, 9, 7, 6)).astype(dtype)
+        u = transformed_weights(rng.integers(-127, 128, (5, 6, *kernel)).astype(np.int8), m)
+        yield Sample((bytes_, u.astype(np.int16)), {"tile": m, "pads": ((1, 0), (0, 2)), "outside": 7})
 
 
 winograd_conv = OpDef(
     "winograd_conv", ("x", "u"), {
         "tile": AttrDef("int"), "pads": AttrDef("pads"),
-        "strides": AttrDef("ints", ()), "dilations": AttrDef("ints", ()),
+        "strides": AttrDef("ints", ()), "dilations": AttrDef("ints", ()), "outside": AttrDef("int", 0),
     }, _infer, _reference, _compute,
     traits=frozenset({Trait.CONTRACTION}), samples=_samples,
     doc="A convolution in tiles of transformed inputs and weights, fewer multiplications; strides and "
-    "dilations are those of the axes before the last two; padding reads 0.",
+    "dilations are those of the axes before the last two; along these padding reads ``outside``, else 0.",
 )  # fmt: skip

@@ -105,7 +105,7 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
         for name in (names.product, names.operand):
             _bring(b, name, outer)
     _results(b, names, tiles[-1], turns, width)
-    made = _operand(b, names, outer[-1] if outer else "", width)
+    made = _operand(b, machine, names, outer[-1] if outer else "")
     # The product's rule comes last, because it sees the box that is left at a block.
     contract(b, machine, names.product, None)
     if threads:
@@ -320,7 +320,7 @@ def _results(b: ScheduleBuilder, names: Transformed, tile: str, turns: list[str]
         b.do("merge", *vectors)
 
 
-def _operand(b: ScheduleBuilder, names: Transformed, at: str, width: int) -> list[str]:
+def _operand(b: ScheduleBuilder, machine: Target, names: Transformed, at: str) -> list[str]:
     """The product's operand, by vectors of channels, and the stage before it at each; returns the outer loops."""
     first, nest = only_nest(b.kernel, names.first), nest_with(_body(b, at), names.operand, Store)
     store = statement_of(first)
@@ -331,7 +331,7 @@ def _operand(b: ScheduleBuilder, names: Transformed, at: str, width: int) -> lis
     fixed = [i for i in (places[0][d] for d in shared) if all(i in p for p in places)]
     used = symbols_in(fixed)
     outer = [x.sym.name for x in nest.loops[:-1] if x.sym in used]
-    vector = _in_vectors(b, nest, outer, width)
+    vector = _in_vectors(b, nest, outer, vector_width(machine, nest.leaf))  # 16 bits where the product's sums have 32
     b.do("compute_at", names.first, vector, "local")
     nest = nest_with(find_body(b.kernel, vector), names.first, Store)
     _ordered(b, [], nest, nest.loops[-1].sym.name)

@@ -39,6 +39,11 @@ class ImageForm:
     back: Callable[[Node], Node]
     moved: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Are its numbers integers?"""
+        return self.x.dtype.is_integer
+
 
 def as_image(b: Rewriting, node: Node) -> ImageForm | None:
     """The image form of a convolution whose weights are constant and whose sizes, but for the batch, are numbers."""

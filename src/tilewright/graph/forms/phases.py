@@ -43,6 +43,7 @@ class SharePhases(Pass):
     max_error: float = 1e-5
     cache_bytes: float = 8.0
     memory_bytes: float = 4.5
+    pairs: int = 0
 
     @staticmethod
     def on(target: Target, per_lane: int) -> SharePhases:

@@ -8,12 +8,17 @@ By modelled cycles: products, transforms of tiles, and streaming of the weights,
 the rounding of a tile's products is amplified by the output transform. From the weights at hand and inputs that are
 independent noise around a mean, the standard deviations of error and result follow; their ratio must stay below
 ``max_error``, a tenth of the 1e-4 of the largest output that a whole net may be off.
+
+Bytes are transformed to 16 bits and stay exact (``ops.winograd``). So machines that multiply bytes as pairs of 16-bit
+integers gain as they do in f32; where groups of four bytes are one instruction, tiles would save no more than that
+does, and they are no form. In place of the error stands what fits: transformed inputs and weights into 16 bits, and a
+result with the power of two of its tile into 32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import ClassVar
@@ -28,8 +33,18 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
+from tilewright.graph.facts import scalar
 from tilewright.graph.forms.images import ImageForm, as_image
-from tilewright.ops.winograd import POINTS, results_along, transformed_weights, transforms_of
+from tilewright.ops.winograd import (
+    BYTES,
+    POINTS,
+    WHOLE_POINTS,
+    results_along,
+    transformed_weights,
+    transforms_of,
+    whole_transforms,
+)
+from tilewright.target import dots
 from tilewright.target.target import Target
 
 TILES = (5, 4, 3, 2)
@@ -52,6 +67,7 @@ INPUT_MEAN = 2.0
 ASSUMED_SIZE = 32
 """Of an image's axis that is known at run time only."""
 EPSILON = 2.0**-24
+WEIGHTS = (types.i8, types.i16)
 
 
 @dataclass(frozen=True)
@@ -59,13 +75,15 @@ class Winograd(Pass):
     """Rewrites convolutions of stride 1 by small kernels to tiles of results, where that is faster and precise enough.
 
     Kernels have 1 to 5 taps along each of the last two axes, or along the only one (a sequence's), with any dilation.
-    Of a volume the axis before those may have any taps, stride and dilation; the others are not dilated.
-    It does not fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other
-    than f32, on sequences, planes or dilated images of symbolic size, on images of a single tile, or where a place has
-    fewer results than a vector holds. Of plain images batch, height and width may be symbolic; the image then counts
-    as ``ASSUMED_SIZE`` long, and forms are compared over batches of many sizes (``over_batches``). ``lanes`` is the
-    number of f32 in a vector; ``per_lane`` is how many products of one lane the direct form adds at once (2 in bf16).
-    ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache behind a core's own and from memory.
+    Of a volume the axis before those may have any taps, stride and dilation; the others are not dilated. It does not
+    fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other than f32
+    and, with ``pairs``, bytes whose sums are i32, on sequences, planes or dilated images of symbolic size, on images
+    of a single tile, or where a place has fewer results than a vector holds. Of plain images batch, height and width
+    may be symbolic; the image then counts as ``ASSUMED_SIZE`` long, and forms are compared over batches of many sizes
+    (``over_batches``). ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one lane the
+    direct form adds at once (2 in bf16). ``pairs`` is how many products of a lane a cycle makes by pairs of 16-bit
+    integers, 0 where bytes are not multiplied so: such products take less time than their weights' way from memory
+    sooner. ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache behind a core's own and from memory.
     """
 
     name: ClassVar[str] = "winograd"
@@ -74,15 +92,18 @@ class Winograd(Pass):
     max_error: float = 1e-5
     cache_bytes: float = 8.0
     memory_bytes: float = 4.5
+    pairs: int = 0
 
     @staticmethod
     def on(target: Target, per_lane: int) -> Winograd:
         """The pass for a machine."""
+        has_groups = dots.BYTES in target.dots
         return Winograd(
             target.lanes(types.f32),
             per_lane,
             cache_bytes=target.llc_bytes_per_cycle,
             memory_bytes=target.memory_bytes_per_cycle,
+            pairs=0 if has_groups or dots.WORDS not in target.dots else dots.WORDS.group * target.fma_ports,
         )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
@@ -108,21 +129,41 @@ class Tiling:
 
 def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     """The fastest tiled form of a convolution that is precise enough, where it is faster than the direct form."""
-    if not _fits(node) or node.inputs[1].attrs["data"].array.shape[0] < options.lanes:
+    if not _fits(node, options) or node.inputs[1].attrs["data"].array.shape[0] < options.lanes:
         return None
     image = as_image(b, node)
     if image is None:
         return None
-    direct = direct_cycles(node, options) / options.per_lane
+    image = _with_padding(image)
+    direct = _cycles_of_direct(node, options)
     found = {m: tiled_cycles(image, m, options) for m in TILES if _gives(image, m)}
     taps = max(image.weights.shape[-2:])
     for m in sorted(found, key=lambda m: found[m] * (1 if m + taps - 1 <= FEW_POINTS else 1 / PRECISER)):
         if found[m] > direct * ADVANTAGE:
             return None
         u = transformed_weights(image.weights, m)
-        if expected_error(u, image.weights, m) <= options.max_error:
+        if image.is_whole:
+            if is_exact(u, image.weights, m, 1 << image.x.dtype.bits):
+                return Tiling(found[m], partial(_tiles, b, image, u.astype(np.int16), m))
+        elif expected_error(u, image.weights, m) <= options.max_error:
             return Tiling(found[m], partial(_tiles, b, image, u, m))
     return None
+
+
+def _with_padding(image: ImageForm) -> ImageForm:
+    """The form that pads bytes by itself, where a zero point other than 0 had to stand around the image."""
+    x, own = image.x, image.attrs["pads"]
+    if not image.is_whole or x.op is not ops.pad or x.attrs["mode"] != "constant" or any(any(pair) for pair in own):
+        return image
+    value, (*others, high, wide, channels) = scalar(x.inputs[1]), x.attrs["pads"]
+    if value is None or any(any(pair) for pair in (*others, channels)):
+        return image
+    attrs = {**image.attrs, "pads": (*own[:-2], high, wide), "outside": int(value)}
+    return replace(image, x=x.inputs[0], attrs=attrs)
+
+
+def _cycles_of_direct(node: Node, options: Winograd) -> float:
+    return direct_cycles(node, options) / (options.per_lane if node.dtype.is_float else 1)
 
 
 def _tiles(b: Rewriting, image: ImageForm, u: Array, m: int) -> Node:
@@ -132,13 +173,15 @@ def _tiles(b: Rewriting, image: ImageForm, u: Array, m: int) -> Node:
 def convolution_cycles(b: Rewriting, node: Node, options: Winograd) -> float:
     """Modelled cycles of a convolution in the form that the pass gives it."""
     found = best_tiling(b, node, options)
-    return direct_cycles(node, options) / options.per_lane if found is None else found.cycles
+    return _cycles_of_direct(node, options) if found is None else found.cycles
 
 
-def _fits(node: Node) -> bool:
+def _fits(node: Node, options: Winograd) -> bool:
     x, w = node.inputs
     a = node.attrs
-    plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1} and a["out_dtype"] in (None, types.f32)
+    plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1}
+    is_real = x.dtype is w.dtype is node.dtype is types.f32
+    is_whole = options.pairs > 0 and x.dtype in BYTES and w.dtype in WEIGHTS and node.dtype is types.i32
     is_image = len(w.shape) > 3 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
     fixed = [x.shape[1:-3], node.shape[1:-3]] if is_image else [x.shape[1:], node.shape[1:]]
     numbers = [*(n for part in fixed for n in part), *(n for pair in a["pads"] for n in pair)]
@@ -146,7 +189,7 @@ def _fits(node: Node) -> bool:
         plain
         and a["layout"] == "NHWC"
         and w.op is CONST
-        and x.dtype is w.dtype is types.f32
+        and (is_real or is_whole)
         and are_known(numbers)
         and 0 not in node.shape
     )
@@ -155,7 +198,8 @@ def _fits(node: Node) -> bool:
 def _gives(image: ImageForm, m: int) -> bool:
     """Are there points for tiles of ``m`` results along the axes that have taps, and several such tiles?"""
     axes = [(r, n) for r, n in zip(image.weights.shape[-2:], image.shape[-3:-1], strict=True) if r > 1]
-    return bool(axes) and all(m + r - 2 in POINTS and not known_at_most(n, m) for r, n in axes)
+    points: Container[int] = WHOLE_POINTS if image.is_whole else POINTS
+    return bool(axes) and all(m + r - 2 in points and not known_at_most(n, m) for r, n in axes)
 
 
 def direct_cycles(node: Node, options: Winograd) -> float:
@@ -167,8 +211,9 @@ def _direct_cycles(node: Node, options: Winograd, batch: int) -> float:
     n_out, n_in, *taps = (known(d, 1) for d in node.inputs[1].shape)
     images = batch * prod(known(d, 1) for d in node.shape[1:-3])
     places = images * prod(known(d, ASSUMED_SIZE) for d in node.shape[1:-1][-2:])
-    products = places * prod(taps) * n_in * -(-n_out // options.lanes)
-    return float(max(products, 4 * prod(taps) * n_in * n_out / options.memory_bytes))
+    products = places * prod(taps) * n_in * -(-n_out // options.lanes) / (1 if node.dtype.is_float else options.pairs)
+    weights = node.inputs[1].dtype.n_bytes * prod(taps) * n_in * n_out
+    return float(max(products, weights / options.memory_bytes))
 
 
 def tiled_cycles(image: ImageForm, tile: int, options: Winograd) -> float:
@@ -182,19 +227,33 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     height, width, n_out = (known(d, ASSUMED_SIZE) for d in image.shape[-3:])
     images = prod(known(d, 1) for d in image.x.shape[1:-3])
     _, n_in, *taps, high, wide = image.weights.shape
-    vectors_in, vectors_out = -(-n_in // lanes), -(-n_out // lanes)
+    sum_bytes = types.f32.n_bytes
+    point_bytes = types.i16.n_bytes if image.is_whole else sum_bytes
+    vectors_in, vectors_out = -(-n_in * point_bytes // (lanes * sum_bytes)), -(-n_out // lanes)
     tile_high, tile_wide = results_along(high, tile), results_along(wide, tile)
     points = (tile_high + high - 1) * (tile_wide + wide - 1)
     n_tiles = batch * -(-height // tile_high) * -(-width // tile_wide)
-    products = n_tiles * prod(planes) * points * prod(taps) * n_in * vectors_out
-    weights = 4 * points * prod(taps) * n_in * n_out
+    products = (
+        n_tiles * prod(planes) * points * prod(taps) * n_in * vectors_out / (options.pairs if image.is_whole else 1)
+    )
+    weights = point_bytes * points * prod(taps) * n_in * n_out
     stream = weights / options.memory_bytes
     read_and_written = images * vectors_in + prod(planes) * vectors_out
     element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
     moved = n_tiles * points * read_and_written * element + image.moved / lanes * MOVE_CYCLES
-    made = 4 * n_tiles * points * (images * n_in + prod(planes) * n_out)
+    made = n_tiles * points * (point_bytes * images * n_in + sum_bytes * prod(planes) * n_out)
     again = min(max(made / BLOCK_BYTES - 1, 0) * weights * REREAD_SHARE, 2 * made) / options.cache_bytes
     return float(max(products, stream) + WAITED_FOR * stream + moved + again)
+
+
+def is_exact(u: Array, weights: Array, m: int, n_values: int) -> bool:
+    """Do transformed inputs, of ``n_values`` values each, and weights fit 16 bits, and scaled results 32?"""
+    high, wide = (whole_transforms(results_along(r, m), r) for r in weights.shape[-2:])
+    inputs = n_values * np.abs(high.b_t).sum(1).max() * np.abs(wide.b_t).sum(1).max()
+    power = max(n & -n for n in high.times) * max(n & -n for n in wide.times)
+    result = n_values * float(np.abs(weights.reshape(len(weights), -1).astype(np.int64)).sum(1).max(initial=0))
+    most = types.i16.max
+    return bool(inputs <= most and np.abs(u).max(initial=0) <= most and result * power <= types.i32.max)
 
 
 def expected_error(u: Array, weights: Array, m: int) -> float:
