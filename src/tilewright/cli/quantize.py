@@ -17,7 +17,7 @@ from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
-from tilewright.tools.quantize.scheme import OFFERED, PER_CHANNEL
+from tilewright.tools.quantize.scheme import OFFERED, PER_CHANNEL, STATIC
 
 
 def register(app: typer.Typer) -> None:
@@ -32,15 +32,18 @@ def _one_of(name: str) -> str:
 def quantize_command(
     model: Source,
     data: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--data", "-d", help="Samples: an .npz file of arrays by input name, or an .npy file; first axis: samples."
         ),
-    ],
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file to write (default: the model's name with .int8.onnx)."),
     ] = None,
+    mode: Annotated[
+        str, typer.Option(help=f"Who chooses activations' scales, data or each call: {_one_of('mode')}.")
+    ] = STATIC,
     activations: Annotated[str, typer.Option(help=f"Types of activations: {_one_of('activations')}.")] = "u8",
     weights: Annotated[str, typer.Option(help=f"Scales of weights: {_one_of('weights')}.")] = PER_CHANNEL,
     weight_bits: Annotated[
@@ -50,6 +53,9 @@ def quantize_command(
     bias_correction: Annotated[
         bool, typer.Option("--bias-correction", help="Take each layer's mean error out of its bias.")
     ] = False,
+    smooth: Annotated[
+        float | None, typer.Option(help="Make channels of operands more equal by this power of their size: 0.5.")
+    ] = None,
     spare: Annotated[
         list[str], typer.Option("--spare", metavar="LAYER", help="A layer that stays f32. May be repeated.")
     ] = [],  # noqa: B006
@@ -69,8 +75,8 @@ def quantize_command(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # the report has them
         found = quantize(
-            graph, data, activations=activations, weights=weights, weight_bits=weight_bits, observer=observer,
-            bias_correction=bias_correction, spare=spare,
+            graph, data, mode=mode, activations=activations, weights=weights, weight_bits=weight_bits,
+            observer=observer, bias_correction=bias_correction, smooth=smooth, spare=spare,
         )  # fmt: skip
     found.save(path)
     if json:

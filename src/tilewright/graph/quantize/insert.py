@@ -37,12 +37,6 @@ def _dequantised(b: Builder, numbers: Array, scale: Array, axis: int = 0) -> Nod
     return b(ops.dequantize_linear, b.const(numbers), b.const(scale), zero, axis=axis)
 
 
-def quantised_layer(b: Builder, layer: Layer, x: Encoding, weights: ByteWeights) -> Node:
-    """The layer over a rounded operand and rounded weights."""
-    node = layer.node
-    return b(node.op, dequantised(b, node.inputs[0], x), dequantised_weights(b, weights), **node.attrs)
-
-
 @dataclass(frozen=True)
 class ByteForm:
     """A graph with what its layers and tensors are in bytes.
@@ -60,12 +54,18 @@ class ByteForm:
         """How a tensor is stored that is stored in bytes."""
         return self.encodings[self.places.group_of(tensor)]
 
+    def layer(self, b: Builder, layer: Layer, of: Node) -> Node:
+        """The layer over a rounded operand and rounded weights, those of the node ``of`` in the form's graph."""
+        node = layer.node
+        x = dequantised(b, node.inputs[0], self.encoding_of(of.inputs[0]))
+        return b(node.op, x, dequantised_weights(b, self.weights[of]), **node.attrs)
 
-def insert(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
-    """The form's graph with its layers quantised.
+    def inserted(self, corrections: Mapping[Node, Array]) -> Graph:
+        """The graph with its layers in bytes; ``corrections`` are added to their biases, a number for each channel."""
+        return _inserted(self, corrections)
 
-    ``corrections`` are added to the biases of layers, a number for each channel.
-    """
+
+def _inserted(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
     graph, pool = form.graph, form.graph.pool
     real: dict[Node, Node] = {}
     rounded: dict[Node, Node] = {}

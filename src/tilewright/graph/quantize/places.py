@@ -25,6 +25,8 @@ MOVING = (
     ops.depth_to_space, ops.space_to_depth, ops.gather, ops.pad,
 )  # fmt: skip
 """Ops whose results are numbers of their operands; ``pad`` adds zeros."""
+MOST_PRODUCT = (int(types.u8.max) + 1) * -int(types.i8.min)
+"""No product of two bytes is larger, with a zero point taken off."""
 RECURRENT = (ops.lstm, ops.gru, ops.rnn)
 PRODUCTS = (ops.matmul, ops.conv, ops.conv_transpose, ops.einsum, ops.grouped_matmul, *RECURRENT)
 
@@ -71,6 +73,17 @@ def layers_of(graph: Graph) -> tuple[list[Layer], list[tuple[Node, str]]]:
         assert weights is not None
         layers.append(Layer(node, weights, 0 if node.op is ops.conv else weights.ndim - 1))
     return layers, kept
+
+
+def kept_by_calls(layer: Layer) -> str | None:
+    """Why a layer can't multiply rows whose scales the call chooses; None for one that can."""
+    if layer.node.op is not ops.matmul:
+        return f"{layer.node.op.name} sums over more than a row, and scales that a call chooses are of rows"
+    if layer.weights.ndim != 2:
+        return "its weights are a batch of matrices, and only rows of one matrix are rounded by a call"
+    if len(layer.weights) * MOST_PRODUCT > types.i32.max:
+        return f"sums of {len(layer.weights)} products of bytes might not fit 32 bits"
+    return None
 
 
 def shares_scale(node: Node) -> bool:

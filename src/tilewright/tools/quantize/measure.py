@@ -18,8 +18,9 @@ from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.types import Array, TensorType
 from tilewright.graph.forms.affine import result_axis
 from tilewright.graph.quantize.encoding import decibels
-from tilewright.graph.quantize.insert import ByteForm, quantised_layer
+from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import Histogram
+from tilewright.graph.quantize.rows import RowForm
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
 
@@ -48,8 +49,28 @@ def observe(
             found[x].add(array)
         tell("calibrate", n, 0)
     if n == 0 or any(h.n == 0 for h in found.values()):
-        raise InputError("the calibration data are empty", remedy="give at least one batch with samples")
+        raise _nothing()
     return found, n
+
+
+def _nothing() -> InputError:
+    return InputError("the calibration data are empty", remedy="give at least one batch with samples")
+
+
+def channel_peaks(graph: Graph, operands: Sequence[Node], batches: Sequence[Batch], tell: Tell) -> dict[Node, Array]:
+    """The greatest magnitude in each place along the last axis of tensors, f32[K] each, over all batches."""
+    b = Builder(graph.pool)
+    each = [b(ops.reduce_max, b(ops.abs, x), axes=tuple(range(x.type.rank - 1))) for x in operands]
+    model = compile_graph(showing(graph, each))
+    found: dict[Node, Array] = {}
+    for n, batch in enumerate(batches, 1):
+        for x, array in zip(operands, model.run(batch).values(), strict=True):
+            _check_finite(array, f"the result of {x.loc}", n, is_float=True)
+            found[x] = np.maximum(found.get(x, 0), array)
+        tell("measure channels", n, len(batches))
+    if not batches:
+        raise _nothing()
+    return found
 
 
 def showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:
@@ -79,7 +100,7 @@ class LayerError:
         return decibels(self.signal, self.noise)
 
 
-def layer_errors(form: ByteForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, LayerError]:
+def layer_errors(form: ByteForm | RowForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, LayerError]:
     """What rounding its operand and its weights does to each layer, when nothing before it was rounded."""
     graph = form.graph
     found = {layer.node: LayerError() for layer in form.layers}
@@ -87,7 +108,7 @@ def layer_errors(form: ByteForm, batches: Sequence[Batch], tell: Tell) -> dict[N
     for layer in form.layers:
         b = Builder(graph.pool, layer.node.loc)
         y = layer.node
-        error = b(ops.sub, y, quantised_layer(b, layer, form.encoding_of(y.inputs[0]), form.weights[y]))
+        error = b(ops.sub, y, form.layer(b, layer, y))
         axes = tuple(range(y.type.rank))
         others = tuple(k for k in axes if k != result_axis(y))
         outputs += [_power(b, y), _power(b, error), b(ops.reduce_mean, error, axes=others)]
@@ -107,7 +128,7 @@ def _power(b: Builder, x: Node) -> Node:
     return b(ops.reduce_sum, b(ops.mul, x, x), axes=tuple(range(x.type.rank)))
 
 
-def model_errors(form: ByteForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, float]:
+def model_errors(form: ByteForm | RowForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, float]:
     """The model's signal over its error in decibels when one layer alone is quantised, for each layer.
 
     One graph computes every layer both ways and takes the rounded one where a number that the call gives says so.
@@ -122,8 +143,8 @@ def model_errors(form: ByteForm, batches: Sequence[Batch], tell: Tell) -> dict[N
         if node in numbers:
             k = numbers[node]
             found = replace(form.layers[k], node=plain)
-            rounded = quantised_layer(b, found, form.encoding_of(node.inputs[0]), form.weights[node])
-            made[node] = b(ops.where, b(ops.eq, which, b.const(k, types.i32)), rounded, plain)
+            is_asked = b(ops.eq, which, b.const(k, types.i32))
+            made[node] = b(ops.where, is_asked, form.layer(b, found, node), plain)
     results = [made[n] for _, n in graph.results() if n.dtype.is_float]
     model = compile_graph(showing(graph, results, (which,)))
     powers = {node: [0.0, 0.0] for node in numbers}

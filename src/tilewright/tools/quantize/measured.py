@@ -16,9 +16,11 @@ from tilewright.build.driver import compile_graph
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
-from tilewright.graph.quantize.insert import ByteForm, insert
+from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import OBSERVERS, Histogram
 from tilewright.graph.quantize.places import Layer, places_of
+from tilewright.graph.quantize.rows import RowForm
+from tilewright.runtime.once import computed
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.quantize.measure import LayerError, Tell, layer_errors, model_errors
 from tilewright.tools.quantize.report import LayerReport
@@ -30,20 +32,26 @@ SPARED = "spared: it disturbs the model's results most"
 
 @dataclass
 class Measured:
-    """``seen`` has a histogram of every tensor that is stored in bytes when all layers are quantised."""
+    """``seen`` has a histogram of every tensor that is stored in bytes when all layers are quantised.
+
+    Where calls choose scales it may be empty, as may what else is measured.
+    """
 
     graph: Graph
     layers: Sequence[Layer]
     scheme: Scheme
-    seen: Mapping[Node, Histogram]
+    seen: Mapping[Node, Histogram] = field(default_factory=dict)
     errors: Mapping[Node, LayerError] = field(default_factory=dict)
     model_sqnr_db: Mapping[Node, float] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.form = self._form(self.layers, {x.node: self._weights(x, self.scheme.per_channel) for x in self.layers})
+    @computed
+    def form(self) -> ByteForm | RowForm:
+        """All layers in bytes, by what was seen."""
+        return self._form(self.layers, {x.node: self._weights(x, self.scheme.per_channel) for x in self.layers})
 
-    def measure(self, batches: Sequence[Batch], tell: Tell) -> None:
-        """Each layer's own error."""
+    def measure(self, batches: Sequence[Batch], seen: Mapping[Node, Histogram], tell: Tell) -> None:
+        """Each layer's own error, with the ranges of what was seen."""
+        self.seen = seen
         self.errors = layer_errors(self.form, batches, tell)
 
     def rank(self, batches: Sequence[Batch], tell: Tell) -> None:
@@ -53,8 +61,10 @@ class Measured:
     def _weights(self, layer: Layer, per_channel: bool) -> ByteWeights:
         return weights_of(layer.weights, layer.axis if per_channel else None, self.scheme.weight_bits)
 
-    def _form(self, layers: Sequence[Layer], weights: Mapping[Node, ByteWeights]) -> ByteForm:
+    def _form(self, layers: Sequence[Layer], weights: Mapping[Node, ByteWeights]) -> ByteForm | RowForm:
         """The graph with these layers in bytes, and an encoding for each group of tensors, of what was seen of all."""
+        if self.scheme.is_dynamic:
+            return RowForm(self.graph, layers, self.scheme.dtype, weights)
         places = places_of(self.graph, layers)
         encodings = {last: self._encoding(members) for last, members in places.members().items()}
         return ByteForm(self.graph, layers, places, encodings, weights)
@@ -70,7 +80,7 @@ class Measured:
         layers = [x for x in self.layers if x.node not in spared]
         corrected = layers if self.scheme.bias_correction else []
         corrections = {x.node: np.asarray(self.errors[x.node].shift) for x in corrected}
-        return insert(self._form(layers, self.form.weights), corrections)
+        return self._form(layers, self.form.weights).inserted(corrections)
 
     def spare_until(
         self, spared: Mapping[Node, str], max_drop: float, evaluate: Evaluate, tell: Tell
@@ -122,13 +132,13 @@ class Measured:
         )
 
     def _report(self, layer: Layer, why_spared: str | None) -> LayerReport:
-        node, error = layer.node, self.errors[layer.node]
-        x = node.inputs[0]
-        covered = self.form.encoding_of(x).covered
+        node = layer.node
+        error, form, x = self.errors.get(node), self.form, node.inputs[0]
+        beyond = self.seen[x].outside(form.encoding_of(x).covered) if isinstance(form, ByteForm) else None
         kind = f"{self.scheme.dtype} x i8" if why_spared is None else str(node.dtype)
         why = self._note(layer) if why_spared is None else why_spared
         return LayerReport(
-            layer.name, node.op.name, kind, why, error.sqnr_db, self.seen[x].outside(covered),
+            layer.name, node.op.name, kind, why, None if error is None else error.sqnr_db, beyond,
             self.model_sqnr_db.get(node),
         )  # fmt: skip
 

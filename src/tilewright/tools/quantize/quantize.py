@@ -22,13 +22,14 @@ from tilewright.frontend.source import import_called
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
-from tilewright.graph.quantize.places import Layer, layers_of, places_of
+from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, places_of
+from tilewright.graph.quantize.smooth import smoothable, smoothed
 from tilewright.runtime.files import writing
-from tilewright.tools.quantize.batches import batches_of
-from tilewright.tools.quantize.measure import Tell, observe
+from tilewright.tools.quantize.batches import Batch, batches_of
+from tilewright.tools.quantize.measure import Tell, channel_peaks, observe
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
-from tilewright.tools.quantize.scheme import PER_CHANNEL, Scheme
+from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, Scheme
 
 
 class CalibrationWarning(UserWarning):
@@ -52,8 +53,9 @@ class QuantizedGraph(Graph):
 
 def quantize(
     source: Any,
-    data: Any,
+    data: Any = None,
     *,
+    mode: str = STATIC,
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
@@ -61,8 +63,9 @@ def quantize(
     activations: str = "u8",
     weights: str = PER_CHANNEL,
     weight_bits: int = 8,
-    observer: str = "minmax",
+    observer: str = OBSERVER,
     bias_correction: bool = False,
+    smooth: float | None = None,
     spare: Collection[str] = (),
     max_drop: float | None = None,
     evaluate: Evaluate | None = None,
@@ -72,15 +75,20 @@ def quantize(
 ) -> QuantizedGraph:
     """Quantise a model's products and convolutions to 8 bits, by what its tensors hold on ``data``.
 
-    ``source`` and the four options after ``data`` are those of ``tilewright.compile``. ``data`` are samples without
+    With ``mode="dynamic"`` each call chooses the scales of activations, one for each row that a product sums over (a
+    token): then no data are needed, and convolutions stay f32. Data are what errors are measured on there.
+
+    ``source`` and the four options after ``mode`` are those of ``tilewright.compile``. ``data`` are samples without
     labels: an array or a dict of arrays by input name, whose first axis is cut into batches (of ``batch_size`` where
     the model's is symbolic), the path of an ``.npy`` or ``.npz`` file of such, or any iterable of batches, read once.
     ``activations`` are ``"u8"`` or ``"i8"``, with a zero point; weights are i8 without one, with a scale for each
     output channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are from
     -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums
-    are exact with 8. ``observer`` chooses ranges: ``"minmax"``,
-    ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's
-    mean error out of its bias (Nagel et al., Data-Free Quantization, 2019). Layers named in ``spare`` stay f32.
+    are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000),
+    ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al.,
+    Data-Free Quantization, 2019). ``smooth``, 0.5 in most cases, makes channels of what matrix products read more
+    equal and weights less so (Xiao et al., SmoothQuant, 2023), by the first ``measured_batches`` batches. Layers
+    named in ``spare`` stay f32.
 
     With ``max_drop``, ``evaluate(model)`` is asked for a score of compiled models (greater is better), and as many
     layers as needed stay f32, the ones that disturb the model's results most first, until the score is at most
@@ -91,21 +99,26 @@ def quantize(
     tensors that are constant in all data. Raises ``InputError`` for data that are empty, not finite or not the model's,
     ``OptionError`` for options, ``CompileError`` for the model.
     """
-    scheme = Scheme(activations, weights, weight_bits, observer, bias_correction)
+    scheme = Scheme(activations, weights, weight_bits, observer, bias_correction, mode, smooth)
+    asks = bias_correction or smooth is not None or max_drop is not None or not scheme.is_dynamic
+    if data is None and asks:
+        raise OptionError("there are no data to measure on", remedy='pass samples, or mode="dynamic" alone')
     if (max_drop is None) != (evaluate is None):
         raise OptionError("max_drop and evaluate go together", remedy="give both, or neither")
     called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
     if called.convention.state or called.convention.written:
         raise OptionError("a model that keeps state can't be quantised", remedy="quantise a function of its inputs")
-    graph = prepared(called.graph)
-    layers, kept = layers_of(graph)
+    graph, tell = prepared(called.graph), progress or _tell_nobody
+    batches = batches_of(data, graph.inputs, batch_size) if data is not None else iter(())
+    first, n_batches = list(islice(batches, measured_batches)), 0
+    if smooth is not None:
+        graph = _smoothed(graph, smooth, first, tell)
+    layers, kept = _layers(graph, scheme)
     spared = _spared(spare, layers)
-    tell = progress or _tell_nobody
-    batches = batches_of(data, graph.inputs, batch_size)
-    first = list(islice(batches, measured_batches))
-    seen, n_batches = observe(graph, list(places_of(graph, layers).group), chain(first, batches), tell)
-    found = Measured(graph, layers, scheme, seen)
-    found.measure(first, tell)
+    found = Measured(graph, layers, scheme)
+    if data is not None:
+        seen, n_batches = observe(graph, list(places_of(graph, layers).group), chain(first, batches), tell)
+        found.measure(first, seen, tell)
     scores: tuple[float, ...] = ()
     if max_drop is not None and evaluate is not None:
         found.rank(first, tell)
@@ -123,6 +136,22 @@ def quantize(
 
 def _tell_nobody(stage: str, done: int, total: int) -> None:
     """Progress, where nobody listens."""
+
+
+def _smoothed(graph: Graph, alpha: float, batches: Sequence[Batch], tell: Tell) -> Graph:
+    """The graph with channels of operands of more equal size; what divides them joins a norm's gain if there is one."""
+    layers = smoothable(layers_of(graph)[0])
+    operands = list(dict.fromkeys(x.node.inputs[0] for x in layers))
+    return prepared(smoothed(graph, layers, channel_peaks(graph, operands, batches, tell), alpha))
+
+
+def _layers(graph: Graph, scheme: Scheme) -> tuple[list[Layer], list[tuple[Node, str]]]:
+    """The layers that the scheme quantises, and the products that stay with the reason."""
+    layers, kept = layers_of(graph)
+    if not scheme.is_dynamic:
+        return layers, kept
+    reasons = [(x, kept_by_calls(x)) for x in layers]
+    return [x for x, why in reasons if why is None], [*kept, *((x.node, why) for x, why in reasons if why is not None)]
 
 
 def _spared(names: Collection[str], layers: Sequence[Layer]) -> dict[Node, str]:

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from tilewright.tools.quantize.scheme import DYNAMIC
+
 
 @dataclass(frozen=True)
 class LayerReport:
@@ -52,7 +54,8 @@ class QuantizeReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        head = f"{self.n_quantised} of {len(self.layers)} products in 8 bits, ranges of {self.n_batches} batches"
+        ranges = f"of {self.n_batches} batches" if self.options.get("mode") != DYNAMIC else "of each row by the call"
+        head = f"{self.n_quantised} of {len(self.layers)} products in 8 bits, ranges {ranges}"
         if self.score is not None:
             head += f"; score {self.score_before:.6g} before, {self.score:.6g} now"
         rows = [("layer", "op", "type", "SQNR dB", "saturated", "model dB", "why")]

@@ -13,8 +13,11 @@ from tilewright.core.types import DType
 from tilewright.graph.quantize.observe import OBSERVERS
 
 PER_CHANNEL, PER_TENSOR = "per-channel", "per-tensor"
+OBSERVER = "minmax"
+STATIC, DYNAMIC = "static", "dynamic"
 ACTIVATIONS: dict[str, DType] = {"u8": types.u8, "i8": types.i8}
 OFFERED: dict[str, tuple[str | int, ...]] = {
+    "mode": (STATIC, DYNAMIC),
     "activations": tuple(ACTIVATIONS),
     "weights": (PER_CHANNEL, PER_TENSOR),
     "weight_bits": (8, 7),
@@ -24,7 +27,7 @@ OFFERED: dict[str, tuple[str | int, ...]] = {
 
 @dataclass(frozen=True)
 class Scheme:
-    """Types of activations, scales of weights, and how ranges are chosen.
+    """Types of activations, scales of weights, and how ranges are chosen: from data, or by each call for its rows.
 
     Raises ``OptionError`` for what is not offered.
     """
@@ -32,14 +35,28 @@ class Scheme:
     activations: str = "u8"
     weights: str = PER_CHANNEL
     weight_bits: int = 8
-    observer: str = "minmax"
+    observer: str = OBSERVER
     bias_correction: bool = False
+    mode: str = STATIC
+    smooth: float | None = None
 
     def __post_init__(self) -> None:
         for name, offered in OFFERED.items():
             if getattr(self, name) not in offered:
                 text = f"{name}={getattr(self, name)!r:.80} is not offered"
                 raise OptionError(text, remedy=f"use one of {list(offered)}")
+        if self.smooth is not None and not 0 < self.smooth < 1:
+            raise OptionError(f"smooth={self.smooth!r:.40} is no exponent", remedy="use a number between 0 and 1: 0.5")
+        if self.is_dynamic and self.observer != OBSERVER:
+            raise OptionError(
+                f'observer={self.observer!r} says nothing where mode="dynamic"',
+                remedy="leave it out: calls take the range of each row",
+            )
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Do calls choose the scales of activations?"""
+        return self.mode == DYNAMIC
 
     @property
     def dtype(self) -> DType:

@@ -1,0 +1,88 @@
+"""Products whose left operand is rounded row by row, with scales that each call chooses: dynamic quantisation.
+
+In: a graph in f32, its layers, weights in bytes. Out: a graph whose layers multiply bytes. No data are needed.
+Not its business: scales that data chose (``insert``), which instruction multiplies bytes.
+
+A row is what one result sums over, a token of a transformer. Its scale and zero point follow from its least and
+greatest number by the formula of ``encoding_of``, so an outlier costs its own row precision and no other. The product
+is one of integers from the start, exact on every machine: ``sum (q - zero) w`` is ``sum q w - zero * sum w``, and the
+last sum is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.graph import Builder, Graph, Node
+from tilewright.core.types import Array, DType, product
+from tilewright.graph.quantize.encoding import ByteWeights
+from tilewright.graph.quantize.places import Layer
+
+
+class _Rows(NamedTuple):
+    """Bytes [M, K], and a scale f32[M, 1] and a zero point i32[M, 1] for each row."""
+
+    stored: Node
+    scale: Node
+    zero: Node
+
+
+@dataclass(frozen=True)
+class RowForm:
+    """A graph whose ``layers`` multiply rows of ``dtype`` by the ``weights`` of their nodes."""
+
+    graph: Graph
+    layers: Sequence[Layer]
+    dtype: DType
+    weights: Mapping[Node, ByteWeights]
+
+    def layer(self, b: Builder, layer: Layer, of: Node) -> Node:
+        """The layer in bytes; ``of`` has its weights."""
+        return _product(b, layer.node, _rounded(b, layer.node.inputs[0], self.dtype), self.weights[of])
+
+    def inserted(self, corrections: Mapping[Node, Array]) -> Graph:
+        """The graph with its layers in bytes; ``corrections`` are added to their results, a number for each column."""
+        pool, multiplied = self.graph.pool, {layer.node for layer in self.layers}
+        made: dict[Node, Node] = {}
+        rows: dict[Node, _Rows] = {}
+        for node in self.graph.nodes():
+            b, inputs = Builder(pool, node.loc), tuple(made[x] for x in node.inputs)
+            if node not in multiplied:
+                made[node] = pool.with_inputs(node, inputs)
+                continue
+            x = node.inputs[0]
+            if x not in rows:
+                rows[x] = _rounded(b, inputs[0], self.dtype)
+            y = _product(b, node, rows[x], self.weights[node])
+            made[node] = b(ops.add, y, b.const(corrections[node].astype(np.float32))) if node in corrections else y
+        return self.graph.with_outputs([made[n] for n in self.graph.outputs])
+
+
+def _rounded(b: Builder, x: Node, dtype: DType) -> _Rows:
+    """The rows along the last axis of ``x``, each over the range of its numbers and 0."""
+    rows = b(ops.reshape, x, shape=(product(x.shape[:-1]), x.shape[-1]))
+    zero, least, most = (b.const(float(n), types.f32) for n in (0, dtype.min, dtype.max))
+    low = b(ops.minimum, b(ops.reduce_min, rows, axes=(1,), keepdims=True), zero)
+    high = b(ops.maximum, b(ops.reduce_max, rows, axes=(1,), keepdims=True), zero)
+    step = b(ops.div, b(ops.sub, high, low), b(ops.sub, most, least))
+    scale = b(ops.maximum, step, b.const(float(np.finfo(np.float32).tiny), types.f32))  # a row of zeros has one, too
+    inverse = b(ops.reciprocal, scale)
+    point = b(ops.clamp, b(ops.round, b(ops.sub, least, b(ops.mul, low, inverse))), least, most)
+    steps = b(ops.add, b(ops.round, b(ops.mul, rows, inverse)), point)
+    stored = b(ops.cast, b(ops.clamp, steps, least, most), dtype=dtype)
+    return _Rows(stored, scale, b(ops.cast, point, dtype=types.i32))
+
+
+def _product(b: Builder, node: Node, x: _Rows, weights: ByteWeights) -> Node:
+    """``(stored - zero) @ numbers``, in integers, by the scales of rows and columns."""
+    sums = b(ops.matmul, x.stored, b.const(weights.numbers), out_dtype=types.i32)
+    of_columns = b.const(weights.numbers.sum(axis=0, dtype=np.int32))
+    steps = b(ops.sub, sums, b(ops.mul, x.zero, of_columns))
+    y = b(ops.mul, b(ops.mul, b(ops.cast, steps, dtype=types.f32), x.scale), b.const(weights.scale))
+    return b(ops.reshape, y, shape=node.shape)
