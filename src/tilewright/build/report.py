@@ -12,10 +12,11 @@ from typing import Any
 
 from tilewright.build.digest import digest_of
 from tilewright.build.kernels import KernelBuilder
-from tilewright.build.options import Options
+from tilewright.build.options import FEW_BITS, Options
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
+from tilewright.graph.bits import computed_types
 from tilewright.partition.program import KernelCall, Program, Repeat, SizedProgram, walk_steps
 
 
@@ -31,7 +32,8 @@ def make_report(
     """What a person may want to know of the compile, as JSON values.
 
     A kernel's row has the calls of the general program; where there are others, for ``exact`` sizes, ``exact_sizes``
-    has how often each of them calls which kernel.
+    has how often each of them calls which kernel. ``types`` has every op by what it computes in, and why products have
+    no fewer bits.
     """
     calls = [s for s in walk_steps(program) if isinstance(s, KernelCall)]
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
@@ -60,6 +62,7 @@ def make_report(
         }
         for s in exact
     ]
+    types = computed_types(graph, FEW_BITS.get(options.precision))
     return {
         "model": graph.name,
         "options": options.shown(),
@@ -69,6 +72,10 @@ def make_report(
         "n_kernel_calls": len(calls),
         "n_kernels": len(rows),
         "kernels": rows,
+        "types": [
+            {"op": t.op, "type": t.type, "why": t.why, "ops": len(at), "locations": at if t.why else []}
+            for t, at in types.items()
+        ],
         "memory": {
             "arena_bytes": _size(program.arena_bytes),
             "lower_bound_bytes": program.lower_bound,

@@ -6,7 +6,7 @@ Not its business: what a price is (``choose.cost.price``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -30,8 +30,9 @@ from tilewright.cli.compile_run import (
 )
 from tilewright.cli.machines import this_machine
 from tilewright.core.diag import OptionError
+from tilewright.graph.bits import ComputedType
 from tilewright.runtime.errors import InputError
-from tilewright.tools.explain import Explanation, explain
+from tilewright.tools.explain import Explanation, explain, explain_types
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +53,7 @@ def explain_command(
     schedule: ScheduleFile = None,
     json: Json = False,
 ) -> None:
-    """Say why each kernel has the schedule that it has.
+    """Say why each kernel has the schedule that it has, and each op the type that it computes in.
 
     Prices are estimates, from what a schedule asks of the machine: `bench --kernels` has measured times beside them.
     """
@@ -62,7 +63,8 @@ def explain_command(
     sizes = inputs.parse_sizes(size, "--size") | inputs.parse_sizes(fix, "--fix")
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
     machine = this_machine() if target == "native" else None
-    found = explain(texts.read_graph(model, fix_dims=sizes), options, threads=threads, machine=machine)
+    graph = texts.read_graph(model, fix_dims=sizes)
+    found = explain(graph, options, threads=threads, machine=machine)
     chosen = [e for e in found if kernel in e.name or kernel in e.ops]
     if kernel and not chosen:
         raise OptionError(f"no kernel's name or ops contain {kernel!r}", remedy="see all of them without --kernel")
@@ -73,6 +75,14 @@ def explain_command(
             _candidates(e)
     else:
         _kernels(model.name, chosen)
+        _types(explain_types(graph, options))
+
+
+def _types(found: Mapping[ComputedType, Sequence[str]]) -> None:
+    rows = [(len(at), t.op, t.type, t.why, at[0] if t.why else "") for t, at in found.items()]
+    rows.sort(key=lambda row: (not row[3], -row[0]))
+    columns = ("ops", "op", "multiplies or reads", "why a product has no fewer bits", "the first")
+    show.table("types", columns, rows)
 
 
 def _kernels(name: str, found: Sequence[Explanation]) -> None:

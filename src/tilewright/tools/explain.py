@@ -9,11 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.build.kernels import optimise_and_split
-from tilewright.build.options import Clock, Options
+from tilewright.build.options import FEW_BITS, Clock, Options, graph_passes, storing_passes
 from tilewright.choose.candidates import candidates
 from tilewright.choose.cost.price import Price, price_of
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
+from tilewright.core.passes import run_pipeline
+from tilewright.graph.bits import ComputedType, computed_types
 from tilewright.partition.program import KernelCall, walk_steps
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
@@ -41,6 +43,12 @@ class Explanation:
     def chosen(self) -> Price:
         """The price of the schedule that the compiler takes, in seconds of one call of the kernel."""
         return self.alternatives[0].price
+
+
+def explain_types(graph: Graph, options: Options) -> dict[ComputedType, list[str]]:
+    """What every op of the optimised graph computes in and why products have no fewer bits, with the ops' locations."""
+    passes = (*storing_passes(options), *graph_passes(options, options.machine))
+    return computed_types(run_pipeline(graph, passes), FEW_BITS.get(options.precision))
 
 
 def explain(

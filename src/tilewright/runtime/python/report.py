@@ -14,7 +14,17 @@ class Report(dict[str, Any]):
     def __str__(self) -> str:
         if "kernels" not in self:
             return dict.__repr__(self)
-        lines = [*self._head(), "", *self._kernels(), "", *self._memory(), *self._exact(), "", *self._time()]
+        lines = [
+            *self._head(),
+            "",
+            *self._kernels(),
+            "",
+            *self._types(),
+            *self._memory(),
+            *self._exact(),
+            "",
+            *self._time(),
+        ]
         return "\n".join(lines)
 
     def _head(self) -> list[str]:
@@ -31,6 +41,17 @@ class Report(dict[str, Any]):
             lines.append(f"  {k['calls']:>4} {k['object_bytes']:>7}  {' '.join(k['ops'])}{products}")
             lines += [f"{'':>15}note: {note}" for note in k["notes"]]
         return lines
+
+    def _types(self) -> list[str]:
+        """What each op computes in; for products that are no products of bytes, why, and where the first one is."""
+        rows = self.get("types") or []
+        if not rows:  # of a compiler that did not say so
+            return []
+        lines = ["types (ops, op, what it multiplies or reads, why a product has no fewer bits)"]
+        for row in sorted(rows, key=lambda r: (not r["why"], -int(r["ops"]))):
+            why = f"  {row['why']}; the first: {row['locations'][0]}" if row["why"] else ""
+            lines.append(f"  {row['ops']:>4} {row['op']:<24} {row['type']}{why}")
+        return [*lines, ""]
 
     def _memory(self) -> list[str]:
         m = self["memory"]

@@ -1,0 +1,120 @@
+"""In which type each op of an optimised graph computes, and why a product is not in fewer bits.
+
+In: the graph as its kernels will compute it, and the precision that was asked for. Out: ``ComputedType``s. Not its
+business: choosing types (``forms.integers``, ``forms.coded``, ``quantize``), showing them (``runtime.python.report``).
+
+The reason is read off the graph: whether what a product multiplies was bytes before arithmetic, whether its weights are
+known. So it says what is so, also of models that another tool quantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.dims import is_known
+from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
+from tilewright.core.opdef import Trait
+from tilewright.graph.quantize.weights import QuantizeWeights
+
+BYTES = (types.i8, types.u8)
+MOVES = (ops.reshape, ops.transpose, ops.pad, ops.slice, ops.expand)
+
+
+class ComputedType(NamedTuple):
+    """An op, the types that it multiplies, or reads where it is no product, and why a product has no fewer bits."""
+
+    op: str
+    type: str
+    why: str = ""
+
+
+def computed_types(graph: Graph, few_bits: QuantizeWeights | None = None) -> dict[ComputedType, list[str]]:
+    """Where the ops of each type come from, those of graphs inside the graph too, in order of the first of each.
+
+    ``few_bits`` is what was asked for weights.
+    """
+    found: dict[ComputedType, list[str]] = {}
+    for made, node in _computed(graph, few_bits):
+        found.setdefault(made, []).append(str(node.loc))
+    return found
+
+
+def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[ComputedType, Node]]:
+    for node in graph.nodes():
+        for value in node.attrs.values():
+            if isinstance(value, Graph):
+                yield from _computed(value, few_bits)
+        if node.op in (CONST, INPUT, PROJ):
+            continue
+        if Trait.CONTRACTION in node.op.traits and len(node.inputs) > 1:
+            yield ComputedType(node.op.name, _multiplied(node), _why(node, few_bits)), node
+        else:
+            read = dict.fromkeys(x.dtype.name for x in node.inputs if x.op is not CONST)
+            yield ComputedType(node.op.name, " ".join(read) or node.types[0].dtype.name), node
+
+
+def _multiplied(node: Node) -> str:
+    x, w = node.inputs[:2]
+    if node.op is ops.coded_matmul:
+        return f"f32 in 16 bits x {node.attrs['bits']}-bit codes"
+    return f"{x.dtype} x {w.dtype}"
+
+
+def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
+    """Why a product has not fewer bits; empty for products of bytes."""
+    x, w = node.inputs[:2]
+    if node.op is ops.coded_matmul:
+        return "only weights were asked for in few bits"
+    if x.dtype in BYTES or w.dtype in BYTES:
+        return "" if node.op is not ops.winograd_conv else "tiles of 16 bits take fewer products, of the same integers"
+    left, right = _made_of_bytes(x), w.op is not CONST and _made_of_bytes(w)
+    if left and w.op is CONST and node.op is ops.conv and node.attrs["groups"] > 1:
+        return "its few products of bytes have exact sums in floats"
+    if left and (right or w.op is CONST):
+        return _why_no_integers(node)
+    if few_bits is not None:
+        return _why_no_codes(node, few_bits)
+    if left or right:
+        return "one of its operands is no tensor of bytes"
+    if w.op is not CONST:
+        return "both operands are made by the call: no weights could be stored in fewer bits"
+    ways = "tilewright.quantize or precision=int8" if node.op is ops.matmul else "tilewright.quantize"
+    return f"the model has {x.dtype} here: {ways} would store fewer bits"
+
+
+def _why_no_integers(node: Node) -> str:
+    if node.op not in (ops.conv, ops.matmul):
+        return f"{node.op.name} has no form in integers"
+    return "its scales are no factors of the result, its sums might not fit 32 bits, or sums of floats were asked for"
+
+
+def _why_no_codes(node: Node, asked: QuantizeWeights) -> str:
+    """Why weights have no codes, though they were asked for."""
+    w = node.inputs[1]
+    if node.op is not ops.matmul:
+        return f"codes are for matrix products, and this is {node.op.name}"
+    if w.op is not CONST:
+        return "both operands are made by the call: there are no weights"
+    if w.type.rank != 2:
+        return "its weights are a batch of matrices"
+    depth, n = w.shape
+    if is_known(depth) and depth % asked.group:
+        return f"its sums of {depth} terms are no whole groups of {asked.group}"
+    return f"its {n} columns fill no whole words of codes"
+
+
+def _made_of_bytes(node: Node) -> bool:
+    """Was a tensor of floats bytes, before casts, arithmetic with constants and moves?"""
+    while True:
+        if node.op is ops.cast and node.inputs[0].dtype in BYTES:
+            return True
+        if node.op is ops.dequantize_linear:
+            return node.inputs[0].dtype in BYTES
+        varying = [x for x in node.inputs if x.op is not CONST]
+        is_passing = Trait.ELEMENTWISE in node.op.traits or node.op in MOVES
+        if len(varying) != 1 or not is_passing:
+            return False
+        node = varying[0]
