@@ -37,10 +37,10 @@ NAME = re.compile(r"[A-Z][a-z0-9]+(?:[A-Z][a-z0-9]*)+|[A-Za-z0-9]+(?:_[A-Za-z0-9
 CODE = (".py", ".c", ".h", ".cpp", ".rs", ".mjs")
 OTHERS_WORDS = {
     "aten_pool",  # a file that moved, in the record that moved it
-    "compute_root",  # Halide's
     "cython_blas", "cython_lapack",  # SciPy's
     "five_hundred",  # a part of a test's name, for pytest's option -k
     "unsafe_rbg",  # a generator of JAX
+    "unique_values",  # a function of the array API
     "x_dim1",  # made of an input's name
     "MADV_POPULATE_READ", "MAP_POPULATE",  # Linux's
     "ORT_ENABLE_ALL",  # ONNX Runtime's
