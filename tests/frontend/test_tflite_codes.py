@@ -128,7 +128,7 @@ def plain(name: str, *operands: Operand, made: Codes | None = Y, dtype: Any = I8
 PLAIN = Codes(0.05, 3)
 CASES: dict[str, Case] = {
     "fully": fully(x8(5, 19), weights(7, 19, axis=None), Y, FusedActivationFunction=1),
-    "fully by channel": fully(x8(5, 19), weights(7, 19), Y, FusedActivationFunction=3),
+    "fully by channel": fully(x8(300, 24), weights(40, 24), Y, FusedActivationFunction=3),
     "fully kept": fully(x8(2, 3, 8), weights(5, 8), Y, KeepNumDims=True),
     "fully 16": fully(x16(5, 19), weights(7, 19, axis=None, bias=0.0003, dtype=np.int64), Y16, I16),
     "fully without bias": fully(x8(3, 300), weights(4, 300)[:1], Codes(0.9, 11)),

@@ -121,13 +121,13 @@ def _fully_connected(c: TfliteCall) -> Node:
     outer = c.size(c.x())[:-1] if c.option("KeepNumDims") else (prod(c.size(c.x())) // max(depth, 1),)
     rows = c.cast(centred(c, 0, c.shaped(c.x(), (prod(outer), depth))), dtype)
     sums = c.b(ops.matmul, rows, c.cast(weights, dtype))
-    if c.x().dtype is types.i16:
+    if c.x().dtype is not types.u8:
         return c.shaped(_by_doubles(c, sums), (*outer, n_out))
     return c.shaped(_finished(c, sums, 2, _factors(c, 0, 1, in_floats=True)), (*outer, n_out))
 
 
 def _by_doubles(c: TfliteCall, sums: Node) -> Node:
-    """Of activations of 16 bits, sums times their factors in f64, halves away from 0."""
+    """Sums of signed codes times their factors in f64, halves away from 0, as the reference kernel of layers has it."""
     bias = c.opt(2)
     sums = sums if bias is None else c.b(ops.add, sums, c.cast(bias, sums.dtype))
     factors = np.array(_factors(c, 0, 1, in_floats=False))
