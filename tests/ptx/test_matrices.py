@@ -12,9 +12,10 @@ from ptx.assembler import assemble, machine_code, needs_ptxas
 from ptx.threads import Threads
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.ptx.compile import compile_kernel, emit
-from tilewright.codegen.ptx.mma import INSTRUCTIONS, LEFT, RIGHT, SUMS, Fragment
+from tilewright.codegen.ptx.mma import INSTRUCTIONS
 from tilewright.runtime.values import aligned_buffer
 from tilewright.target.gpu import Gpu, named_gpus
+from tilewright.target.matrices import LEFT, RIGHT, SUMS, Fragment
 from tilewright.tile.interp import run
 from tilewright.tile.text import parse_kernel
 

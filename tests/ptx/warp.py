@@ -3,7 +3,7 @@
 In: LLVM text with NVIDIA's intrinsics. Out: text that calls `Warps.exchange` instead, in which the 32 threads of a warp
 meet. Not its business: blocks and barriers (`ptx.threads`).
 
-The layouts are spelled here as NVIDIA's Parallel Thread Execution ISA spells them, apart from `codegen.ptx.mma`.
+The layouts are spelled here as NVIDIA's Parallel Thread Execution ISA spells them, apart from `target.matrices`.
 """
 
 import ctypes

@@ -20,17 +20,16 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.registers import Key, Slot
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
-from tilewright.codegen.ptx import warps
 from tilewright.codegen.ptx.arith import PtxArith
 from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import block_indices, block_of, grid_of, thread_index
 from tilewright.codegen.ptx.loops import PtxLoops
 from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxMemory
-from tilewright.codegen.ptx.mma import SUMS
 from tilewright.core.compute import Buffer
 from tilewright.core.expr import Sym
 from tilewright.core.types import DType
-from tilewright.tile.grid import Grid
+from tilewright.target.matrices import SUMS
+from tilewright.tile.grid import Grid, warp_nest
 from tilewright.tile.ir import Barrier, For, Kind, Prefetch, Space, Stmt, walk, written
 
 SHARED_ALIGNMENT = 128
@@ -77,6 +76,8 @@ class PtxFunction(KernelFunction):
         self.element: int | None = None
         """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
         self.lane_syms: set[Sym] = set()
+        self.operands: dict[tuple[object, ...], list[Val]] = {}
+        """Fragments that are in registers, by where in shared memory they lie; none is kept across a write."""
 
     def new_arith(self) -> PtxArith:
         """Operations with the GPU's instructions."""
@@ -108,6 +109,7 @@ class PtxFunction(KernelFunction):
             case Barrier():
                 self.writer.emit(BARRIER)
                 self.memory.forget()
+                self.operands.clear()
             case Prefetch():
                 pass
             case _:
@@ -159,7 +161,7 @@ class PtxFunction(KernelFunction):
         """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
         made: list[Buffer] = []
         for s in walk(self.grid.body):
-            if isinstance(s, For) and s.loop.kind is Kind.WARP and len(warps.nest_of(s)[0]) > 1:
+            if isinstance(s, For) and s.loop.kind is Kind.WARP and len(warp_nest((s,))[0]) > 1:
                 made += [b for x in walk((s,)) for b in written(x)]
         found = [b for b in dict.fromkeys(made) if self.analysis.places[id(b)].space is Space.REG]
         for b in found:
@@ -196,6 +198,7 @@ class PtxFunction(KernelFunction):
     def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
         """The same for writing."""
         if mention.buffer not in self.fragments:
+            self.operands.clear()
             super().write(mention, value, ctx, memo)
         else:
             self.set_register(self._key(mention), value)

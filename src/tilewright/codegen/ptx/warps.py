@@ -23,11 +23,13 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.writer import Val
-from tilewright.codegen.ptx.mma import SUMS, WARP, Digit, Fragment, MatrixInstruction, instruction_for
+from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Cast, Load
 from tilewright.core.expr import Sym
 from tilewright.core.types import DType
-from tilewright.tile.ir import For, Kind, Loop, Space, Stmt, Update
+from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
+from tilewright.tile.grid import warp_nest
+from tilewright.tile.ir import For, Space, Stmt, Update
 
 if TYPE_CHECKING:
     from tilewright.codegen.llvm.addresses import Mention
@@ -38,18 +40,9 @@ ROW_BYTES = 16
 """What one lane's address stands for in ``ldmatrix``: a row of eight elements of 16 bits."""
 
 
-def nest_of(f: For) -> tuple[tuple[Loop, ...], tuple[Stmt, ...]]:
-    """The perfectly nested ``warp`` loops from ``f`` down, and what is in them."""
-    loops, body = [f.loop], f.body
-    while len(body) == 1 and isinstance(body[0], For) and body[0].loop.kind is Kind.WARP:
-        loops.append(body[0].loop)
-        body = body[0].body
-    return tuple(loops), body
-
-
 def emit(fn: PtxFunction, f: For) -> None:
     """What one lane does of the loops; ``CodegenError`` for a nest that is none of the forms."""
-    loops, body = nest_of(f)
+    loops, body = warp_nest((f,))
     extents = tuple(loop.extent for loop in loops)
     syms = tuple(loop.sym for loop in loops)
     if len(loops) == 1 and isinstance(extents[0], int):
@@ -127,21 +120,22 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[object], bo
     match update:
         case Update(op="add", value=Binary(op="mul", a=Cast(a=Load() as left), b=Cast(a=Load() as right))):
             shape = tuple(e for e in extents if isinstance(e, int))
-            same = left.dtype is right.dtype and update.buffer in fn.fragments and len(shape) == 3
-            found = instruction_for(left.dtype, (shape[0], shape[1], shape[2])) if same else None
+            same = left.dtype is right.dtype and update.buffer in fn.fragments
+            found = instruction_for(left.dtype, shape) if same else None
         case _:
             found = None
     if found is None or not isinstance(update, Update):
         rule = "sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n])) of an instruction's extents and dtypes"
         raise CodegenError(f"three warp loops that are no matrix instruction: {rule}")
-    a = _registers(fn, _Operand(left, (m, k), found.left), found)
-    b = _registers(fn, _Operand(right, (k, n), found.right), found)
+    fragments, instruction = found
+    a = _registers(fn, _Operand(left, (m, k), fragments.left), instruction)
+    b = _registers(fn, _Operand(right, (k, n), fragments.right), instruction)
     for sym, extent in ((m, SUMS.rows), (n, SUMS.columns)):
         fn.space.bind_run(sym, "0", 0, (0, extent - 1))
     keys = fn.keys_of(fn.mention(update, update.buffer, update.index), {m, n})
     for sym in (m, n):
         fn.space.unbind(sym)
-    done = fn.writer.fresh(found.call(a, b, [fn.register(key).text for key in keys]))
+    done = fn.writer.fresh(instruction.call(a, b, [fn.register(key).text for key in keys]))
     for k_element, key in enumerate(keys):
         value = fn.writer.fresh(f"extractvalue {{float, float, float, float}} {done}, {k_element}")
         fn.set_register(key, Val(value, fn.writer.level, 0))
@@ -192,21 +186,29 @@ def _by_ldmatrix(fn: PtxFunction, operand: _Operand) -> list[Val] | None:
     steps = dict(mention.lin.terms)
     along_column = steps.get(fn.space.id_of(column)) == 1
     along_row = steps.get(fn.space.id_of(row)) == 1
-    if mention.dynamic or mention.lin.others or not (along_column if is_left else along_column or along_row):
+    if mention.dynamic or mention.lin.others or not (along_column or along_row):
         return None
     # ``lines`` go from one row of memory to the next, ``chunks`` by eight elements along one.
     lines, chunks = (row, column) if along_column else (column, row)
-    if is_left:
-        at_line, at_chunk = _lane_part(fn, (Digit(1, 16, 1),)), _lane_part(fn, (Digit(16, 2, ROW_BYTES),))
-    elif along_column:  # right[k, n] with neighbours in n: 16 rows of k, and one chunk
-        at_line, at_chunk = _lane_part(fn, (Digit(1, 16, 1),)), Val("0", 0, 0)
-    else:  # neighbours in k: 8 rows of n, and two chunks
-        at_line, at_chunk = _lane_part(fn, (Digit(1, 8, 1),)), _lane_part(fn, (Digit(8, 2, ROW_BYTES),))
-    pointer = _row_address(fn, mention, lines, chunks, at_line)
+    at_line, at_chunk = _LANE_ROWS[is_left, along_column]
+    line, chunk = _lane_part(fn, at_line), _lane_part(fn, at_chunk)
+    pointer = _row_address(fn, mention, lines, chunks, line)
     if pointer is None:
         return None
-    address = fn.addresses.advance(pointer, at_chunk) if at_chunk.text != "0" else pointer
-    return _ldmatrix(fn, address, 4 if is_left else 2, is_turned=not is_left and along_column)
+    address = fn.addresses.advance(pointer, chunk) if at_chunk else pointer
+    # A left operand lies as its registers hold it where neighbours are in a row, a right one where in a column.
+    return _ldmatrix(fn, address, 4 if is_left else 2, is_turned=is_left is not along_column)
+
+
+_LANE_ROWS: dict[tuple[bool, bool], tuple[tuple[Digit, ...], tuple[Digit, ...]]] = {
+    (True, True): ((Digit(1, 16, 1),), (Digit(16, 2, ROW_BYTES),)),
+    (True, False): ((Digit(1, 8, 1), Digit(16, 2, 8)), (Digit(8, 2, ROW_BYTES),)),
+    (False, True): ((Digit(1, 16, 1),), ()),
+    (False, False): ((Digit(1, 8, 1),), (Digit(8, 2, ROW_BYTES),)),
+}
+"""Which row of memory each lane gives, and how many bytes along it; by: is it the left operand, are neighbours in a
+row of the matrix. Registers of the left operand go down its rows first, so where rows of memory are its columns, the
+lanes' second eight stand beside the first."""
 
 
 def _row_address(fn: PtxFunction, mention: Mention, lines: Sym, chunks: Sym, at_line: Val) -> Val | None:
@@ -226,9 +228,15 @@ def _no_index(_: object) -> Val:
 
 
 def _ldmatrix(fn: PtxFunction, address: Val, count: int, *, is_turned: bool) -> list[Val]:
+    """Registers of so many eights of rows; loaded once for all instructions that read them between two writes."""
+    key = (fn.writer.block, address.text, count, is_turned)
+    if key in fn.operands:
+        return fn.operands[key]
     kind = f"{{{', '.join(['i32'] * count)}}}"
     at = fn.writer.fresh(f"addrspacecast ptr {address.text} to ptr addrspace(3)")
     name = f"llvm.nvvm.ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if is_turned else ''}.b16.p3"
     all_of = fn.writer.fresh(f"call {kind} @{name}(ptr addrspace(3) {at})")
     level = fn.writer.level
-    return [Val(fn.writer.fresh(f"extractvalue {kind} {all_of}, {k}"), level, 0) for k in range(count)]
+    words = [Val(fn.writer.fresh(f"extractvalue {kind} {all_of}, {k}"), level, 0) for k in range(count)]
+    fn.operands[key] = words
+    return words

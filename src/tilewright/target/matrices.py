@@ -1,0 +1,97 @@
+"""Matrix units of GPUs: what one instruction of a warp multiplies, and which lane holds which element.
+
+In: nothing. Out: shapes of instructions, and the layouts of their operands as data.
+Not its business: how an instruction is spelled (``codegen.ptx.mma``), tiles and shared memory (``choose``).
+
+The layouts are those of NVIDIA's Parallel Thread Execution ISA, "Matrix Fragments for mma.m16n8k16": which row and
+column of a matrix each element of each lane is. A :class:`Fragment` spells one by the digits of the lane's number and
+the element's, so that it is evaluated by interpreters and written as instructions alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tilewright.core import types
+from tilewright.core.types import DType
+from tilewright.runtime.once import computed
+
+WARP = 32
+GROUP = 4
+"""Lanes that hold one row of an accumulator between them."""
+
+
+@dataclass(frozen=True)
+class Digit:
+    """``(n // divisor % base) * weight`` of a number ``n``: how a part of it moves along a dimension of a matrix."""
+
+    divisor: int
+    base: int
+    weight: int
+
+    def of(self, n: int) -> int:
+        """What the number adds."""
+        return n // self.divisor % self.base * self.weight
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A matrix of ``rows`` by ``columns`` in the registers of a warp: each lane holds ``count`` elements.
+
+    Element ``e`` of lane ``l`` lies in the row and column that the digits of ``l`` and of ``e`` add up to. It is a
+    bijection from (lane, element) to (row, column), which tests check.
+    """
+
+    rows: int
+    columns: int
+    lane: tuple[tuple[Digit, ...], tuple[Digit, ...]]
+    element: tuple[tuple[Digit, ...], tuple[Digit, ...]]
+
+    @property
+    def count(self) -> int:
+        """Elements of a lane."""
+        return self.rows * self.columns // WARP
+
+    def place(self, lane: int, element: int) -> tuple[int, int]:
+        """Row and column."""
+        row, column = (
+            sum(d.of(lane) for d in self.lane[axis]) + sum(d.of(element) for d in self.element[axis]) for axis in (0, 1)
+        )
+        return row, column
+
+    @computed
+    def lanes(self) -> Mapping[tuple[int, int], int]:
+        """The lane that holds each row and column."""
+        return {self.place(lane, e): lane for lane in range(WARP) for e in range(self.count)}
+
+
+ROW = Digit(GROUP, WARP // GROUP, 1)
+PAIR = Digit(1, GROUP, 2)
+SUMS = Fragment(16, 8, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1),)))
+"""A lane holds two neighbours in a row, and two more eight rows below."""
+LEFT = Fragment(16, 16, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1), Digit(4, 2, 8))))
+RIGHT = Fragment(16, 8, ((PAIR,), (ROW,)), ((Digit(1, 2, 1), Digit(2, 2, 8)), ()))
+
+
+@dataclass(frozen=True)
+class MatrixShape:
+    """``sums[m, n] += left[m, k] * right[k, n]`` of f32 sums, by one instruction of a warp."""
+
+    dtype: DType
+    left: Fragment
+    right: Fragment
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Rows and columns of the sums, and the depth."""
+        return SUMS.rows, SUMS.columns, self.left.columns
+
+
+SHAPES = (MatrixShape(types.bf16, LEFT, RIGHT), MatrixShape(types.f16, LEFT, RIGHT))
+"""What every GPU with ``has_mma`` multiplies."""
+
+
+def shape_for(dtype: DType, extents: tuple[int, ...]) -> MatrixShape | None:
+    """The shape of operands of a dtype and loops of these extents; None where no instruction has it."""
+    return next((x for x in SHAPES if x.dtype is dtype and x.extents == extents), None)
