@@ -13,7 +13,8 @@ Before::
 
 A barrier cuts the threads' body into regions, each of which gets the thread loops for itself. A loop or condition that
 holds a barrier is walked by all threads together, so it stands around its regions. What a thread keeps from one region
-to another becomes an array over the threads; what it needs in one region alone stays.
+to another becomes an array over the threads; what it needs in one region alone stays. Lanes of a warp run one after the
+other, so that its registers become an array too.
 """
 
 from __future__ import annotations
@@ -22,10 +23,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Buffer, IndexLike, Load
+from tilewright.core.indices import symbols_in
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_uniform
-from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, walk, written
-from tilewright.tile.rewrite import Body, loads_of, reads, rewrite_accesses
+from tilewright.tile.ir import (
+    NESTS,
+    Barrier,
+    Fold,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Place,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+    written,
+)
+from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses
 from tilewright.tile.schedule.tree import touches
 
 
@@ -75,7 +93,9 @@ class _Emulation:
     def __init__(self, grid: Grid, places: dict[Buffer, Place]) -> None:
         self.threads = grid.threads
         self.syms = {x.sym for x in grid.threads}
-        self.parts = tuple(self._cut(grid.thread_body))
+        self.lanes = {x.sym for x in loops_of(grid.body) if x.kind is Kind.WARP}
+        self.body = _without_lanes(grid.thread_body) if self.lanes else grid.thread_body
+        self.parts = tuple(self._cut(self.body))
         here = {b for s in walk(grid.body) for b in (*written(s), *[x.buffer for x in loads_of(s)])}
         # What another grid has for itself was moved for that one.
         self.moved = {b: self._place(p) if b in here else p for b, p in places.items()}
@@ -113,11 +133,18 @@ class _Emulation:
         if place.space not in (Space.REG, Space.LOCAL):
             return place
         users = [r for r in _regions(self.parts) if any(touches(s, place.buffer) for s in r.body)]
-        if not users or (len(users) == 1 and _begins_anew(users[0].body, place.buffer)):
+        is_of_lanes = any(self.lanes & symbols_in(ix) for ix in self._indices(place.buffer))
+        if not users or (len(users) == 1 and not is_of_lanes and _begins_anew(users[0].body, place.buffer)):
             return place
         old = place.buffer
         shape = (*[x.extent for x in self.threads], *old.shape)
         return replace(place, buffer=Buffer(old.name, old.dtype, shape), space=Space.LOCAL)
+
+    def _indices(self, b: Buffer) -> Iterator[tuple[IndexLike, ...]]:
+        for s in walk(self.body):
+            yield from (x.index for x in loads_of(s) if x.buffer is b)
+            if isinstance(s, Store | Update | Fold) and b in written(s):
+                yield s.index
 
     def _joined(self, parts: tuple[_Region | _Around, ...]) -> Iterator[Stmt]:
         for part in parts:
@@ -129,6 +156,19 @@ class _Emulation:
             for x in reversed(self.threads):
                 body = (For(replace(x, kind=Kind.SERIAL), body),)
             yield from body
+
+
+def _without_lanes(body: Body) -> Body:
+    """The statements with warp loops as serial ones."""
+    out: list[Stmt] = []
+    for s in body:
+        if isinstance(s, For):
+            kind = Kind.SERIAL if s.loop.kind is Kind.WARP else s.loop.kind
+            s = For(replace(s.loop, kind=kind), _without_lanes(s.body))
+        elif isinstance(s, If):
+            s = If(s.cond, _without_lanes(s.body))
+        out.append(s)
+    return tuple(out)
 
 
 def _holds_barrier(s: Stmt) -> bool:

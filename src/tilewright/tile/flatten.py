@@ -12,7 +12,8 @@ Cases:
 * A ``local`` or ``reg`` buffer whose elements each belong to one thread becomes that thread's own, in registers where
   its places are known numbers; one that a single phase makes and uses stays; any other becomes shared.
 * A barrier stands between two phases where one writes what the other touches, unless every thread finds there what it
-  wrote itself; also where the second one comes in the next iteration of a loop around both.
+  wrote itself; also where the second one comes in the next iteration of a loop around both. Where threads are warps,
+  lanes share what a warp finds, so there the exception does not hold.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from tilewright.tile.ir import (
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.loops import apart
 from tilewright.tile.schedule.tree import fresh
-from tilewright.tile.verify import COPIED
+from tilewright.tile.verify import IN_REGISTERS
 
 Shape: TypeAlias = tuple[int, ...]
 Index: TypeAlias = tuple[IndexLike, ...]
@@ -126,7 +127,8 @@ class _Flattener:
         everything = loops_of(grid.body)
         self.inner = {x.sym for x in everything if x.kind is not Kind.THREAD}
         """Loops in the block that are no threads: where an access is in its own iterations."""
-        self.copied = {x.sym for x in everything if x.kind in COPIED}
+        self.has_warps = any(x.kind is Kind.WARP for x in everything)
+        self.copied = {x.sym for x in everything if x.kind in IN_REGISTERS}
         self._conflicts: dict[tuple[_Phase, _Phase], bool] = {}
 
     def run(self) -> Body:
@@ -199,6 +201,7 @@ class _Flattener:
         if owners is None:
             mentioned = set[Sym]().union(*map(symbols_in, indices))
             if len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape]):
+                self._check_lanes(b, self.spaces[b])
                 return None
             if self.spaces[b] is Space.REG:
                 raise TileVerifyError(f"{b.name}: registers that several threads of a block would share")
@@ -208,8 +211,16 @@ class _Flattener:
         change = _Change(Buffer(b.name, b.dtype, tuple(p.size for p in parts)), tuple(parts))
         places = {x for ix in indices for i in change.moved(ix) for x in symbols_at(i)}
         has_numbers = not any(chosen(ix) for ix in indices) and places <= self.copied
-        self.moved[b] = Place(change.buffer, Space.REG if has_numbers else Space.LOCAL)
+        space = Space.REG if has_numbers else Space.LOCAL
+        self._check_lanes(b, space)
+        self.moved[b] = Place(change.buffer, space)
         return change
+
+    def _check_lanes(self, b: Buffer, space: Space) -> None:
+        """Refuse memory of a warp that no space has: a ``local`` buffer is each lane's own."""
+        if self.has_warps and space is Space.LOCAL:
+            rule = "memory of a warp, of which each lane would have its own"
+            raise TileVerifyError(f"{b.name}: {rule}", remedy="make it shared")
 
     def _conflict(self, first: _Phase, second: _Phase) -> bool:
         """Must all threads have ended the first phase before one begins the second?"""
@@ -225,7 +236,7 @@ class _Flattener:
         space = self.spaces[b] if place is None else place.space
         if space in (Space.REG, Space.LOCAL, Space.TABLE) or not (one.is_written or other.is_written):
             return False
-        if first.shape != second.shape:
+        if first.shape != second.shape or self.has_warps:
             return True
         return self._owners(first.shape, [*one.indices, *other.indices]) is None
 

@@ -7,7 +7,7 @@ Not its business: races (primitives refuse them), or limits of one GPU (``target
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from tilewright.core.compute import Buffer, loads, symbols_of_value
@@ -15,7 +15,7 @@ from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Loop, Space, Stmt, walk, written
-from tilewright.tile.rewrite import Body, loads_of
+from tilewright.tile.rewrite import Body, loads_of, loops_of
 
 MAX_DIMENSIONS = 3
 """The dimensions that every GPU's programming model gives a grid, and a block."""
@@ -49,6 +49,11 @@ class Grid:
 def thread_nest(body: Body) -> tuple[tuple[Loop, ...], Body]:
     """The thread loops that a body is one nest of, and what is in them; no loops where it is anything else."""
     return _nest_of_kind(body, Kind.THREAD)
+
+
+def warp_nest(body: Body) -> tuple[tuple[Loop, ...], Body]:
+    """The same of warp loops."""
+    return _nest_of_kind(body, Kind.WARP)
 
 
 def _nest_of_kind(body: Body, kind: Kind) -> tuple[tuple[Loop, ...], Body]:
@@ -90,9 +95,10 @@ def check_grids(kernel: Kernel) -> None:
         return
     home: dict[Buffer, int] = {}
     own = {p.buffer for p in kernel.places if p.space in OF_BLOCKS}
+    own_registers = {p.buffer for p in kernel.places if p.space is Space.REG}
     for n, grid in enumerate(grids_of(kernel)):
         _check_dimensions(grid.blocks, "block")
-        _GridChecker(grid).run()
+        _GridChecker(grid, own_registers).run()
         for s in walk(grid.body):
             for b in sorted({*written(s), *(x.buffer for x in loads_of(s))} & own, key=lambda b: b.name):
                 if home.setdefault(b, n) != n:
@@ -113,8 +119,10 @@ def _check_dimensions(loops: Sequence[Loop], kind: str) -> None:
 class _GridChecker:
     """Walks what is inside of a grid's block loops, with the statements around."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, registers: Container[Buffer]) -> None:
         self.grid = grid
+        self.registers = registers
+        self.has_warps = any(x.kind is Kind.WARP for x in loops_of(grid.body))
 
     def run(self) -> None:
         self._body(self.grid.body, ())
@@ -129,6 +137,14 @@ class _GridChecker:
                 self._phase(s, path)
             elif isinstance(s, NESTS):
                 self._body(s.body, (*path, s))
+            elif self.has_warps:
+                self._lanes(s, path)
+
+    def _lanes(self, s: Stmt, path: tuple[For | If, ...]) -> None:
+        """What threads that are warps write to memory, their lanes share out; or each of them would write it."""
+        shared = [b for b in written(s) if b not in self.registers]
+        if shared and not any(isinstance(x, For) and x.loop.kind is Kind.WARP for x in path):
+            raise TileVerifyError(f"{shared[0].name}: every lane of a warp would write it", remedy="use a warp loop")
 
     def _phase(self, s: For, path: tuple[For | If, ...]) -> None:
         name = s.loop.sym.name

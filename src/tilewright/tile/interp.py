@@ -124,7 +124,7 @@ class Compiler:
     def _for(self, s: For) -> StmtFn:
         slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
         body = [self.stmt(x) for x in s.body]
-        backwards = self.reverse and s.loop.kind in (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD)
+        backwards = self.reverse and s.loop.kind in (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD, Kind.WARP)
 
         def go(env: Env) -> None:
             n = extent(env)

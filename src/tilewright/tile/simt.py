@@ -9,7 +9,8 @@ not all threads reach; a read of what nobody has written (shared memory, registe
 elements that does not begin at a multiple of its size; an access outside of its buffer, which is left out.
 
 The model of memory is CUDA's programming guide's: a warp's access of global memory moves sectors, one of shared memory
-takes as many turns as the busiest bank has words.
+takes as many turns as the busiest bank has words. Where threads are warps, each lane of one is a thread here, which
+runs the iterations of warp loops that code generation gives it; a matrix instruction reads eights of rows.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Sym, evaluate
 from tilewright.core.types import Array
 from tilewright.target.gpu import Gpu
+from tilewright.target.matrices import SUMS
 from tilewright.tile.errors import TileRunError
-from tilewright.tile.grid import Grid, grids_of, is_flat
+from tilewright.tile.grid import Grid, grids_of, is_flat, warp_nest
 from tilewright.tile.interp import Compiler, Env, StmtFn, ValueFn, binary_fn
 from tilewright.tile.ir import (
     NESTS,
@@ -47,8 +49,10 @@ from tilewright.tile.ir import (
     Update,
     walk,
 )
-from tilewright.tile.rewrite import Body
+from tilewright.tile.rewrite import Body, loops_of
 
+EIGHT = SUMS.columns
+"""Rows that one register of a matrix instruction's operands has, and elements of each."""
 Routine = Callable[[Env], Iterator[int]]
 
 
@@ -133,11 +137,14 @@ class _Observed:
         self.touched: dict[tuple[Buffer, int, int], _Element] = {}
         self.faults: list[ThreadFault] = []
         self.traffic: dict[str, Traffic] = {}
-        self.log: dict[tuple[int, int, int], list[tuple[int, Buffer, int]]] = {}
+        self.log: dict[tuple[object, ...], list[tuple[int, Buffer, int]]] = {}
         self.turns: dict[tuple[int, int], int] = {}
         self.own: dict[tuple[Buffer, int], Array] = {}
         self.block: tuple[int, ...] = ()
         self.grid, self.n_block, self.epoch, self.thread, self.lane = 0, 0, 0, 0, 0
+        self.n_instructions = 0
+        self.instruction: tuple[int, ...] | None = None
+        """Of a matrix instruction, its number and which eights of rows, columns and depth are read."""
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         """Bind the parameters; temporaries begin unwritten."""
@@ -204,12 +211,14 @@ class _Observed:
         for i, n in zip(at, shape, strict=True):
             flat = flat * n + i
         if self.places[b].space in (Space.GLOBAL, Space.SHARED):
+            warp = self.thread // self.gpu.warp_lanes
+            if self.instruction is not None:
+                self.log.setdefault((warp, site, self.instruction), []).append((self.thread, b, flat))
+                return flat
             key = (self.thread, site)
             # All lanes of one access belong to its first one's turn.
             self.turns[key] = self.turns.get(key, 0) + (1 if self.lane == 0 else 0)
-            self.log.setdefault((self.thread // self.gpu.warp_lanes, site, self.turns[key]), []).append(
-                (self.thread, b, flat)
-            )
+            self.log.setdefault((warp, site, self.turns[key]), []).append((self.thread, b, flat))
         return flat
 
     def _is_own(self, b: Buffer) -> bool:
@@ -236,11 +245,17 @@ class _Observed:
 
     def settle(self) -> None:
         """Count the accesses since the last barrier, warp by warp, and find those that are not aligned."""
-        for entries in self.log.values():
+        read: set[tuple[object, ...]] = set()
+        for (warp, site, turn), entries in self.log.items():
             b = entries[0][1]
-            self._check_alignment(b, entries)
             n_bytes, traffic = b.dtype.n_bytes, self.traffic.setdefault(b.name, Traffic())
             places = {flat * n_bytes for _, _, flat in entries}
+            if isinstance(turn, tuple):  # the other operand's loop does not make an instruction read twice
+                if (key := (warp, site, turn[0], min(places))) in read:
+                    continue
+                read.add(key)
+            else:
+                self._check_alignment(b, entries)
             if self.places[b].space is Space.GLOBAL:
                 size = self.gpu.sector_bytes
                 traffic.sectors += len({(at + k) // size for at in places for k in (0, n_bytes - 1)})
@@ -272,6 +287,7 @@ class _GridRun:
         for s in (*sizes, *(x.sym for x in (*grid.blocks, *grid.threads))):
             self.threads.slot(s)
         self.routine = self.threads.routine(grid.thread_body)
+        self.lanes = memory.gpu.warp_lanes if any(x.kind is Kind.WARP for x in loops_of(grid.body)) else 1
 
     def run(self) -> None:
         """Every block, in order."""
@@ -289,7 +305,7 @@ class _GridRun:
         while left:
             met: dict[int, list[int]] = {}
             for k, t in list(left.items()):
-                memory.thread, memory.lane = k, 0
+                memory.thread, memory.lane = k * self.lanes, 0
                 site = next(t, ended)
                 met.setdefault(site, []).append(k)
                 if site == ended:
@@ -344,6 +360,8 @@ class SimtCompiler(Compiler):
 
     def stmt(self, s: Stmt) -> StmtFn:
         """Lanes say that they are some, so that their accesses count as one."""
+        if isinstance(s, For) and s.loop.kind is Kind.WARP:
+            return self._warp(s)
         if not isinstance(s, For) or s.loop.kind is not Kind.VECTOR:
             return super().stmt(s)
         slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
@@ -356,6 +374,28 @@ class SimtCompiler(Compiler):
                 for step in body:
                     step(env)
             memory.lane = outer
+
+        return go
+
+    def _warp(self, s: For) -> StmtFn:
+        """Iterations of warp loops, each by the lane that has it."""
+        loops, inside = warp_nest((s,))
+        slots, extents = [self.slot(x.sym) for x in loops], [self.dim(x.extent) for x in loops]
+        body, memory, n_lanes = [self.stmt(x) for x in inside], self.observed, self.observed.gpu.warp_lanes
+        is_instruction = len(loops) > len(SUMS.lane)
+
+        def go(env: Env) -> None:
+            first = memory.thread
+            memory.n_instructions += 1
+            for at in product(*[range(extent(env)) for extent in extents]):
+                for slot, i in zip(slots, at, strict=True):
+                    env[slot] = i
+                memory.thread = first + (at[0] % n_lanes if len(at) == 1 else SUMS.lanes[at[0], at[1]])
+                if is_instruction:
+                    memory.instruction = (memory.n_instructions, *[i // EIGHT for i in at])
+                for step in body:
+                    step(env)
+            memory.thread, memory.instruction = first, None
 
         return go
 

@@ -10,8 +10,11 @@ from tilewright.core.compute import Inside
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Barrier, For, If, Kernel, Kind, walk, written
 from tilewright.tile.rewrite import loops_of, substitute_body
-from tilewright.tile.schedule.loops import check_apart
+from tilewright.tile.schedule.loops import check_apart, is_depth
 from tilewright.tile.schedule.tree import Nest, find_loop, fresh, identifier, new_loop, replace_stmt
+
+RACING = (Kind.BLOCK, Kind.THREAD, Kind.WARP)
+"""Loops whose iterations a GPU runs beside each other."""
 
 
 def enclose(kernel: Kernel, loop: str) -> Kernel:
@@ -51,10 +54,10 @@ def check_races(kernel: Kernel, primitive: str, where: str) -> None:
     Loops were independent when they became block and thread loops; what moves into them later must leave them so. A
     flat kernel is refused too, since its barriers say what the loops' order does not.
     """
-    if not any(x.kind in (Kind.BLOCK, Kind.THREAD) for x in loops_of(kernel.body)):
+    if not any(x.kind in RACING for x in loops_of(kernel.body)):
         return
     if any(isinstance(s, Barrier) for s in walk(kernel.body)):
         raise ScheduleError(primitive, where, "the kernel is flat", remedy="schedule it before it is made flat")
     for s in walk(kernel.body):
-        if isinstance(s, For) and s.loop.kind in (Kind.BLOCK, Kind.THREAD) and s.loop.extent != 1:
+        if isinstance(s, For) and s.loop.kind in RACING and s.loop.extent != 1 and not is_depth(kernel, s):
             check_apart(kernel, s, s.loop.kind, primitive, where)

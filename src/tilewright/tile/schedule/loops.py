@@ -44,7 +44,7 @@ from tilewright.tile.schedule.tree import (
 )
 from tilewright.tile.verify import COPIED
 
-AT_ONE_TIME = (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD)
+AT_ONE_TIME = (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD, Kind.WARP)
 """Kinds whose iterations run beside each other, in memory that they have in common."""
 
 
@@ -250,10 +250,10 @@ def _numbers_of_digits(indices: list[tuple[IndexLike, ...]]) -> Iterator[list[In
 
 
 def _radix(i: IndexLike) -> int | None:
-    """``n`` of a term ``x % n``; a number is no digit of anything, and is passed over."""
+    """``c * n`` of a term ``c * (x % n)``; a number is no digit of anything, and is passed over."""
     if isinstance(i, int):
         return 1
-    return None if isinstance(i, Value) else next((a.b for a in _remainders(i) if is_known(a.b)), None)
+    return None if isinstance(i, Value) else next((coef_of(i, a) * a.b for a in _remainders(i) if is_known(a.b)), None)
 
 
 def _remainders(d: Dim) -> list[BinaryExpr]:
@@ -284,15 +284,16 @@ def _quotient(a: Dim, n: Dim) -> Dim:
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
-    """Run the loop as ``kind`` (``serial parallel unroll step vector dot block thread``).
+    """Run the loop as ``kind`` (``serial parallel unroll step vector dot block thread warp``).
 
     Fails: vector, parallel, block or thread over iterations that may not be exchanged, or that would use one memory at
     a time; vector, unroll or step over an extent without a known bound, thread over one that is no number; vector
     around anything but statements and copied loops; serial or parallel in a vector loop; block inside of any other
-    kind; thread outside of all blocks; another kind than these.
+    kind; thread outside of all blocks; warp outside of all thread loops, which then count warps; another kind than
+    these. The third of three nested warp loops may be a sum's own, which a matrix instruction adds up at once.
     """
     target = find_loop(kernel, loop, "kind")
-    kinds = [k.value for k in Kind if k is not Kind.WARP]  # kernels that are written by hand have those
+    kinds = [k.value for k in Kind]
     if kind not in kinds:
         raise ScheduleError("kind", loop, f"there is no kind {kind!r}", remedy=f"kinds: {' '.join(kinds)}")
     k = Kind(kind)
@@ -300,9 +301,9 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
         raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
     if k is Kind.VECTOR:
         check_exchange(target.body, [target.loop.sym], "kind", loop)
-    if k in AT_ONE_TIME and target.loop.extent != 1:
+    if k in AT_ONE_TIME and target.loop.extent != 1 and not (k is Kind.WARP and is_depth(kernel, target)):
         check_apart(kernel, target, k, "kind", loop)
-    if k in (Kind.BLOCK, Kind.THREAD):
+    if k in (Kind.BLOCK, Kind.THREAD, Kind.WARP):
         _check_grid(kernel, target, k)
     if k is Kind.VECTOR:
         for s in walk(target.body):
@@ -314,6 +315,14 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
                 raise ScheduleError("kind", loop, f"a {kind} loop inside the vector loop {s.loop.sym}")
     new = For(Loop(target.loop.sym, target.loop.extent, k), target.body)
     return replace_stmt(kernel, target, new)
+
+
+def is_depth(kernel: Kernel, target: For) -> bool:
+    """Is the loop the third of three nested warp loops around one sum: the depth of a matrix instruction?"""
+    around = enclosing(kernel.body, target)[-2:]
+    of_warps = [s for s in around if isinstance(s, For) and s.loop.kind is Kind.WARP and len(s.body) == 1]
+    (leaf, *others) = target.body
+    return len(of_warps) == 2 and not others and isinstance(leaf, Update) and leaf.op == "add"
 
 
 def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: str) -> None:
@@ -328,9 +337,13 @@ def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: 
 
 
 def _check_grid(kernel: Kernel, target: For, kind: Kind) -> None:
-    """Refuse a block loop inside of other loops, and a thread loop that is no phase of a grid."""
+    """Refuse a block loop inside of other loops, a thread loop that is no phase of a grid, a warp loop in no phase."""
     name = target.loop.sym.name
     around = enclosing(kernel.body, target)
+    if kind is Kind.WARP:
+        if not any(isinstance(s, For) and s.loop.kind is Kind.THREAD for s in around):
+            raise ScheduleError("kind", name, "a warp loop in no thread loop", remedy="make loops around it threads")
+        return
     if kind is Kind.BLOCK:
         if any(isinstance(s, If) or s.loop.kind is not Kind.BLOCK for s in around):
             raise ScheduleError("kind", name, "a block loop inside of one that is none", remedy="begin outermost")
@@ -360,9 +373,10 @@ def _shared_memory(kernel: Kernel, target: For, kind: Kind) -> Buffer | None:
     """A buffer in memory that the iterations have in common, of which they write the same elements.
 
     Threads of a block have all memory in common but what is touched in their loop alone, which each has for itself.
+    Lanes of a warp have all of it in common, its registers too.
     """
     spaces = {p.buffer: p.space for p in kernel.places}
-    everywhere = {b for b, space in spaces.items() if space is Space.GLOBAL}
+    everywhere = {b for b, space in spaces.items() if space is Space.GLOBAL or kind is Kind.WARP}
     if kind is Kind.THREAD:
         n_inside = _n_touching(target.body)
         n_all = _n_touching(kernel.body)
