@@ -17,8 +17,10 @@ from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.collapse import collapse
 from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, refuse
 from tilewright.choose.normalize import drop_unit_axes, inline
+from tilewright.choose.strategies.gpu.block_tiles import WarpTile
 from tilewright.choose.strategies.gpu.elements import elements
 from tilewright.choose.strategies.gpu.matrices import as_products
+from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import rows
 from tilewright.choose.strategies.gpu.sums import sums
@@ -47,7 +49,11 @@ def schedule_for_gpu(
     b = ScheduleBuilder(lower(normal, name, known))
     work = _Grids(b, gpu, normal, known, on_broken)
     for product in found:
-        work.tried(product.root, [("products", partial(products, b, product))])
+        if isinstance(product.tile, WarpTile):
+            strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
+        else:
+            strategy = ("products", partial(products, b, product, product.tile))
+        work.tried(product.root, [strategy])
     taken = {name for x in found for name in (x.left, x.right, x.sums, x.root)}
     for stages in _runs(normal, taken):
         for cluster in clusters_of(stages, normal, known, chains=False):

@@ -1,7 +1,7 @@
 """Products as products of matrices: what a GPU's blocks cut into tiles, whatever the axes were.
 
 In: a computation. Out: an equal one in which each large enough sum of products is four stages, and their names.
-Not its business: the tiles (``products``).
+Not its business: how large tiles are (``block_tiles``), what computes them (``products``, ``matrix_units``).
 
 Before: ``Y[b, c, h, w] = sum over i, r, s of W[c, i, r, s] * X[b, i, h + r, w + s]``. After::
 
@@ -11,7 +11,8 @@ Before: ``Y[b, c, h, w] = sum over i, r, s of W[c, i, r, s] * X[b, i, h + r, w +
     Y[..]   = T[m, n]                                  with what the one plain stage makes of it that reads it
 
 ``A`` and ``B`` exist a tile at a time, in shared memory, so that nothing is laid out before (an implicit product).
-Axes that both factors have are batches. Not when: an axis is in neither factor; rows, columns or sums are few; an inner
+Factors of 16 bits that are widened to be multiplied stay as they are: matrix units widen them. Axes that both factors
+have are batches. Not when: an axis is in neither factor; rows, columns or sums are few; an inner
 axis of a group has a size that is known at run time only, which would have to be divided by.
 """
 
@@ -21,10 +22,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.choose.strategies.gpu.block_tiles import Extents, ThreadTile, WarpTile, tile_of
+from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
     Binary,
     Buffer,
+    Cast,
     Computation,
     Const,
     Inside,
@@ -45,32 +49,10 @@ from tilewright.core.compute import (
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, symbols
 from tilewright.core.indices import chosen
+from tilewright.core.types import product
 from tilewright.target.gpu import Gpu
-
-
-@dataclass(frozen=True)
-class BlockTile:
-    """What a block computes: ``side`` rows and columns, ``depth`` terms of the sum at a time.
-
-    A block is ``threads`` by ``threads``; each thread has ``own`` rows and columns of the tile.
-    """
-
-    side: int
-    depth: int
-    threads: int
-    own: int
-
-
-def tile_of(gpu: Gpu, n_bytes: int) -> BlockTile:
-    """A thread's rows and columns are one access each, and a step's terms are one access of each thread.
-
-    Two warps for each scheduler hide each other's accesses of shared memory.
-    """
-    own = max(gpu.access_bytes // n_bytes, 1)
-    threads = 1
-    while (2 * threads) ** 2 <= 2 * gpu.warp_lanes * gpu.sm_schedulers:
-        threads *= 2
-    return BlockTile(threads * own, threads, threads, own)
+from tilewright.target.matrices import SHAPES, MatrixShape
+from tilewright.tile.affine import stride_along
 
 
 @dataclass(frozen=True)
@@ -81,8 +63,7 @@ class Product:
     right: str
     sums: str
     root: str
-    n_batches: int
-    tile: BlockTile
+    tile: ThreadTile | WarpTile
 
 
 def as_products(computation: Computation, gpu: Gpu) -> tuple[Computation, list[Product]]:
@@ -104,12 +85,12 @@ def as_products(computation: Computation, gpu: Gpu) -> tuple[Computation, list[P
         if epilogue is not None:
             taken.add(id(epilogue))
             temps.remove(s.out)
-        tile = tile_of(gpu, s.out.dtype.n_bytes)
+        tile = tile_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents)
         split = _Split(s, parts, tile)
         made += [split.left, split.right, split.sums, split.root(epilogue)]
         temps += [split.left.out, split.right.out, split.sums.out]
         names = [x.out.name for x in made[-4:]]
-        found.append(Product(names[0], names[1], names[2], names[3], len(parts.batches), tile))
+        found.append(Product(names[0], names[1], names[2], names[3], tile))
     return replace(computation, items=tuple(made), temps=tuple(temps)), found
 
 
@@ -122,6 +103,20 @@ class _Factors:
     batches: tuple[Axis, ...]
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
+    terms: tuple[Axis, ...]
+
+    @property
+    def extents(self) -> Extents:
+        """How many there are of each."""
+        groups = (self.batches, self.rows, self.columns, self.terms)
+        return Extents(*[product([a.extent for a in axes]) for axes in groups])
+
+    def unit(self, gpu: Gpu) -> MatrixShape | None:
+        """The instruction of a matrix unit that multiplies such factors: those that were widened to be multiplied."""
+        match self.left, self.right:
+            case Cast(a=left, dtype=types.f32), Cast(a=right, dtype=types.f32) if left.dtype is right.dtype:
+                return next((x for x in SHAPES if gpu.has_mma and x.dtype is left.dtype), None)
+        return None
 
 
 def _parts(s: Stage) -> _Factors | None:
@@ -145,7 +140,7 @@ def _parts(s: Stage) -> _Factors | None:
     if not is_apart or not shared & of_left or not shared & of_right:
         return None
     groups = (rows, columns, red.axes)
-    return _Factors(left, right, batches, rows, columns) if all(map(_is_group, groups)) else None
+    return _Factors(left, right, batches, rows, columns, red.axes) if all(map(_is_group, groups)) else None
 
 
 FEW = 16
@@ -181,19 +176,26 @@ def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> St
 class _Split:
     """The stages of one product."""
 
-    def __init__(self, s: Stage, parts: _Factors, tile: BlockTile) -> None:
+    def __init__(self, s: Stage, parts: _Factors, tile: ThreadTile | WarpTile) -> None:
         assert s.reduction is not None
         self.s, self.parts = s, parts
         self.batches = parts.batches
-        self.m = _Group("m", parts.rows, tile.side)
-        self.n = _Group("n", parts.columns, tile.side)
-        self.k = _Group("k", s.reduction.axes, tile.depth)
+        self.m = _Group("m", parts.rows, tile.rows)
+        self.n = _Group("n", parts.columns, tile.columns)
+        self.k = _Group("k", parts.terms, tile.depth)
+        # A matrix unit takes narrow factors as they are, and shared memory holds twice as many of them.
+        self.is_narrow = isinstance(tile, WarpTile)
         self.left = self._factor("a", parts.left, self.m, self.k)
         self.right = self._factor("b", parts.right, self.k, self.n)
         self.sums = self._sums()
 
     def _factor(self, name: str, value: Value, first: _Group, second: _Group) -> Stage:
-        """A factor as a matrix of whole tiles."""
+        """A factor as a matrix of whole tiles; neighbours in memory are neighbours in the tile of a matrix unit."""
+        if self.is_narrow:
+            assert isinstance(value, Cast)
+            value = value.a
+            if _lies_along(value, first) and not _lies_along(value, second):
+                first, second = second, first
         axes = (*self.batches, first.padded, second.padded)
         guards = (*first.guard, *second.guard)
         value = substitute_value(value, {**first.digits, **second.digits})
@@ -205,14 +207,12 @@ class _Split:
     def _sums(self) -> Stage:
         assert self.s.reduction is not None
         axes = (*self.batches, self.m.padded, self.n.padded)
-        at = syms(self.batches)
-        left, right = (Load(x.out, (*at, *places)) for x, places in (
-            (self.left, (self.m.sym, self.k.sym)), (self.right, (self.k.sym, self.n.sym))
-        ))  # fmt: skip
+        left, right = (Load(x.out, x.index) for x in (self.left, self.right))
+        factors = (Cast(x, types.f32) if self.is_narrow else x for x in (left, right))
         buffer = self.s.out
         out = Buffer(f"{buffer.name}_t", buffer.dtype, tuple(a.extent for a in axes))
         reduction = Reduction((self.k.padded,), "add", self.s.reduction.init)
-        return Stage((out,), axes, syms(axes), (Binary("mul", left, right),), reduction)
+        return Stage((out,), axes, syms(axes), (Binary("mul", *factors),), reduction)
 
     def root(self, epilogue: Stage | None) -> Stage:
         """What is made of the sums, over the matrix's points."""
@@ -240,8 +240,19 @@ class _Group:
         self.sym = loop_symbol(f"{name}_", rounded)
         self.whole = Axis(self.sym, n)
         self.padded = Axis(self.sym, rounded)
-        self.guard: tuple[Dim, ...] = () if rounded == n else (n - 1 - self.sym,)
+        self.axes = axes
+        self.guard: tuple[Dim, ...] = () if rounded == n else (self._rest(n, multiple),)
         self.digits: Mapping[Sym, Dim] = dict(self._digits(axes))
+
+    def _rest(self, n: Dim, multiple: int) -> Dim:
+        """What is not negative inside of the matrix, in terms of runs that lie inside of it or outside as a whole.
+
+        So that a guard is the same for all elements of an access.
+        """
+        run = multiple
+        while mod(n, run) != 0:
+            run //= 2
+        return floordiv(n, run) - 1 - floordiv(self.sym, run) if multiple & (multiple - 1) == 0 else n - 1 - self.sym
 
     def _digits(self, axes: Sequence[Axis]) -> Iterator[tuple[Sym, Dim]]:
         stride = 1
@@ -250,3 +261,9 @@ class _Group:
             yield a.sym, mod(floordiv(self.sym, stride), a.extent)
             stride *= a.extent
         yield axes[0].sym, floordiv(self.sym, stride)
+
+
+def _lies_along(value: Value, group: _Group) -> bool:
+    """Do neighbours of a group's last axis lie side by side wherever the value is read?"""
+    found = list(loads(value))
+    return bool(found) and all(stride_along(x.buffer, x.index, group.axes[-1].sym) == 1 for x in found)

@@ -1,7 +1,7 @@
 """The strategy for products of matrices: tiles of the factors in shared memory, a tile of the sums in each thread.
 
 In: a builder, a GPU, a product's stages (``matrices``). Out: one grid.
-Not its business: tensor cores, which need other fragments.
+Not its business: products of 16 bits, which matrix units compute (``matrix_units``).
 
 After, for tiles of 64 by 64 with 16 terms at a time, by 16 by 16 threads::
 
@@ -15,6 +15,7 @@ After, for tiles of 64 by 64 with 16 terms at a time, by 16 by 16 threads::
 
 from __future__ import annotations
 
+from tilewright.choose.strategies.gpu.block_tiles import ThreadTile
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.expr import mod
@@ -25,16 +26,15 @@ from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop
 
 
-def products(b: ScheduleBuilder, product: Product) -> None:
+def products(b: ScheduleBuilder, product: Product, tile: ThreadTile) -> None:
     """Schedule the four stages of a product as one grid."""
-    tile = product.tile
     *batches, row, column = [x.sym.name for x in only_nest(b.kernel, product.root).loops]
     while len(batches) > MAX_DIMENSIONS - 2:
         inner = batches.pop()
         batches.append(b.do("fuse", batches.pop(), inner).loops[0])
-    lanes = _lanes_kind(b, product, column)
-    row_block, row_thread, row_own = _tiled(b, product, row)
-    column_block, column_thread, column_own = _tiled(b, product, column)
+    lanes = _lanes_kind(b, tile, column)
+    row_block, row_thread, row_own = _tiled(b, tile, row)
+    column_block, column_thread, column_own = _tiled(b, tile, column)
     b.do("reorder", row_block, column_block, row_thread, column_thread, row_own, column_own)
     b.do("kind", column_own, lanes)
     if lanes != "vector":
@@ -56,7 +56,7 @@ def products(b: ScheduleBuilder, product: Product) -> None:
         b.do("kind", own[1], "unroll")
         b.do("kind", own[3], "vector")  # a thread's columns of the right factor are one access
     for factor in (product.left, product.right):
-        _copy(b, product, factor, outer)
+        _copy(b, product, tile, factor, outer)
     # Rows of the left factor that threads read beside each other begin in other banks.
     b.do("align", product.left, tile.depth + 1)
 
@@ -67,24 +67,23 @@ def _loops_of_sums(b: ScheduleBuilder, product: Product, column_block: str) -> l
     return [x.sym.name for x in nest.loops]
 
 
-def _tiled(b: ScheduleBuilder, product: Product, loop: str) -> tuple[str, str, str]:
+def _tiled(b: ScheduleBuilder, tile: ThreadTile, loop: str) -> tuple[str, str, str]:
     """A loop in blocks, threads and what each of these has."""
-    block, inside = b.split(loop, product.tile.side)
-    thread, own = b.split(inside, product.tile.own)
+    block, inside = b.split(loop, tile.rows)
+    thread, own = b.split(inside, tile.own)
     return block, thread, own
 
 
-def _lanes_kind(b: ScheduleBuilder, product: Product, column: str) -> str:
+def _lanes_kind(b: ScheduleBuilder, tile: ThreadTile, column: str) -> str:
     """A thread's columns are one access where they lie side by side in the result and are whole."""
     target = find_loop(b.kernel, column, "products")
     leaf = target.body[0]
     is_beside = isinstance(leaf, Store) and stride_along(leaf.buffer, leaf.index, target.loop.sym) == 1
-    return "vector" if is_beside and mod(target.loop.extent, product.tile.own) == 0 else "unroll"
+    return "vector" if is_beside and mod(target.loop.extent, tile.own) == 0 else "unroll"
 
 
-def _copy(b: ScheduleBuilder, product: Product, factor: str, at: str) -> None:
+def _copy(b: ScheduleBuilder, product: Product, tile: ThreadTile, factor: str, at: str) -> None:
     """A factor's tile comes to shared memory by all threads, neighbours in memory by neighbouring threads."""
-    tile = product.tile
     loops = b.do("compute_at", factor, at, "shared").loops
     for name in loops:
         b.do("kind", name, "serial")

@@ -1,0 +1,114 @@
+"""The strategy for products by matrix units: a warp has a tile of the sums in its lanes' registers.
+
+In: a builder, a GPU, a product's stages (``matrices``). Out: one grid, whose thread loops count warps.
+Not its business: products that no instruction computes (``products``), the instruction itself (``codegen.ptx.warps``).
+
+After, for tiles of 128 by 128 with 32 terms at a time, by 2 by 2 warps::
+
+    for m_o (block): for n_o (block):
+      for wm, wn (thread): for mt, nt: for m<16, n<8 (warp): T = 0      registers of the lanes
+      for k_o:
+        for wm, wn (thread): for lane<32 (warp): A[128, 32] = ..        shared; 16 bytes at a time
+        for wm, wn (thread): for lane<32 (warp): B[32, 128] = ..
+        for wm, wn (thread): for ks, mt, nt: for m<16, n<8, k<16 (warp): T += A * B    one instruction
+      for wm, wn (thread): for mt, nt: for m<16, n<8 (warp): Y = f(T)   where that is inside of Y
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.choose.strategies.gpu.block_tiles import WarpTile
+from tilewright.choose.strategies.gpu.elements import in_vectors
+from tilewright.choose.strategies.gpu.matrices import Product
+from tilewright.choose.strategies.view import find_body, nest_with, only_nest
+from tilewright.core.dims import numbers
+from tilewright.core.indices import symbols_at
+from tilewright.target.gpu import Gpu
+from tilewright.tile.grid import MAX_DIMENSIONS
+from tilewright.tile.ir import Store, Update
+from tilewright.tile.schedule import ScheduleBuilder
+
+
+@dataclass(frozen=True)
+class _Side:
+    """The loops of the sums' rows or columns: blocks, warps, instructions of a warp, and inside of an instruction."""
+
+    block: str
+    warp: str
+    turn: str
+    lane: str
+
+
+def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile) -> None:
+    """Schedule the four stages of a product as one grid."""
+    *batches, row, column = [x.sym.name for x in only_nest(b.kernel, product.root).loops]
+    while len(batches) > MAX_DIMENSIONS - 2:
+        inner = batches.pop()
+        batches.append(b.do("fuse", batches.pop(), inner).loops[0])
+    rows, columns, terms = tile.shape.extents
+    m = _tiled(b, row, (tile.rows, tile.own_rows, rows))
+    n = _tiled(b, column, (tile.columns, tile.own_columns, columns))
+    b.do("reorder", m.block, n.block, m.warp, n.warp, m.turn, n.turn, m.lane, n.lane)
+    # Every warp and lane is there, whether the matrix has something for it or not.
+    fills = ((tile.row_warps, tile.own_rows // rows, rows), (tile.column_warps, tile.own_columns // columns, columns))
+    for side, counts in zip((m, n), fills, strict=True):
+        for name, count in zip((side.lane, side.turn, side.warp), reversed(counts), strict=True):
+            b.do("fill", name, count)
+    for name in (*batches, m.block, n.block):
+        b.do("kind", name, "block")
+    made = b.do("compute_at", product.sums, n.block, "local").loops
+    start, step = made[:6], made[6:12]
+    (term,) = {x.sym.name for x in nest_with(find_body(b.kernel, n.block), product.sums, Update).loops} - set(step)
+    outer, inner = b.split(term, tile.depth)
+    turn, depth = b.split(inner, terms)
+    b.do("reorder", *_by_warps(start))
+    b.do("reorder", outer, *_by_warps(step)[:2], turn, *_by_warps(step)[2:], depth)
+    for factor in (product.left, product.right):
+        _copy(b, gpu, tile, factor, outer)
+    for loops in (_by_warps(start), _by_warps(step), (m.warp, n.warp, m.turn, n.turn, m.lane, n.lane)):
+        for name, kind in zip(loops, ("thread", "thread", "unroll", "unroll", "warp", "warp"), strict=True):
+            b.do("kind", name, kind)
+    b.do("kind", turn, "unroll")
+    b.do("kind", depth, "warp")
+
+
+def _tiled(b: ScheduleBuilder, loop: str, sizes: tuple[int, int, int]) -> _Side:
+    block, inside = b.split(loop, sizes[0])
+    warp, own = b.split(inside, sizes[1])
+    turn, lane = b.split(own, sizes[2])
+    return _Side(block, warp, turn, lane)
+
+
+def _by_warps(loops: tuple[str, ...]) -> tuple[str, ...]:
+    """Loops of rows, then of columns, in the order in which they nest: warps, instructions, lanes."""
+    first, second = loops[:3], loops[3:]
+    return tuple(name for pair in zip(first, second, strict=True) for name in pair)
+
+
+def _copy(b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, factor: str, at: str) -> None:
+    """A factor's tile comes to shared memory by all lanes of all warps, neighbours in memory by neighbouring lanes."""
+    loops = b.do("compute_at", factor, at, "shared").loops
+    for name in loops:
+        b.do("kind", name, "serial")
+    leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
+    assert isinstance(leaf, Store)
+    along = {s.name for s in symbols_at(leaf.index[-1])}
+    lines, row = (_fused(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
+    made = b.do("fuse", lines, in_vectors(b, gpu, row)).loops[0]
+    turn, thread = b.split(made, tile.warps * gpu.warp_lanes, "guard")
+    warp, lane = b.split(thread, gpu.warp_lanes)
+    first, second = b.split(warp, tile.column_warps)
+    b.do("reorder", first, second, lane, turn)
+    for name, kind in ((first, "thread"), (second, "thread"), (lane, "warp"), (turn, "unroll")):
+        b.do("kind", name, kind)
+    row_elements = prod(numbers([leaf.buffer.shape[-1]]))
+    b.do("align", factor, row_elements + tile.pad)
+
+
+def _fused(b: ScheduleBuilder, loops: list[str]) -> str:
+    made = loops[0]
+    for name in loops[1:]:
+        made = b.do("fuse", made, name).loops[0]
+    return made

@@ -1,0 +1,170 @@
+"""Products by matrix units: right in every form of the kernel, by every lane, and without bank conflicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptx.threads import Threads
+from tile.kernels import arrays_of, outputs
+from tile.test_flatten import GPU
+from tilewright.choose.gpu import schedule_for_gpu
+from tilewright.choose.strategies.gpu.block_tiles import Extents, tile_of, warp_tiles
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Const,
+    Load,
+    Reduction,
+    Stage,
+    axes_for,
+    syms,
+)
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.types import DType, bf16, f16, f32
+from tilewright.runtime.values import aligned_buffer
+from tilewright.target.matrices import SHAPES
+from tilewright.tile.emulate import emulated
+from tilewright.tile.flatten import flatten
+from tilewright.tile.ir import Kernel, Kind, Space
+from tilewright.tile.lower import lower
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.simt import simulate
+from tilewright.tile.verify import verify
+
+N = Sym("N")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A product, of which a factor may lie in memory by columns, with a row added to its result."""
+
+    rows: Dim
+    columns: int
+    terms: int
+    dtype: DType = f16
+    batches: tuple[int, ...] = ()
+    left_turned: bool = False
+    right_turned: bool = False
+    has_bias: bool = False
+
+    def computation(self) -> Computation:
+        axes = axes_for((*self.batches, self.rows, self.columns))
+        *batch, _, j = syms(axes)
+        (term,) = axes_for((self.terms,), "k")
+        left = self._factor("A", (axes[-2], term), axes[: len(batch)], self.left_turned)
+        right = self._factor("B", (term, axes[-1]), axes[: len(batch)], self.right_turned)
+        shape = tuple(a.extent for a in axes)
+        sums, result = Buffer("T", f32, shape), Buffer("C", self.dtype, shape)
+        bias = Buffer("D", self.dtype, (self.columns,))
+        product = Binary("mul", Cast(left, f32), Cast(right, f32))
+        value = Load(sums, syms(axes))
+        if self.has_bias:
+            value = Binary("max", Binary("add", value, Cast(Load(bias, (j,)), f32)), Const(0.0, f32))
+        stages = (
+            Stage((sums,), axes, syms(axes), (product,), Reduction((term,), "add", (Const(0.0, f32),))),
+            Stage((result,), axes, syms(axes), (Cast(value, self.dtype),)),
+        )
+        inputs = (left.buffer, right.buffer, *([bias] if self.has_bias else []))
+        return Computation(inputs, (result,), stages, (sums,))
+
+    def _factor(self, name: str, pair: tuple[Axis, Axis], batches: tuple[Axis, ...], turned: bool) -> Load:
+        axes = (*batches, *(reversed(pair) if turned else pair))
+        return Load(Buffer(name, self.dtype, tuple(a.extent for a in axes)), syms(axes))
+
+
+def scheduled(case: Case, sizes: dict[str, int] | None = None) -> Kernel:
+    """The flat kernel, once the scheduled form and that for CPUs were seen to compute the same."""
+    computation = case.computation()
+    made = schedule_for_gpu(computation, GPU)
+    assert [t.taken for t in made.tried] == ["matrix_units"], made.kernel.notes
+    flat = flatten(made.kernel)
+    want = outputs(lower(computation), computation, sizes or {})
+    for kernel in (made.kernel, flat, emulated(flat)):
+        verify(kernel)
+    for kernel in (made.kernel, emulated(flat)):
+        for a, b in zip(want, outputs(kernel, computation, sizes or {}, reverse=True), strict=True):
+            close(b, a)
+    return flat
+
+
+def close(got: np.ndarray, want: np.ndarray) -> None:
+    a, b = (x.astype(np.float32).reshape(-1) for x in (got, want))
+    np.testing.assert_allclose(a, b, rtol=2e-2, atol=2e-2)
+
+
+CASES = {
+    "whole": Case(32, 32, 32),
+    "ragged": Case(17, 18, 19, bf16),
+    "ragged in eights": Case(16, 24, 24, bf16, has_bias=True),
+    "both turned": Case(32, 24, 16, left_turned=True, right_turned=True),
+    "batches": Case(16, 16, 16, batches=(2,), right_turned=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_are_right_lane_by_lane(name: str) -> None:
+    case = CASES[name]
+    computation, flat = case.computation(), scheduled(case)
+    arrays = arrays_of(computation, {})
+    (want,) = outputs(lower(computation), computation, {})
+    seen = simulate(flat, GPU, arrays)
+    assert seen.faults == ()
+    close(seen.arrays["C"], want)
+    shared = [p.buffer.name for p in flat.places if p.space is Space.SHARED]
+    assert len(shared) == 2 and all(seen.traffic[b].bank_conflicts == 0 for b in shared if "ragged" not in name)
+
+
+@pytest.mark.parametrize("name", ["ragged in eights", "both turned"])
+def test_the_code_of_lanes_is_right(name: str) -> None:
+    case = replace(CASES[name], dtype=f16)  # this CPU has no instruction for the other one
+    computation, flat = case.computation(), scheduled(case)
+    given = {}
+    for b, a in arrays_of(computation, {}).items():
+        memory, start = aligned_buffer(max(a.nbytes, 1))
+        given[b] = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        given[b][...] = a
+    threads = Threads(flat)
+    threads(given)
+    (want,) = outputs(lower(computation), computation, {})
+    close(given["C"], want)
+    called = set(threads.warps.calls)
+    assert "m16n8k16.row.col.f32.f32" in called
+    assert "x4.trans" in called if case.left_turned else "x4" in called
+
+
+def test_rows_of_a_size_known_at_run_time() -> None:
+    scheduled(Case(N, 16, 24), {"N": 17})
+
+
+@settings(max_examples=3, deadline=None)
+@given(
+    st.integers(16, 33), st.integers(16, 33), st.integers(16, 33), st.sampled_from([f16, bf16]), st.booleans(),
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+def test_products_of_all_sizes(
+    m: int, n: int, k: int, dtype: DType, left_turned: bool, right_turned: bool, has_bias: bool
+) -> None:
+    scheduled(Case(m, n, k, dtype, (), left_turned, right_turned, has_bias))
+
+
+def test_lanes_of_a_warp_hold_the_sums() -> None:
+    flat = scheduled(CASES["whole"])
+    assert sum(p.space is Space.REG for p in flat.places) == 1
+    assert {x.extent for x in loops_of(flat.body) if x.kind is Kind.WARP} == {32, 16, 8}
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.dtype.name)
+def test_tiles_fit_the_gpu_and_grow_with_the_product(shape) -> None:
+    few, many = (tile_of(GPU, f32, shape, Extents(1, n, n, n)) for n in (64, 8192))
+    assert few.rows * few.columns < many.rows * many.columns
+    for tile in warp_tiles(GPU, shape, Extents(1, N, N, N)):
+        n_bytes = (tile.rows * (tile.depth + tile.pad) + tile.depth * (tile.columns + tile.pad)) * 2
+        assert n_bytes <= GPU.max_block_shared_bytes and tile.warps * GPU.warp_lanes <= GPU.max_block_threads
