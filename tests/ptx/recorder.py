@@ -46,6 +46,8 @@ class Recorder:
     functions: dict = field(default_factory=dict)
     graphs: dict = field(default_factory=dict)
     streams: list = field(default_factory=list)
+    foreign: tuple = ()
+    """Streams of another library, such as PyTorch's: they take all work, but none is recorded on them."""
     recording: list | None = None
     entered: int | None = None
     n: int = 0
@@ -66,6 +68,9 @@ class Recorder:
     def named(self, *names: str) -> list[str]:
         """The names of the calls so far, of these alone where some are given."""
         return [c[0] for c in self.calls if not names or c[0] in names]
+
+    def _knows(self, stream) -> bool:
+        return stream in self.streams or stream in self.foreign
 
     # --- devices and code
 
@@ -127,7 +132,7 @@ class Recorder:
 
     def _copy(self, kind, target, source, n_bytes, stream):
         self._call(kind, n_bytes)
-        assert n_bytes > 0 and stream in self.streams
+        assert n_bytes > 0 and self._knows(stream)
         if kind != "to_host":
             self._inside(target, n_bytes)
         if kind != "to_device":
@@ -156,12 +161,12 @@ class Recorder:
 
     def wait(self, stream):
         self._call("wait")
-        assert stream in self.streams and self.recording is None
+        assert self._knows(stream) and self.recording is None
 
     def launch(self, function, grid, block, shared_bytes, stream, arguments):
         entry = self.functions[function]
         self._call("launch", entry.name, tuple(grid))
-        assert stream in self.streams and entry.module in self.modules
+        assert self._knows(stream) and entry.module in self.modules
         assert min(grid) > 0 and tuple(block) == entry.block
         assert shared_bytes <= entry.dynamic_shared_bytes and len(arguments) == entry.n_params
         for address in arguments[: entry.n_pointers]:
@@ -190,7 +195,7 @@ class Recorder:
 
     def replay(self, graph, stream):
         self._call("replay")
-        assert self.recording is None and stream in self.streams
+        assert self.recording is None and self._knows(stream)
         for kind, *rest in self.graphs[graph]:
             if kind == "launch":
                 self._run(*rest)

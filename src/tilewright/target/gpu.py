@@ -150,6 +150,20 @@ def named_gpus() -> list[Gpu]:
     return list(_TABLE.values())
 
 
+def gpu_of_capability(capability: tuple[int, int]) -> Gpu:
+    """The GPU whose code runs on one of a compute capability; :class:`UnknownTargetError` where there is none."""
+    number = "".join(map(str, capability))
+    exact = next((gpu for gpu in _TABLE.values() if gpu.arch == f"sm_{number}a"), None)
+    if exact is not None:
+        return exact
+    oldest = Gpu.parse("cuda")
+    if capability < (8, 0):
+        has = ".".join(map(str, capability))
+        text = f"the oldest code is for {oldest.arch}, and this GPU has compute capability {has}"
+        raise UnknownTargetError(text, remedy="use a newer GPU, or tensors of the CPU")
+    return oldest
+
+
 def is_gpu(name: object) -> bool:
     """Is ``name`` that of a GPU? Whoever takes names of both kinds asks here first."""
     return isinstance(name, str) and (name in _TABLE or name in _ALIASES)

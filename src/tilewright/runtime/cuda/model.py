@@ -54,13 +54,13 @@ class GpuModel:
         self._outputs = [tuple(compile_size(s) for s in o.shape) for o in manifest.outputs]
         self._plan = lru_cache(PLANS_KEPT)(self._new_plan)
         self._guard = ForkLock()
-        self._replays = Replays()
         self._last: DeviceRun | None = None
         driver.enter(device)
         self._check_device()
         self._modules: list[int] = []
         self._kernels = [self._load(k) for k in range(len(code.kernels))]
         self._stream = driver.new_stream()
+        self._replays = Replays(self._stream)
         self._arena, self._io = Block(driver, "intermediate results"), Block(driver, "arrays of the host")
         self._weights = Block(driver, "weights")
         host = aligned_bytes(weights)
@@ -101,6 +101,29 @@ class GpuModel:
         """Run by names: inputs in, all outputs out."""
         results = self._results_of((), checked_feeds(feeds))
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
+
+    def plan_for(self, shapes: Sequence[Shape]) -> Plan:
+        """What the shapes of all inputs decide of a call: results and memory. ``InputError`` for wrong ones."""
+        return self._plan(tuple(shapes))
+
+    def run_at(
+        self, plan: Plan, args: Sequence[int], arena: int, stream: int, *, records: bool = True
+    ) -> Mapping[str, int]:
+        """Put a call's work on the stream of another library, and return before it has run.
+
+        ``args`` are the addresses of the inputs, then of the results; ``arena`` is that of ``plan.arena_bytes`` for
+        what is in between. They are multiples of ``ARGUMENT_ALIGNMENT``, and hold until the work has run. The sizes
+        that come back are all that the call knows, those that the data decided among them. Without ``records``
+        nothing is recorded, as where the stream itself is being recorded.
+        """
+        with self._guard.lock:
+            self._driver.enter(self.device)
+            run = DeviceRun(self._driver, self._kernels, stream, args, self._weights.address, arena, dict(plan.symbols))
+            return self._run(run, records=records)
+
+    def shape_of(self, output: int, sizes: Mapping[str, int]) -> Shape:
+        """The shape of a result under the sizes that a call came to know."""
+        return tuple(evaluate_size(s, sizes) for s in self._outputs[output])
 
     def repeat_last(self) -> None:
         """The work of the last call again, on the same memory, without copies and without waiting: for measuring it."""
@@ -205,7 +228,7 @@ class GpuModel:
         self._wait()
         for k, r in enumerate(results):
             if plan.outputs[k].sizes is not None:
-                r.shape = tuple(evaluate_size(s, sizes) for s in self._outputs[k])
+                r.shape = self.shape_of(k, sizes)
         return results
 
     def _borrowed(self, value: Any, spec: TensorSpec) -> DeviceTensor | Violation:
@@ -239,11 +262,18 @@ class GpuModel:
         return GpuArray(address, shape, dtype, device, release)
 
     def _execute(self, args: Sequence[int], plan: Plan) -> dict[str, int]:
-        """Launch or replay; the sizes with those that the data decided."""
+        """Launch or replay on the model's own stream, in its own memory."""
         self._grow(self._arena, plan.arena_bytes)
-        run = self._last = self._new_run(args, dict(plan.symbols))
+        self._last = self._new_run(args, dict(plan.symbols))
+        return self._run(self._last)
+
+    def _run(self, run: DeviceRun, *, records: bool = True) -> dict[str, int]:
+        """The sizes with those that the data decided."""
         try:
-            self._replays.run(run, self.code.program)
+            if records:
+                self._replays.run(run, self.code.program)
+            else:
+                run.program(self.code.program)
         except CheckFailed as failed:
             failures = self.manifest.failures
             text = failures[failed.failure] if failed.failure < len(failures) else f"check {failed.failure} failed"
@@ -280,7 +310,7 @@ class GpuModel:
         """A result whose size the data decided, as it lies at the front of the room for the largest."""
         if plan.outputs[k].sizes is None:
             return result
-        shape = tuple(evaluate_size(s, sizes) for s in self._outputs[k])
+        shape = self.shape_of(k, sizes)
         return result.reshape(-1)[: math.prod(shape)].reshape(shape)
 
     # --- plans ------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ of a key is recorded, since the first may be the only one. The latest ``KEPT`` r
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from tilewright.runtime.cuda.driver import DriverError
 from tilewright.runtime.cuda.errors import GpuError
@@ -24,7 +25,10 @@ Key = tuple[object, ...]
 class Replays:
     """The recordings of one model."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: int) -> None:
+        """``stream`` is the one that work is recorded on, whichever it then runs on: the driver's default one, which
+        PyTorch uses, takes no recording."""
+        self.stream = stream
         self.graphs: OrderedDict[Key, int] = OrderedDict()
         self.seen: OrderedDict[Key, None] = OrderedDict()
         self.n_replayed = 0
@@ -55,6 +59,7 @@ class Replays:
         self.seen.clear()
 
     def _record(self, run: DeviceRun, program: GpuProgram) -> int:
+        run = replace(run, stream=self.stream)
         run.driver.begin_capture(run.stream)
         try:
             run.program(program)
