@@ -31,6 +31,7 @@ from tilewright.integrations.torch_compile.apart import (
 )
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
 from tilewright.integrations.torch_compile.capture import is_strict, watch
+from tilewright.integrations.torch_compile.device import on_gpu, target_for
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
@@ -126,12 +127,14 @@ def make_backend(
         exact = read_exact_sizes(given.pop("specialize", None))
         inputs: dict[str, str] = {}
 
-        def compile_now(graph: Graph) -> Execute:
-            if not exact:
-                return compile_graph(graph, **given)
-            # one option for all graphs of a program: each has its own sizes, and some of them are numbers
-            own = fitting(graph, [with_inputs(sizes, inputs) for sizes in exact])
-            return compile_graph(graph, **given, specialize=own)
+        def compile_now(graph: Graph, gpu: torch.device | None = None) -> Execute:
+            chosen = given if gpu is None else {**given, "target": target_for(gpu, given)}
+            if exact:
+                # one option for all graphs of a program: each has its own sizes, and some of them are numbers
+                own = fitting(graph, [with_inputs(sizes, inputs) for sizes in exact])
+                chosen = {**chosen, "specialize": own}
+            made: Any = compile_graph(graph, **chosen)
+            return made if gpu is None else on_gpu(made, gpu)
 
         plan = partial(plan_graph, compile_now=compile_now, on_fallback=on_fallback, strict=strict)
 

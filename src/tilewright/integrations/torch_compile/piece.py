@@ -46,7 +46,7 @@ class _TakeTensor:
 
     position: int
     is_plain: bool
-    """Whether a compiled model understands the argument: real numbers in this machine's memory."""
+    """Whether a compiled model understands the argument: real numbers in this machine's memory, or in a GPU's."""
     is_row_major: bool
     """False where it is known to lie otherwise than the compiled code reads it: to copy it first is the shorter way."""
 
@@ -78,7 +78,7 @@ def _as_tensor(result: Result, is_complex: bool) -> torch.Tensor:
     if not is_complex:
         return result
     if result.stride(-1) != 1:  # a result without elements may have any strides
-        result = torch.empty(result.shape, dtype=result.dtype).copy_(result)
+        result = torch.empty(result.shape, dtype=result.dtype, device=result.device).copy_(result)
     return torch.view_as_complex(result).data
 
 
@@ -164,7 +164,7 @@ def _bind(
                 entry = importer.pool.input(node.name, _input_type(importer, value), loc)
                 importer.env[node] = _split(importer, entry) if value.is_complex() else entry
                 inputs.append(entry)
-                is_plain = value.device.type == "cpu" and not value.is_complex()
+                is_plain = value.device.type in ("cpu", "cuda") and not value.is_complex()
                 takes.append(_TakeTensor(i, is_plain, _is_row_major(value)))
             elif type(value).__name__ == "SymInt":
                 importer.env[node], parts = importer.symbols.integer(value)
@@ -384,7 +384,8 @@ def _give_placed(
     steps = [int(substitute(s, known)) for s in strides]  # type: ignore[arg-type]
     start = int(substitute(offset, known))  # type: ignore[arg-type]
     length = start + 1 + sum((n - 1) * s for n, s in zip(x.shape, steps, strict=True)) if x.numel() else start
-    y = torch.empty(length, dtype=x.dtype).as_strided(x.shape, steps, start).data  # nobody's view: see ``to_torch``
+    memory = torch.empty(length, dtype=x.dtype, device=x.device)
+    y = memory.as_strided(x.shape, steps, start).data  # nobody's view: see ``to_torch``
     written = y
     for axis, s in enumerate(steps):
         if s == 0 and x.shape[axis] > 1:  # one element stands for all

@@ -21,7 +21,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import CompileError, ImportFailed, OptionError, Problem
-from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.frontend.torch.aten.places import UNBOUNDED
 from tilewright.frontend.torch.fx.guards import Promises, promises_of
@@ -29,6 +28,7 @@ from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import make_row_major
 from tilewright.integrations.torch_compile.arguments import refuse_cut_short
 from tilewright.integrations.torch_compile.capture import FallbackWarning
+from tilewright.integrations.torch_compile.device import calls_elsewhere, gpu_of
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, is_refusal
 from tilewright.integrations.torch_compile.piece import PieceProgram, import_piece
 from tilewright.integrations.torch_compile.recurrence import DRAWS as DRAWING_RECURRENCES
@@ -44,6 +44,8 @@ Execute = Callable[..., "Array | Sequence[Array]"]
 """A compiled graph on arrays: one result is given as itself, several as a sequence.
 
 One that has a true attribute ``understands_tensors`` takes PyTorch's tensors, too, and then gives tensors."""
+CompileNow = Callable[..., Execute]
+"""``compile_now(graph)``, or ``compile_now(graph, gpu=device)`` where the graph's tensors lie on a GPU."""
 OnFallback = Callable[[Sequence[Problem]], None]
 """Told of the calls of one graph that PyTorch is left to run, with the reasons."""
 Step = Callable[[dict[Any, Any]], None]
@@ -116,7 +118,7 @@ class _Refusals:
 def plan_graph(
     functional: GraphModule,
     frozen: Mapping[int, torch.Tensor],
-    compile_now: Callable[[Graph], Execute],
+    compile_now: CompileNow,
     on_fallback: OnFallback,
     *,
     strict: bool = False,
@@ -126,6 +128,9 @@ def plan_graph(
     ``strict`` makes what would fall back an error: of refusals ``ImportFailed``, of ours ``InternalError``.
     """
     faults = Faults(functional, strict)
+    gpu = gpu_of(functional.graph)
+    if gpu is not None:
+        compile_now = partial(compile_now, gpu=gpu)
     _detach_draws(functional.graph)
     absolute = make_row_major(functional.graph)
     try:
@@ -155,7 +160,7 @@ def _planned(
     functional: GraphModule,
     left: Sequence[Any],
     frozen: Mapping[int, torch.Tensor],
-    compile_now: Callable[[Graph], Execute],
+    compile_now: CompileNow,
     on_fallback: OnFallback,
     faults: Faults,
 ) -> tuple[Callable[[Sequence[Any]], list[Any]], Sequence[Problem]]:
@@ -166,7 +171,11 @@ def _planned(
     draws = [n for n in graph.nodes if _name(n) in DRAWS or _is_check(n)]
     # operands without data: nothing to compile
     shapes = [n.args[0] for n in draws if _name(n) in SHAPE_ONLY and _name(n.args[0]) == "empty_strided.default"]
-    refused = _Refusals({}, frozenset([*shapes, *draws, *left]), faults, promises_of(graph))
+    gpu = gpu_of(graph)
+    elsewhere = {} if gpu is None else calls_elsewhere(graph, gpu)
+    mine = frozenset([*shapes, *draws, *left])
+    elsewhere = {node: problem for node, problem in elsewhere.items() if node not in mine}
+    refused = _Refusals(elsewhere, mine, faults, promises_of(graph))
     while True:  # each turn refuses more calls, at last all of them
         n_refused = len(refused.nodes)
         if not refused.nodes:  # what nearly every graph is: one piece
@@ -215,7 +224,7 @@ def _whole(
     placeholders: Sequence[Any],
     wanted: Sequence[Any],
     weights: Mapping[Any, torch.Tensor],
-    compile_now: Callable[[Graph], Execute],
+    compile_now: CompileNow,
     on_fallback: OnFallback,
     refused: _Refusals,
 ) -> Callable[[Sequence[Any]], list[Any]] | None:
@@ -250,7 +259,7 @@ def _import(owner: Any, piece: Piece, weights: Mapping[Any, torch.Tensor], refus
 
 
 def _compile(
-    program: PieceProgram | None, nodes: Sequence[Any], compile_now: Callable[[Graph], Execute], refused: _Refusals
+    program: PieceProgram | None, nodes: Sequence[Any], compile_now: CompileNow, refused: _Refusals
 ) -> Execute | None:
     """Compile a piece. Where the compiler refuses, or fails, its calls are refused, and so is the result."""
     if program is None:
@@ -319,7 +328,7 @@ class _Rescue:
 def _steps(
     functional: GraphModule,
     weights: Mapping[Any, torch.Tensor],
-    compile_now: Callable[[Graph], Execute],
+    compile_now: CompileNow,
     on_fallback: OnFallback,
     refused: _Refusals,
 ) -> list[Step] | None:
