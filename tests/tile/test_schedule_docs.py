@@ -32,6 +32,9 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "fuse": (elementwise((3, 4)), "fuse(i0, i1)", ()),
     "unit": (elementwise((1, 4)), "unit(i0)", ()),
     "fill": (elementwise((10,)), "fill(i0_i, 4)", ("split(i0, 4)",)),
+    "pipeline": (
+        rows_twice(), "pipeline(t, i0_1_o, 2)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, shared)"),
+    ),
     "enclose": (reduction((9,), 0, "add"), "enclose(i0)", ()),
     "alternate": (elementwise((5, 7)), "alternate(i1, i0)", ()),
     "divide": (elementwise((10,)), "divide(i0, 4)", ()),

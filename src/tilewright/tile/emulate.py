@@ -29,6 +29,7 @@ from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_unifor
 from tilewright.tile.ir import (
     NESTS,
     Barrier,
+    Commit,
     Fold,
     For,
     If,
@@ -94,7 +95,7 @@ class _Emulation:
         self.threads = grid.threads
         self.syms = {x.sym for x in grid.threads}
         self.lanes = {x.sym for x in loops_of(grid.body) if x.kind is Kind.WARP}
-        self.body = _without_lanes(grid.thread_body) if self.lanes else grid.thread_body
+        self.body = tuple(_for_one_thread(grid.thread_body))
         self.parts = tuple(self._cut(self.body))
         here = {b for s in walk(grid.body) for b in (*written(s), *[x.buffer for x in loads_of(s)])}
         # What another grid has for itself was moved for that one.
@@ -129,7 +130,7 @@ class _Emulation:
     def _place(self, place: Place) -> Place:
         """Where a buffer lies: shared memory in the block's scratch, a thread's own in as much for every thread."""
         if place.space is Space.SHARED:
-            return replace(place, space=Space.LOCAL)
+            return replace(place, space=Space.LOCAL, ahead=0)
         if place.space not in (Space.REG, Space.LOCAL):
             return place
         users = [r for r in _regions(self.parts) if any(touches(s, place.buffer) for s in r.body)]
@@ -158,17 +159,16 @@ class _Emulation:
             yield from body
 
 
-def _without_lanes(body: Body) -> Body:
-    """The statements with warp loops as serial ones."""
-    out: list[Stmt] = []
+def _for_one_thread(body: Body) -> Iterator[Stmt]:
+    """The statements with warp loops as serial ones, and without groups of copies, which are there at once."""
     for s in body:
         if isinstance(s, For):
             kind = Kind.SERIAL if s.loop.kind is Kind.WARP else s.loop.kind
-            s = For(replace(s.loop, kind=kind), _without_lanes(s.body))
+            yield For(replace(s.loop, kind=kind), tuple(_for_one_thread(s.body)))
         elif isinstance(s, If):
-            s = If(s.cond, _without_lanes(s.body))
-        out.append(s)
-    return tuple(out)
+            yield If(s.cond, tuple(_for_one_thread(s.body)))
+        elif not isinstance(s, Commit):
+            yield s
 
 
 def _holds_barrier(s: Stmt) -> bool:

@@ -13,7 +13,11 @@ Cases:
   its places are known numbers; one that a single phase makes and uses stays; any other becomes shared.
 * A barrier stands between two phases where one writes what the other touches, unless every thread finds there what it
   wrote itself; also where the second one comes in the next iteration of a loop around both. Where threads are warps,
-  lanes share what a warp finds, so there the exception does not hold.
+  lanes share what a warp finds, so there the exception does not hold. None stands where remainders say that the two
+  touch different parts of a buffer.
+* Copies that phases make ahead are asynchronous: neighbouring phases of a body are one group. One group is made in each
+  iteration, and as many as it is ahead before the first one; so a barrier that leaves one fewer on the way has waited
+  for what the iteration reads.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import TypeAlias
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
 from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.runtime.once import computed
 from tilewright.tile.errors import TileVerifyError
@@ -33,6 +37,7 @@ from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_unifor
 from tilewright.tile.ir import (
     NESTS,
     Barrier,
+    Commit,
     Fold,
     For,
     If,
@@ -94,6 +99,8 @@ class _Together:
 
 
 _Part: TypeAlias = "_Phase | _Together"
+_Pending: TypeAlias = "tuple[tuple[_Phase, tuple[Sym, ...]], ...]"
+"""Phases that may have run since the last barrier, each with the loops of which that may be an earlier iteration."""
 
 
 def flatten(kernel: Kernel) -> Kernel:
@@ -129,7 +136,7 @@ class _Flattener:
         """Loops in the block that are no threads: where an access is in its own iterations."""
         self.has_warps = any(x.kind is Kind.WARP for x in everything)
         self.copied = {x.sym for x in everything if x.kind in IN_REGISTERS}
-        self._conflicts: dict[tuple[_Phase, _Phase], bool] = {}
+        self._conflicts: dict[tuple[_Phase, _Phase, tuple[Sym, ...]], bool] = {}
 
     def run(self) -> Body:
         """The grid's body as one nest of thread loops."""
@@ -141,6 +148,11 @@ class _Flattener:
             self.block = tuple(Loop(s, n, Kind.THREAD) for s, n in zip(self.threads[block], block, strict=True))
         else:
             self.block = (Loop(loop_sym(fresh(self.kernel, names), block[0]), block[0], Kind.THREAD),)
+        ahead = [p.ahead for p in self.kernel.places if p.ahead and any(p.buffer in x.touched for x in self.phases)]
+        self.ahead = frozenset(p.buffer for p in self.kernel.places if p.ahead)
+        self.barrier = Barrier(min(ahead) - 1 if ahead else None)
+        own = [x.sym for p in self.phases for x in loops_of(p.body)]
+        self.of_phases = {*own, *(s for threads in self.threads.values() for s in threads)}
         body, _ = self._emit(self.parts, ())
         for loop in reversed(self.block):
             body = (For(loop, body),)
@@ -222,45 +234,73 @@ class _Flattener:
             rule = "memory of a warp, of which each lane would have its own"
             raise TileVerifyError(f"{b.name}: {rule}", remedy="make it shared")
 
-    def _conflict(self, first: _Phase, second: _Phase) -> bool:
-        """Must all threads have ended the first phase before one begins the second?"""
-        key = (first, second)
+    def _conflict(self, first: _Phase, second: _Phase, earlier: tuple[Sym, ...]) -> bool:
+        """Must all threads have ended the first phase, of an ``earlier`` iteration, before one begins the second?"""
+        key = (first, second, earlier)
         if key not in self._conflicts:
             both = first.touched.keys() & second.touched.keys()
-            self._conflicts[key] = any(self._conflict_over(b, first, second) for b in both)
+            self._conflicts[key] = any(self._conflict_over(b, *key) for b in both)
         return self._conflicts[key]
 
-    def _conflict_over(self, b: Buffer, first: _Phase, second: _Phase) -> bool:
+    def _conflict_over(self, b: Buffer, first: _Phase, second: _Phase, earlier: tuple[Sym, ...]) -> bool:
         one, other = first.touched[b], second.touched[b]
         place = self.moved.get(b)
         space = self.spaces[b] if place is None else place.space
         if space in (Space.REG, Space.LOCAL, Space.TABLE) or not (one.is_written or other.is_written):
             return False
+        if not earlier and all(self._never_meet(i, j) for i in one.indices for j in other.indices):
+            return False
+        if len(earlier) == 1 and apart([*one.indices, *other.indices], list(earlier), self.of_phases):
+            return False  # each iteration has a part of its own
         if first.shape != second.shape or self.has_warps:
             return True
         return self._owners(first.shape, [*one.indices, *other.indices]) is None
 
+    def _never_meet(self, one: Index, other: Index) -> bool:
+        """Do two accesses of one iteration differ in a remainder that the loops around their phases decide?"""
+        return any(self._differ(a, b) or self._differ(b, a) for a, b in zip(one, other, strict=True))
+
+    def _differ(self, a: IndexLike, b: IndexLike) -> bool:
+        """Is ``a`` a remainder ``x % n``, and ``b`` another one? A number below ``n`` is its own remainder."""
+        if not isinstance(a, BinaryExpr) or a.op != "mod" or not is_known(a.b) or isinstance(b, Value):
+            return False
+        if isinstance(b, BinaryExpr) and b.op == "mod" and b.b == a.b:
+            b = b.a
+        else:
+            low, high = bounds(b)
+            if low is None or high is None or low < 0 or high >= a.b:
+                return False
+        distance = a.a - b
+        is_same_for_all = not (symbols(a.a) | symbols(b)) & self.of_phases
+        return is_same_for_all and is_known(distance) and distance % a.b != 0
+
     # --- the flat form ---
 
-    def _emit(self, parts: Sequence[_Part], pending: tuple[_Phase, ...]) -> tuple[Body, tuple[_Phase, ...]]:
+    def _emit(self, parts: Sequence[_Part], pending: _Pending) -> tuple[Body, _Pending]:
         """Statements, and the phases that may have run since the last barrier; ``pending`` are those before."""
         out: list[Stmt] = []
-        for part in parts:
+        for part, following in zip(parts, [*parts[1:], None], strict=True):
             if isinstance(part, _Together):
                 inside, after = self._emit(part.parts, pending)
                 if isinstance(part.stmt, For):  # an iteration follows the one before it
-                    inside, after = self._emit(part.parts, _union(pending, after))
+                    inside, after = self._emit(part.parts, _union(pending, _earlier(after, part.stmt.loop.sym)))
                     out.append(For(part.stmt.loop, inside))
                 else:
                     out.append(If(part.stmt.cond, inside))
                 pending = _union(pending, after)  # it may not run at all
                 continue
-            if any(self._conflict(p, part) for p in pending):
-                out.append(Barrier())
+            if any(self._conflict(p, part, earlier) for p, earlier in pending):
+                out.append(self.barrier)
                 pending = ()
-            pending = _union(pending, (part,))
+            pending = _union(pending, ((part, ()),))
             out += self._guarded(part)
+            if self._copies(part) and not self._copies(following):
+                out.append(Commit())
         return tuple(out), pending
+
+    def _copies(self, part: _Part | None) -> bool:
+        """Is it a phase that fills memory ahead?"""
+        return isinstance(part, _Phase) and any(t.is_written for b, t in part.touched.items() if b in self.ahead)
 
     def _guarded(self, phase: _Phase) -> Body:
         """A phase's statements, for those threads of the block that it is for."""
@@ -351,5 +391,9 @@ def _phases(parts: Sequence[_Part]) -> Iterator[_Phase]:
             yield from _phases(p.parts)
 
 
-def _union(a: tuple[_Phase, ...], b: tuple[_Phase, ...]) -> tuple[_Phase, ...]:
+def _earlier(pending: _Pending, loop: Sym) -> _Pending:
+    return tuple((p, (*loops, loop)) for p, loops in pending)
+
+
+def _union(a: _Pending, b: _Pending) -> _Pending:
     return (*a, *[x for x in b if x not in a])

@@ -14,7 +14,7 @@ from tilewright.core.compute import Buffer, loads, symbols_of_value
 from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Loop, Space, Stmt, walk, written
+from tilewright.tile.ir import NESTS, Barrier, Commit, For, If, Kernel, Kind, Loop, Space, Stmt, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of
 
 MAX_DIMENSIONS = 3
@@ -129,7 +129,7 @@ class _GridChecker:
 
     def _body(self, body: Body, path: tuple[For | If, ...]) -> None:
         for s in body:
-            if isinstance(s, Barrier):
+            if isinstance(s, Barrier | Commit):
                 self._barrier(path)
             elif isinstance(s, For) and s.loop.kind in (Kind.BLOCK, Kind.PARALLEL):
                 raise TileVerifyError(f"{s.loop.sym.name}: a {s.loop.kind.value} loop inside of a grid")

@@ -39,7 +39,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
-from tilewright.tile.ir import Barrier, Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
+from tilewright.tile.ir import Barrier, Commit, Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 
 Env = list[Any]
 ValueFn = Callable[[Env], Any]
@@ -115,7 +115,7 @@ class Compiler:
                 return self.fold(s)
             case Prefetch():
                 return lambda env: None
-            case Barrier():
+            case Barrier() | Commit():
                 raise TileRunError(
                     "threads that meet run beside each other, and loops run one after the other",
                     remedy="interpret its scheduled form",

@@ -8,7 +8,8 @@ Grammar (the whole of it)::
 
     kernel := Kernel(name, params, sizes, locals, body)            params: Place(buffer, space=global, role)
     stmt   := For(loop, stmt*) | Store(buffer, index, value) | Update(buffer, index, op, value)
-            | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index) | Barrier()
+            | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index)
+            | Barrier(pending) | Commit()
     loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
             | warp
     value  := as in core.compute; index := as in core.compute
@@ -33,6 +34,10 @@ last along x. Iterations of block loops, and of the thread loops of one phase, d
 * *flat*: all that is in the block loops is one nest of thread loops, and every thread runs its body. At a ``Barrier``
   all threads of the block meet, and see what the others have written before it; all or none of them must come there.
   ``reg`` and ``local`` buffers are a thread's own. Back ends read this form.
+
+What is stored to a ``shared`` buffer whose place says ``ahead`` may be copied asynchronously: it comes any time until
+the thread has waited for it, and nobody may touch the element meanwhile. The copies of a thread up to a ``Commit`` are
+a group; a ``Barrier`` with ``pending`` lets so many of its last groups be on their way, and waits for the others.
 
 ``warp`` loops inside of a flat grid are shared out among the lanes of a warp (``codegen.ptx.warps`` says how), and mean
 what serial loops mean. In a grid with some, thread loops count warps, of which each has 32 lanes along x, and a ``reg``
@@ -87,12 +92,16 @@ class Role(Enum):
 
 @dataclass(frozen=True)
 class Place:
-    """A buffer's home: its space, role, and the numbers of a ``table``."""
+    """A buffer's home: its space, role, and the numbers of a ``table``.
+
+    ``ahead``: how many iterations of a loop it is filled before it is read; 0 where that is done in the same one.
+    """
 
     buffer: Buffer
     space: Space
     role: Role = Role.TMP
     table: Array | None = field(default=None, compare=False)
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -173,10 +182,20 @@ class Prefetch:
 
 @dataclass(frozen=True)
 class Barrier:
-    """All threads of a block meet here, and see what each of them has written to shared and global memory before."""
+    """All threads of a block meet here, and see what each of them has written to shared and global memory before.
+
+    With ``pending`` each first waits for its asynchronous copies, but for those of so many of its last groups.
+    """
+
+    pending: int | None = None
 
 
-Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch | Barrier"
+@dataclass(frozen=True)
+class Commit:
+    """A thread's asynchronous copies since the last one of these are a group."""
+
+
+Stmt: TypeAlias = "For | Store | Update | Fold | If | Prefetch | Barrier | Commit"
 NESTS = (For, If)
 """The statements that hold others, in their ``body``."""
 

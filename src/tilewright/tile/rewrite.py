@@ -27,7 +27,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
 from tilewright.core.indices import chosen, mentioned_at, placed, symbols_in
-from tilewright.tile.ir import NESTS, Barrier, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
+from tilewright.tile.ir import NESTS, Barrier, Commit, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
 
 Body = tuple[Stmt, ...]
 
@@ -57,7 +57,7 @@ def substitute_stmt(s: Stmt, dims: Mapping[Sym, Dim]) -> Stmt:
             return Fold(s.buffers, _index(s.index, dims), s.combiner, values)
         case Prefetch():
             return Prefetch(s.buffer, _index(s.index, dims))
-        case Barrier():
+        case Barrier() | Commit():
             return s
 
 
@@ -95,7 +95,7 @@ def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]
                 return Update(*place(s.buffer, index(s.index)), s.op, value(s.value))
             case Prefetch():
                 return Prefetch(*place(s.buffer, index(s.index)))
-            case Barrier():
+            case Barrier() | Commit():
                 return s
             case Fold():
                 ix = index(s.index)

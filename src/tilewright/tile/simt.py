@@ -4,7 +4,8 @@ In: a flat ``Kernel``, a ``Gpu``, arrays for its parameters and values for its s
 every fault, and how many transactions and bank conflicts the accesses of warps would cost.
 Not its business: numbers that are right for every order of threads: what a race gives is one order's.
 
-Faults: a race (two threads touch an element, one of them writes, and no barrier or launch is between); a barrier that
+Faults: a race (two threads touch an element, one of them writes, and no barrier or launch is between; or anybody
+touches one that is on its way by an asynchronous copy, for which its thread has not waited yet); a barrier that
 not all threads reach; a read of what nobody has written (shared memory, registers, temporaries); an access of several
 elements that does not begin at a multiple of its size; an access outside of its buffer, which is left out.
 
@@ -36,6 +37,7 @@ from tilewright.tile.interp import Compiler, Env, StmtFn, ValueFn, binary_fn
 from tilewright.tile.ir import (
     NESTS,
     Barrier,
+    Commit,
     Fold,
     For,
     If,
@@ -124,6 +126,7 @@ class _Element:
     """Who touched an element last: threads as (block, epoch, thread)."""
 
     writer: tuple[int, int, int] | None = None
+    arrives: bool = False
     readers: set[tuple[int, int, int]] = field(default_factory=set)
 
 
@@ -141,6 +144,11 @@ class _Observed:
         self.turns: dict[tuple[int, int], int] = {}
         self.own: dict[tuple[Buffer, int], Array] = {}
         self.block: tuple[int, ...] = ()
+        self.open: dict[int, list[_Element]] = {}
+        """What each thread copies asynchronously since its last commit, by the thread that runs, a warp where they are
+        warps."""
+        self.groups: dict[int, list[list[_Element]]] = {}
+        self.running = 0
         self.grid, self.n_block, self.epoch, self.thread, self.lane = 0, 0, 0, 0, 0
         self.n_instructions = 0
         self.instruction: tuple[int, ...] | None = None
@@ -166,6 +174,7 @@ class _Observed:
         own = {b for b, p in self.places.items() if p.space in (Space.SHARED, Space.REG, Space.LOCAL)}
         self.touched = {k: e for k, e in self.touched.items() if k[0] not in own}
         self.grid, self.n_block, self.block, self.epoch, self.own = grid, n_block, block, 0, {}
+        self.open, self.groups = {}, {}
 
     def fault(self, kind: FaultKind, where: str, *threads: int) -> None:
         """Note a fault, once for each place."""
@@ -184,6 +193,8 @@ class _Observed:
         if entry.writer is None and (space is not Space.GLOBAL or role is Role.TMP) and self.places[b].table is None:
             self.fault(FaultKind.UNWRITTEN, b.name, self.thread)
         me = (self.n_block, self.epoch, self.thread)
+        if entry.arrives:
+            self.fault(FaultKind.RACE, b.name, self.thread)
         if entry.writer is not None and self._meets(entry.writer, me):
             self.fault(FaultKind.RACE, b.name, entry.writer[2], self.thread)
         entry.readers.add(me)
@@ -199,8 +210,26 @@ class _Observed:
         for other in sorted(entry.readers | ({entry.writer} if entry.writer is not None else set())):
             if self._meets(other, me):
                 self.fault(FaultKind.RACE, b.name, other[2], self.thread)
+        if entry.arrives:
+            self.fault(FaultKind.RACE, b.name, self.thread)
         entry.writer, entry.readers = me, set()
+        if self.places[b].ahead:
+            entry.arrives = True
+            self.open.setdefault(self.running, []).append(entry)
         self._array(b)[at] = value
+
+    def commit(self) -> None:
+        """The copies of the thread that runs, since it did so last, are a group."""
+        self.groups.setdefault(self.running, []).append(self.open.pop(self.running, []))
+
+    def wait(self, pending: int) -> None:
+        """All groups of the thread that runs but its last ones are there: it has written them now."""
+        groups = self.groups.get(self.running, [])
+        while len(groups) > pending:
+            for entry in groups.pop(0):
+                entry.arrives = False
+                assert entry.writer is not None
+                entry.writer = (self.n_block, self.epoch, entry.writer[2])
 
     def _enter(self, b: Buffer, at: tuple[int, ...], site: int) -> int | None:
         shape = self.shapes[b]
@@ -305,7 +334,7 @@ class _GridRun:
         while left:
             met: dict[int, list[int]] = {}
             for k, t in list(left.items()):
-                memory.thread, memory.lane = k * self.lanes, 0
+                memory.thread, memory.lane, memory.running = k * self.lanes, 0, k
                 site = next(t, ended)
                 met.setdefault(site, []).append(k)
                 if site == ended:
@@ -342,8 +371,14 @@ class SimtCompiler(Compiler):
 
     def _stopping(self, s: Stmt) -> Routine:
         if isinstance(s, Barrier):
-            number = id(s)
-            return lambda env: iter((number,))
+            number, memory, pending = id(s), self.observed, s.pending
+
+            def meet(_: Env) -> Iterator[int]:
+                if pending is not None:
+                    memory.wait(pending)
+                yield number
+
+            return meet
         assert isinstance(s, NESTS)
         inside = self.routine(s.body)
         if isinstance(s, If):
@@ -362,6 +397,8 @@ class SimtCompiler(Compiler):
         """Lanes say that they are some, so that their accesses count as one."""
         if isinstance(s, For) and s.loop.kind is Kind.WARP:
             return self._warp(s)
+        if isinstance(s, Commit):
+            return lambda env: self.observed.commit()
         if not isinstance(s, For) or s.loop.kind is not Kind.VECTOR:
             return super().stmt(s)
         slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)

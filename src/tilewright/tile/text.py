@@ -37,6 +37,7 @@ from tilewright.core.types import Array, dtype_named
 from tilewright.tile.errors import TileTextError
 from tilewright.tile.ir import (
     Barrier,
+    Commit,
     Fold,
     For,
     If,
@@ -91,7 +92,7 @@ def _name(name: str) -> str:
 
 
 def _place_text(p: Place) -> str:
-    text = f"{_buffer_text(p.buffer)} {p.space.value} {p.role.value}"
+    text = f"{_buffer_text(p.buffer)} {p.space.value} {p.role.value}{f' ahead {p.ahead}' if p.ahead else ''}"
     if p.table is None:
         return text
     numbers = ", ".join(repr(x.item()) for x in np.asarray(p.table).reshape(-1))
@@ -125,7 +126,9 @@ def _stmt_text(s: Stmt) -> str:
         case Fold():
             return _fold_text(s)
         case Barrier():
-            return "barrier"
+            return "barrier" if s.pending is None else f"barrier {s.pending}"
+        case Commit():
+            return "commit"
 
 
 def _fold_text(s: Fold) -> str:
@@ -267,6 +270,7 @@ class _KernelReader:
         self.buffers[buffer.name] = buffer
         space, role = self._one_of(Space, words.word()), self._one_of(Role, words.word())
         table: Array | None = None
+        ahead = int(words.word()) if words.has("ahead") else 0
         if words.has("="):
             words.take("[")
             numbers = [_number(x) for x in words.until_bracket()]
@@ -275,7 +279,7 @@ class _KernelReader:
                 table = np.array(numbers, buffer.dtype.numpy).reshape(shape)
             except ValueError:
                 self._fail("the table's numbers do not fill its shape")
-        return Place(buffer, space, role, table)
+        return Place(buffer, space, role, table, ahead)
 
     def _one_of(self, kind: type[_E], text: str) -> _E:
         try:
@@ -323,8 +327,10 @@ class _KernelReader:
             buffer, index = self.buffer(words.name()), values.index()
             words.end()
             return Prefetch(buffer, index)
-        if line == "barrier":
-            return Barrier()
+        if found := re.fullmatch(r"barrier(?: (\d{1,9}))?", line):
+            return Barrier(None if found[1] is None else int(found[1]))
+        if line == "commit":
+            return Commit()
         if words.has("fold("):
             return self._fold(words, values)
         # What begins with no word of the language begins with the place that is assigned.

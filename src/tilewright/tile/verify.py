@@ -21,6 +21,7 @@ from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.grid import OF_BLOCKS, check_grids
 from tilewright.tile.ir import (
     Barrier,
+    Commit,
     Fold,
     For,
     If,
@@ -87,6 +88,8 @@ class _Checker:
                 raise _error(b.name, "a table needs numbers, and only a table has them")
             if p.space is not Space.GLOBAL and any(bounds(d)[1] is None for d in b.shape):
                 raise _error(b.name, f"a {p.space.value} buffer of a size that has no bound")
+            if p.ahead and p.space is not Space.SHARED:
+                raise _error(b.name, "only shared memory is filled ahead")
             if p.space in OF_BLOCKS and p.role is not Role.TMP:
                 raise _error(b.name, f"a parameter of role {p.role.value} can't be {p.space.value}")
 
@@ -197,6 +200,8 @@ def _where(s: Stmt) -> str:
             return f"{type(s).__name__.lower()} of {s.buffer.name}{list(s.index)}"
         case Barrier():
             return "barrier"
+        case Commit():
+            return "commit"
         case Fold():
             return f"fold of {', '.join(b.name for b in s.buffers)}"
 

@@ -25,16 +25,18 @@ from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import block_indices, block_of, grid_of, thread_index
 from tilewright.codegen.ptx.loops import PtxLoops
 from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxMemory
-from tilewright.core.compute import Buffer
+from tilewright.core.compute import Buffer, Const, Load, Select, Value
 from tilewright.core.expr import Sym
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS
 from tilewright.tile.grid import Grid, warp_nest
-from tilewright.tile.ir import Barrier, For, Kind, Prefetch, Space, Stmt, walk, written
+from tilewright.tile.ir import Barrier, Commit, For, Kind, Prefetch, Space, Stmt, Store, walk, written
 
 SHARED_ALIGNMENT = 128
 """What bulk copies and matrix units ask of the shared memory that they read, and more than anyone else does."""
 BARRIER = "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
+COMMIT = "call void @llvm.nvvm.cp.async.commit.group()"
+WAIT = "call void @llvm.nvvm.cp.async.wait.group(i32 {})"
 _SHARED = "addrspacecast (ptr addrspace(3) @{} to ptr)"
 
 
@@ -106,7 +108,13 @@ class PtxFunction(KernelFunction):
     def statement(self, s: Stmt, ctx: Lanes) -> None:
         """Emit one statement; a prefetch is a hint, and a warp has others to run while it waits."""
         match s:
+            case Store() if self.analysis.places[id(s.buffer)].ahead and self._copies_ahead(s, ctx):
+                self.operands.clear()
+            case Commit():
+                self.writer.emit(COMMIT)
             case Barrier():
+                if s.pending is not None:
+                    self.writer.emit(WAIT.format(s.pending))
                 self.writer.emit(BARRIER)
                 self.memory.forget()
                 self.operands.clear()
@@ -114,6 +122,29 @@ class PtxFunction(KernelFunction):
                 pass
             case _:
                 super().statement(s, ctx)
+
+    def _copies_ahead(self, s: Store, ctx: Lanes) -> bool:
+        """Emit a store as an asynchronous copy; False where it is more than a copy, or one that no instruction makes.
+
+        A copy that is there at once is right too.
+        """
+        value, memo = s.value, Memo()
+        inside = ctx
+        if isinstance(value, Select):
+            truth = self.values.truth(value.cond, ctx)
+            if truth is None:
+                cond = self.values.value(value.cond, ctx, memo)
+                if cond.lanes or not _is_zero(value.b):
+                    return False
+                inside = self.values.guarded(ctx, cond)
+            elif not truth:
+                return False
+            value = value.a
+        if not isinstance(value, Load) or self.analysis.places[id(value.buffer)].space is not Space.GLOBAL:
+            return False
+        source = self._address(self.mention(value, value.buffer, value.index), inside, memo)
+        target = self._address(self.mention(s, s.buffer, s.index), ctx, memo)
+        return self.memory.copy_ahead(target, source, inside)
 
     def emit(self, body: For, written: set[Buffer]) -> str:
         """The whole function, ``body`` being the outermost block loop."""
@@ -225,3 +256,7 @@ class PtxFunction(KernelFunction):
         if wanted > gpu.max_block_shared_bytes:
             rule = f"{gpu.name} has {gpu.max_block_shared_bytes}"
             raise CodegenError(f"{self.entry}: a block wants {wanted} bytes of shared memory: {rule}")
+
+
+def _is_zero(v: Value) -> bool:
+    return isinstance(v, Const) and v.value == 0

@@ -25,7 +25,7 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Cast, Load
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Sym, symbols
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
 from tilewright.tile.grid import warp_nest
@@ -186,7 +186,8 @@ def _by_ldmatrix(fn: PtxFunction, operand: _Operand) -> list[Val] | None:
     steps = dict(mention.lin.terms)
     along_column = steps.get(fn.space.id_of(column)) == 1
     along_row = steps.get(fn.space.id_of(row)) == 1
-    if mention.dynamic or mention.lin.others or not (along_column or along_row):
+    is_apart = not any(symbols(atom) & {row, column} for atom, _ in mention.lin.others)
+    if mention.dynamic or not is_apart or not (along_column or along_row):
         return None
     # ``lines`` go from one row of memory to the next, ``chunks`` by eight elements along one.
     lines, chunks = (row, column) if along_column else (column, row)

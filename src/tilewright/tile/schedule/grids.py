@@ -1,4 +1,4 @@
-"""Primitives that make grids of a GPU: enclose, fill; and what holds for all: none makes blocks or threads race.
+"""Primitives that make grids of a GPU: enclose, fill, pipeline; none makes blocks or threads race.
 
 In: a kernel, names of loops. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: which loop becomes which kind (``loops.set_kind`` checks one).
@@ -6,12 +6,25 @@ Not its business: which loop becomes which kind (``loops.set_kind`` checks one).
 
 from __future__ import annotations
 
-from tilewright.core.compute import Inside
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.core.compute import Buffer, Const, Inside, Load, Select
+from tilewright.core.expr import Dim, is_nonneg, mod
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Barrier, For, If, Kernel, Kind, walk, written
-from tilewright.tile.rewrite import loops_of, substitute_body
-from tilewright.tile.schedule.loops import check_apart, is_depth
-from tilewright.tile.schedule.tree import Nest, find_loop, fresh, identifier, new_loop, replace_stmt
+from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Space, Stmt, Store, walk, written
+from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
+from tilewright.tile.schedule.loops import check_apart, is_depth, renamed
+from tilewright.tile.schedule.tree import (
+    Nest,
+    find_loop,
+    find_place,
+    fresh,
+    identifier,
+    new_loop,
+    replace_stmt,
+    touches,
+)
 
 RACING = (Kind.BLOCK, Kind.THREAD, Kind.WARP)
 """Loops whose iterations a GPU runs beside each other."""
@@ -46,6 +59,69 @@ def fill(kernel: Kernel, loop: str, n: int) -> Kernel:
         around.append(body[0].loop)
         body = body[0].body
     return replace_stmt(kernel, target, Nest(tuple(around), (If(Inside((e - 1 - made.sym,)), body),)).wrap())
+
+
+def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
+    """A temporary is filled ``stages - 1`` iterations of a loop before it is read, by asynchronous copies.
+
+    Before: ``for v<n: (T[i] = e(v, i)); .. T[i] ..``. After, for s stages: ``for p<s-1: T[p, i] = e(p, i);
+    for v<n: (T[(v + s - 1) % s, i] = e(v + s - 1, i)); .. T[v % s, i] ..``, with zeros where there is no such
+    iteration. Copies of loops inside get the suffix ``_p``. Fails: the loop is not serial; T is no temporary in shared
+    memory that the loop alone touches; not exactly one statement of the loop's body writes it, before all others that
+    touch it, and nothing else; what that reads changes in the loop.
+    """
+    spot, target = find_place(kernel, buffer, "pipeline"), find_loop(kernel, loop, "pipeline")
+    old, v, where = spot.buffer, target.loop.sym, f"{buffer}, {loop}, {stages}"
+    if spot.space is not Space.SHARED or target.loop.kind is not Kind.SERIAL or stages < 2 or spot.ahead:
+        rule = "it takes a buffer in shared memory, a serial loop and two stages or more"
+        raise ScheduleError("pipeline", where, rule)
+    makers = [s for s in target.body if any(b is old for x in walk((s,)) for b in written(x))]
+    users = [s for s in target.body if touches(s, old)]
+    n_inside, n_all = (
+        sum(touches(s, old) for s in walk(b) if not isinstance(s, NESTS)) for b in (target.body, kernel.body)
+    )
+    if len(makers) != 1 or users[0] is not makers[0] or n_inside != n_all:
+        raise ScheduleError("pipeline", where, "one statement of the loop fills it, before the others read it there")
+    (maker,) = makers
+    leaves = [s for s in walk((maker,)) if not isinstance(s, For | If)]
+    changed = {b for s in walk(target.body) for b in written(s)}
+    if not all(isinstance(s, Store) and s.buffer is old for s in leaves):
+        raise ScheduleError("pipeline", where, "what fills it does more than that")
+    if any(x.buffer in changed for s in walk((maker,)) for x in loads_of(s)):
+        raise ScheduleError("pipeline", where, "what it is filled with changes in the loop")
+    new = Buffer(old.name, old.dtype, (stages, *old.shape))
+
+    def at(stage: Dim, body: Body) -> Body:
+        return rewrite_accesses(body, lambda b, ix: Load(new, (stage, *ix)) if b is old else None)
+
+    first = new_loop(fresh(kernel, f"{loop}_p"), stages - 1)
+    before = at(first.sym, _where_inside(target, first.sym, renamed(kernel, (maker,), "p")))
+    later = v + (stages - 1)
+    ahead = at(mod(later, stages), _where_inside(target, later, (maker,)))
+    body = tuple(y for s in target.body for y in (ahead if s is maker else at(mod(v, stages), (s,))))
+    places = tuple(replace(p, buffer=new, ahead=stages - 1) if p is spot else p for p in kernel.places)
+    return replace_stmt(replace(kernel, places=places), target, For(first, before), For(target.loop, body))
+
+
+def _where_inside(target: For, at: Dim, body: Body) -> Body:
+    """A loop's statements in iteration ``at``, which store zeros where that is not one."""
+    rest = target.loop.extent - 1 - at
+    moved = substitute_body(body, {target.loop.sym: at})
+    return moved if is_nonneg(rest) else tuple(_guarded_stores(moved, rest))
+
+
+def _guarded_stores(body: Body, rest: Dim) -> Iterator[Stmt]:
+    for s in body:
+        if isinstance(s, For):
+            yield For(s.loop, tuple(_guarded_stores(s.body, rest)))
+        elif isinstance(s, If):
+            yield If(s.cond, tuple(_guarded_stores(s.body, rest)))
+        else:
+            assert isinstance(s, Store)
+            value, guards = s.value, (rest,)
+            if isinstance(value, Select) and isinstance(value.cond, Inside) and value.b == Const(0, value.dtype):
+                value, guards = value.a, (*value.cond.exprs, rest)
+            yield Store(s.buffer, s.index, Select(Inside(guards), value, Const(0, value.dtype)))
 
 
 def check_races(kernel: Kernel, primitive: str, where: str) -> None:

@@ -29,6 +29,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "cut": loops.cut,
     "enclose": grids.enclose,
     "fill": grids.fill,
+    "pipeline": grids.pipeline,
     "fork": stages.fork,
     "cache": stages.cache,
     "compute_at": stages.compute_at,
