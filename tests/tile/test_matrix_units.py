@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ptx.threads import Threads
 from tile.kernels import arrays_of, outputs
 from tile.test_flatten import GPU
+from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
 from tilewright.choose.strategies.gpu.block_tiles import Extents, tile_of, warp_tiles
 from tilewright.core.compute import (
@@ -33,10 +34,10 @@ from tilewright.runtime.values import aligned_buffer
 from tilewright.target.matrices import SHAPES
 from tilewright.tile.emulate import emulated
 from tilewright.tile.flatten import flatten
-from tilewright.tile.ir import Kernel, Kind, Space
+from tilewright.tile.ir import Barrier, Commit, Kernel, Kind, Space, walk
 from tilewright.tile.lower import lower
-from tilewright.tile.rewrite import loops_of
-from tilewright.tile.simt import simulate
+from tilewright.tile.rewrite import Body, loops_of
+from tilewright.tile.simt import FaultKind, simulate
 from tilewright.tile.verify import verify
 
 N = Sym("N")
@@ -101,7 +102,7 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
 
 
 CASES = {
-    "whole": Case(32, 32, 32),
+    "whole": Case(32, 32, 64),
     "ragged": Case(17, 18, 19, bf16),
     "ragged in eights": Case(16, 24, 24, bf16, has_bias=True),
     "both turned": Case(32, 24, 16, left_turned=True, right_turned=True),
@@ -120,6 +121,21 @@ def test_products_are_right_lane_by_lane(name: str) -> None:
     close(seen.arrays["C"], want)
     shared = [p.buffer.name for p in flat.places if p.space is Space.SHARED]
     assert len(shared) == 2 and all(seen.traffic[b].bank_conflicts == 0 for b in shared if "ragged" not in name)
+
+
+def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:
+    """Three steps in shared memory at one time: one barrier in each, and none before the first."""
+    case = Case(16, 16, 96)
+    computation, flat = case.computation(), scheduled(case)
+    assert {p.ahead for p in flat.places if p.space is Space.SHARED} == {2}
+    assert [s.pending for s in walk(flat.body) if isinstance(s, Barrier)] == [1]
+    arrays = arrays_of(computation, {})
+    assert simulate(flat, GPU, arrays).faults == ()
+    for at, s in enumerate(walk(flat.body)):
+        wrong: list[Body] = [()] if isinstance(s, Commit) else [(Barrier(2),), ()] if isinstance(s, Barrier) else []
+        for body in wrong:
+            found = simulate(changed(flat, at, lambda _, body=body: body), GPU, arrays).faults
+            assert FaultKind.RACE in {f.kind for f in found}, (at, body)
 
 
 @pytest.mark.parametrize("name", ["ragged in eights", "both turned"])

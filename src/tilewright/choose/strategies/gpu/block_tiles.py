@@ -15,6 +15,9 @@ from tilewright.core.types import DType
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import MatrixShape
 
+MOST_STAGES = 4
+"""Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
+
 
 @dataclass(frozen=True)
 class Extents:
@@ -81,6 +84,22 @@ class WarpTile:
     def pad(self) -> int:
         """Elements behind each row in shared memory: rows that one instruction reads then begin in other banks."""
         return self.shape.left.columns // 2
+
+    @property
+    def step_bytes(self) -> int:
+        """Shared memory of one step's factors, whichever way they lie."""
+        rows = self.rows * (self.depth + self.pad) + self.columns * (self.depth + self.pad)
+        turned = self.depth * (self.rows + self.pad) + self.depth * (self.columns + self.pad)
+        return max(rows, turned) * self.shape.dtype.n_bytes
+
+    def stages(self, gpu: Gpu, steps: Dim) -> int:
+        """How many steps lie in shared memory at one time: as many as leave room for another block, of those there are.
+
+        A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together.
+        """
+        room = gpu.sm_shared_bytes // 2 - gpu.block_reserved_bytes
+        fit = min(room // self.step_bytes, MOST_STAGES)
+        return min(fit, steps) if is_known(steps) else fit
 
 
 def tile_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) -> ThreadTile | WarpTile:

@@ -86,7 +86,7 @@ def as_products(computation: Computation, gpu: Gpu) -> tuple[Computation, list[P
             taken.add(id(epilogue))
             temps.remove(s.out)
         tile = tile_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents)
-        split = _Split(s, parts, tile)
+        split = _Split(s, parts, tile, gpu)
         made += [split.left, split.right, split.sums, split.root(epilogue)]
         temps += [split.left.out, split.right.out, split.sums.out]
         names = [x.out.name for x in made[-4:]]
@@ -176,13 +176,15 @@ def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> St
 class _Split:
     """The stages of one product."""
 
-    def __init__(self, s: Stage, parts: _Factors, tile: ThreadTile | WarpTile) -> None:
+    def __init__(self, s: Stage, parts: _Factors, tile: ThreadTile | WarpTile, gpu: Gpu) -> None:
         assert s.reduction is not None
         self.s, self.parts = s, parts
         self.batches = parts.batches
-        self.m = _Group("m", parts.rows, tile.rows)
-        self.n = _Group("n", parts.columns, tile.columns)
-        self.k = _Group("k", parts.terms, tile.depth)
+        # Threads copy the elements of a tile one by one, lanes of a warp as many as one access holds.
+        run = gpu.access_bytes // tile.shape.dtype.n_bytes if isinstance(tile, WarpTile) else 1
+        self.m = _Group("m", parts.rows, tile.rows, run)
+        self.n = _Group("n", parts.columns, tile.columns, run)
+        self.k = _Group("k", parts.terms, tile.depth, run)
         # A matrix unit takes narrow factors as they are, and shared memory holds twice as many of them.
         self.is_narrow = isinstance(tile, WarpTile)
         self.left = self._factor("a", parts.left, self.m, self.k)
@@ -230,9 +232,12 @@ class _Split:
 
 
 class _Group:
-    """Several axes as one: its symbol, its extent in full and in whole tiles, and the axes as its digits."""
+    """Several axes as one: its symbol, its extent in full and in whole tiles, and the axes as its digits.
 
-    def __init__(self, name: str, axes: Sequence[Axis], multiple: int) -> None:
+    ``run`` elements are copied at one time.
+    """
+
+    def __init__(self, name: str, axes: Sequence[Axis], multiple: int, run: int) -> None:
         n: Dim = axes[0].extent
         for a in axes[1:]:
             n = n * a.extent
@@ -241,18 +246,14 @@ class _Group:
         self.whole = Axis(self.sym, n)
         self.padded = Axis(self.sym, rounded)
         self.axes = axes
-        self.guard: tuple[Dim, ...] = () if rounded == n else (self._rest(n, multiple),)
+        self.guard: tuple[Dim, ...] = () if rounded == n else (self._rest(n, run),)
         self.digits: Mapping[Sym, Dim] = dict(self._digits(axes))
 
-    def _rest(self, n: Dim, multiple: int) -> Dim:
-        """What is not negative inside of the matrix, in terms of runs that lie inside of it or outside as a whole.
-
-        So that a guard is the same for all elements of an access.
-        """
-        run = multiple
+    def _rest(self, n: Dim, run: int) -> Dim:
+        """What is not negative inside of the matrix; the same for all elements of a run, where there are whole ones."""
         while mod(n, run) != 0:
             run //= 2
-        return floordiv(n, run) - 1 - floordiv(self.sym, run) if multiple & (multiple - 1) == 0 else n - 1 - self.sym
+        return floordiv(n, run) - 1 - floordiv(self.sym, run)
 
     def _digits(self, axes: Sequence[Axis]) -> Iterator[tuple[Sym, Dim]]:
         stride = 1

@@ -8,7 +8,7 @@ After, for tiles of 128 by 128 with 32 terms at a time, by 2 by 2 warps::
     for m_o (block): for n_o (block):
       for wm, wn (thread): for mt, nt: for m<16, n<8 (warp): T = 0      registers of the lanes
       for k_o:
-        for wm, wn (thread): for lane<32 (warp): A[128, 32] = ..        shared; 16 bytes at a time
+        for wm, wn (thread): for lane<32 (warp): A[128, 32] = ..        shared; 16 bytes at a time, some steps ahead
         for wm, wn (thread): for lane<32 (warp): B[32, 128] = ..
         for wm, wn (thread): for ks, mt, nt: for m<16, n<8, k<16 (warp): T += A * B    one instruction
       for wm, wn (thread): for mt, nt: for m<16, n<8 (warp): Y = f(T)   where that is inside of Y
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
-from tilewright.choose.strategies.gpu.elements import in_vectors
+from tilewright.choose.strategies.gpu.elements import extent_of, in_vectors
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.dims import numbers
@@ -72,6 +72,10 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
             b.do("kind", name, kind)
     b.do("kind", turn, "unroll")
     b.do("kind", depth, "warp")
+    stages = tile.stages(gpu, extent_of(b, outer))
+    if gpu.has_async_copies and stages > 1:
+        first, second = (b.do("pipeline", x, outer, stages).loops[0] for x in (product.left, product.right))
+        b.do("merge", first, second)
 
 
 def _tiled(b: ScheduleBuilder, loop: str, sizes: tuple[int, int, int]) -> _Side:
