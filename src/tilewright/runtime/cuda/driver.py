@@ -139,15 +139,15 @@ class CudaDriver:
     def load(self, ptx: str) -> int:
         """By the driver's own assembler, whose complaint becomes part of the error."""
         cuda = self._cuda
-        log = ctypes.create_string_buffer(LOG_BYTES)
+        log = bytearray(LOG_BYTES)  # the bindings take the memory itself, and no address
         options = [
             cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER, cuda.CUjit_option.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES
         ]  # fmt: skip
-        values = [ctypes.addressof(log), LOG_BYTES]
+        values = [log, LOG_BYTES]
         try:
             return int(self._call("cuModuleLoadDataEx", ptx.encode() + b"\0", len(options), options, values))
         except DriverError as error:
-            said = log.value.decode(errors="replace").strip()
+            said = log.split(b"\0")[0].decode(errors="replace").strip()
             raise DriverError(error.call, error.status, f"{error.said}\n{said}" if said else error.said) from error
 
     def unload(self, module: int) -> None:
