@@ -130,7 +130,7 @@ class WrittenArguments:
 def _lies_in_memory(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type in ("cpu", "cuda")
 
 
 class _TensorMemory:

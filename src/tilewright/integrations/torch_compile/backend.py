@@ -218,7 +218,7 @@ def _native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torc
 
     if train is False:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
-    mask = torch.bernoulli(torch.empty(x.shape, dtype=torch.bool), 1 - p)
+    mask = torch.bernoulli(torch.empty(x.shape, dtype=torch.bool, device=x.device), 1 - p)
     return x * mask * (0.0 if p == 1 else 1 / (1 - p)), mask
 
 
