@@ -10,12 +10,16 @@ import pytest
 from ptx import by_hand
 from ptx.assembler import assemble, machine_code, needs_ptxas
 from ptx.threads import Threads
+from tile.test_matrix_units import Case
+from tilewright.choose.gpu import schedule_for_gpu
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.codegen.ptx.mma import INSTRUCTIONS
+from tilewright.core.types import bf16, f16
 from tilewright.runtime.values import aligned_buffer
 from tilewright.target.gpu import Gpu, named_gpus
 from tilewright.target.matrices import LEFT, RIGHT, SUMS, Fragment
+from tilewright.tile.flatten import flatten
 from tilewright.tile.interp import run
 from tilewright.tile.text import parse_kernel
 
@@ -110,3 +114,22 @@ def test_the_machine_code_has_the_instructions(dtype: str, gpu: Gpu, tmp_path: P
 
 def test_instructions_have_names_that_llvm_knows() -> None:
     assert {x.name for x in INSTRUCTIONS} == {"m16n8k16.row.col.bf16", "m16n8k16.row.col.f32.f32"}
+
+
+@needs_ptxas
+@pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
+@pytest.mark.parametrize("case", [Case(4096, 4096, 4096, bf16), Case(1000, 513, 300, f16, right_turned=True)], ids=str)
+def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gpu: Gpu, tmp_path: Path) -> None:
+    kernel = flatten(schedule_for_gpu(case.computation(), gpu).kernel)
+    made = compile_kernel(kernel, gpu)
+    ((name, usage),) = assemble(made.ptx, gpu.arch, tmp_path).items()
+    assert usage.spilled_bytes == usage.stack_bytes == 0, name
+    (launch,) = made.launches
+    threads = launch.block[0] * launch.block[1] * launch.block[2]
+    assert gpu.blocks_per_sm(threads, usage.registers, launch.shared_bytes) >= 2
+    code = machine_code(tmp_path)
+    if code is None:
+        pytest.skip("nvdisasm is not installed (the extra `ptxas`)")
+    found = {name: len(re.findall(rf"\b{name}\b", code)) for name in ("HMMA", "LDSM", "LDGSTS", "LDL", "STL")}
+    assert found["HMMA"] >= found["LDSM"] > 0 and found["LDL"] == found["STL"] == 0
+    assert found["LDGSTS"] > 0 or case.columns % 8
