@@ -14,13 +14,14 @@ from tilewright.core.expr import Dim, is_nonneg, mod
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Space, Stmt, Store, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
-from tilewright.tile.schedule.loops import check_apart, is_depth, renamed
+from tilewright.tile.schedule.loops import check_apart, renamed
 from tilewright.tile.schedule.tree import (
     Nest,
     find_loop,
     find_place,
     fresh,
     identifier,
+    is_depth,
     new_loop,
     replace_stmt,
     touches,

@@ -37,6 +37,7 @@ from tilewright.tile.schedule.tree import (
     enclosing,
     find_loop,
     fresh,
+    is_depth,
     nest_of,
     new_loop,
     replace_stmt,
@@ -315,14 +316,6 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
                 raise ScheduleError("kind", loop, f"a {kind} loop inside the vector loop {s.loop.sym}")
     new = For(Loop(target.loop.sym, target.loop.extent, k), target.body)
     return replace_stmt(kernel, target, new)
-
-
-def is_depth(kernel: Kernel, target: For) -> bool:
-    """Is the loop the third of three nested warp loops around one sum: the depth of a matrix instruction?"""
-    around = enclosing(kernel.body, target)[-2:]
-    of_warps = [s for s in around if isinstance(s, For) and s.loop.kind is Kind.WARP and len(s.body) == 1]
-    (leaf, *others) = target.body
-    return len(of_warps) == 2 and not others and isinstance(leaf, Update) and leaf.op == "add"
 
 
 def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: str) -> None:

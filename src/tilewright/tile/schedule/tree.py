@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.expr import Dim, Sym
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Stmt, walk, written
+from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Stmt, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of
 
 
@@ -188,3 +188,11 @@ def home_of(body: Body, *buffers: Buffer) -> Body:
 def touches(s: Stmt, buffer: Buffer) -> bool:
     """Does the statement, or one in it, read or write the buffer?"""
     return any(buffer in written(x) or reads(x, buffer) for x in walk((s,)))
+
+
+def is_depth(kernel: Kernel, target: For) -> bool:
+    """Is the loop the third of three nested warp loops around one sum: the depth of a matrix instruction?"""
+    around = enclosing(kernel.body, target)[-2:]
+    of_warps = [s for s in around if isinstance(s, For) and s.loop.kind is Kind.WARP and len(s.body) == 1]
+    (leaf, *others) = target.body
+    return len(of_warps) == 2 and not others and isinstance(leaf, Update) and leaf.op == "add"
