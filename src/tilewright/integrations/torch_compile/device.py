@@ -80,7 +80,7 @@ def _is_constant(node: Any) -> bool:
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-class Side(Protocol):
+class TorchSide(Protocol):
     """What a call needs of PyTorch on one GPU."""
 
     def entered(self) -> AbstractContextManager[Any]:
@@ -139,7 +139,7 @@ class OnGpu:
 
     understands_tensors = True
 
-    def __init__(self, model: GpuModel, side: Side) -> None:
+    def __init__(self, model: GpuModel, side: TorchSide) -> None:
         self.model = model
         self.side = side
         self._dtypes = [_dtype(dtype_of(spec.dtype)) for spec in model.outputs]

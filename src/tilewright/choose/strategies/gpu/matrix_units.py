@@ -32,7 +32,7 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 
 @dataclass(frozen=True)
-class _Side:
+class _TiledLoop:
     """The loops of the sums' rows or columns: blocks, warps, instructions of a warp, and inside of an instruction."""
 
     block: str
@@ -78,11 +78,11 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
         b.do("merge", first, second)
 
 
-def _tiled(b: ScheduleBuilder, loop: str, sizes: tuple[int, int, int]) -> _Side:
+def _tiled(b: ScheduleBuilder, loop: str, sizes: tuple[int, int, int]) -> _TiledLoop:
     block, inside = b.split(loop, sizes[0])
     warp, own = b.split(inside, sizes[1])
     turn, lane = b.split(own, sizes[2])
-    return _Side(block, warp, turn, lane)
+    return _TiledLoop(block, warp, turn, lane)
 
 
 def _by_warps(loops: tuple[str, ...]) -> tuple[str, ...]:
