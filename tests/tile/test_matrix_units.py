@@ -31,6 +31,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
+from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import SHAPES
 from tilewright.tile.emulate import emulated
 from tilewright.tile.flatten import flatten
@@ -41,6 +42,8 @@ from tilewright.tile.simt import FaultKind, simulate
 from tilewright.tile.verify import verify
 
 N = Sym("N")
+FEW_WARPS = replace(GPU, sm_schedulers=2, line_bytes=64)
+"""Blocks of two warps, with 16 terms in a step."""
 
 
 @dataclass(frozen=True)
@@ -81,10 +84,10 @@ class Case:
         return Load(Buffer(name, self.dtype, tuple(a.extent for a in axes)), syms(axes))
 
 
-def scheduled(case: Case, sizes: dict[str, int] | None = None) -> Kernel:
+def scheduled(case: Case, sizes: dict[str, int] | None = None, gpu: Gpu = GPU) -> Kernel:
     """The flat kernel, once the scheduled form and that for CPUs were seen to compute the same."""
     computation = case.computation()
-    made = schedule_for_gpu(computation, GPU)
+    made = schedule_for_gpu(computation, gpu)
     assert [t.taken for t in made.tried] == ["matrix_units"], made.kernel.notes
     flat = flatten(made.kernel)
     want = outputs(lower(computation), computation, sizes or {})
@@ -125,16 +128,16 @@ def test_products_are_right_lane_by_lane(name: str) -> None:
 
 def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:
     """Three steps in shared memory at one time: one barrier in each, and none before the first."""
-    case = Case(16, 16, 96)
-    computation, flat = case.computation(), scheduled(case)
+    case = Case(16, 16, 48)
+    computation, flat = case.computation(), scheduled(case, gpu=FEW_WARPS)
     assert {p.ahead for p in flat.places if p.space is Space.SHARED} == {2}
     assert [s.pending for s in walk(flat.body) if isinstance(s, Barrier)] == [1]
     arrays = arrays_of(computation, {})
-    assert simulate(flat, GPU, arrays).faults == ()
+    assert simulate(flat, FEW_WARPS, arrays).faults == ()
     for at, s in enumerate(walk(flat.body)):
         wrong: list[Body] = [()] if isinstance(s, Commit) else [(Barrier(2),), ()] if isinstance(s, Barrier) else []
         for body in wrong:
-            found = simulate(changed(flat, at, lambda _, body=body: body), GPU, arrays).faults
+            found = simulate(changed(flat, at, lambda _, body=body: body), FEW_WARPS, arrays).faults
             assert FaultKind.RACE in {f.kind for f in found}, (at, body)
 
 
