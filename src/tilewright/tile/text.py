@@ -270,7 +270,7 @@ class _KernelReader:
         self.buffers[buffer.name] = buffer
         space, role = self._one_of(Space, words.word()), self._one_of(Role, words.word())
         table: Array | None = None
-        ahead = int(words.word()) if words.has("ahead") else 0
+        ahead = self._ahead(words.word()) if words.has("ahead") else 0
         if words.has("="):
             words.take("[")
             numbers = [_number(x) for x in words.until_bracket()]
@@ -280,6 +280,11 @@ class _KernelReader:
             except ValueError:
                 self._fail("the table's numbers do not fill its shape")
         return Place(buffer, space, role, table, ahead)
+
+    def _ahead(self, text: str) -> int:
+        if not re.fullmatch(r"\d{1,9}", text):
+            self._fail(f"{text!r} is no number of iterations")
+        return int(text)
 
     def _one_of(self, kind: type[_E], text: str) -> _E:
         try:

@@ -92,6 +92,7 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
         raise ScheduleError("pipeline", where, "what it is filled with changes in the loop")
     new = Buffer(old.name, old.dtype, (stages, *old.shape))
 
+    # What an iteration reads lies where it was put so many iterations before, and is not written over until then.
     def at(stage: Dim, body: Body) -> Body:
         return rewrite_accesses(body, lambda b, ix: Load(new, (stage, *ix)) if b is old else None)
 
@@ -119,10 +120,11 @@ def _guarded_stores(body: Body, rest: Dim) -> Iterator[Stmt]:
             yield If(s.cond, tuple(_guarded_stores(s.body, rest)))
         else:
             assert isinstance(s, Store)
-            value, guards = s.value, (rest,)
-            if isinstance(value, Select) and isinstance(value.cond, Inside) and value.b == Const(0, value.dtype):
-                value, guards = value.a, (*value.cond.exprs, rest)
-            yield Store(s.buffer, s.index, Select(Inside(guards), value, Const(0, value.dtype)))
+            value, zero = s.value, Const(0, s.value.dtype)
+            guards: tuple[Dim, ...] = (rest,)
+            if isinstance(value, Select) and isinstance(value.cond, Inside) and value.b == zero:
+                value, guards = value.a, (*value.cond.exprs, rest)  # one guard for both, which one copy can express
+            yield Store(s.buffer, s.index, Select(Inside(guards), value, zero))
 
 
 def check_races(kernel: Kernel, primitive: str, where: str) -> None:
