@@ -19,9 +19,10 @@ from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.flatten import flatten
 from tilewright.tile.grid import is_flat, is_for_gpus
 from tilewright.tile.interp import run
-from tilewright.tile.ir import Barrier, Kernel, Kind, Space, walk
+from tilewright.tile.ir import Barrier, For, Kernel, Kind, Space, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
+from tilewright.tile.simt import simulate
 from tilewright.tile.text import parse_kernel
 from tilewright.tile.verify import verify
 
@@ -195,3 +196,31 @@ def test_what_threads_may_not_agree_on_holds_no_phase() -> None:
 def test_only_flat_kernels_are_emulated() -> None:
     with pytest.raises(TileVerifyError, match="only a flat kernel"):
         emulated(parse_kernel(SCHEDULED))
+
+
+TURNS = """kernel turns
+  place X: f32[4] global in
+  place Y: f32[4] global out
+  place S: f32[8, 4] local tmp
+  body
+    for b[0:0] < 1 block
+      for k[0:1] < 2 serial
+        for m[0:1] < 2 serial
+          for t[0:3] < 4 thread
+            S[k + m, t] = X[-t + 3]
+      for k[0:1] < 2 serial
+        for u[0:3] < 4 thread
+          S[(k + 1) % 2, -u + 3] = add(S[k % 2, u], 1.0:f32)
+      for w[0:3] < 4 thread
+        Y[w] = S[0, -w + 3]
+"""
+"""Places that several turns of loops share, and a loop whose variable has the name of one before it."""
+
+
+def test_a_barrier_stands_wherever_turns_share_a_place() -> None:
+    flat = flatten(parse_kernel(TURNS))
+    loops = [s for s in walk(flat.body) if isinstance(s, For) and s.loop.kind is Kind.SERIAL]
+    has_barrier = [any(isinstance(x, Barrier) for x in s.body) for s in loops]
+    assert has_barrier == [False, False, True]  # what a thread writes twice is its own
+    seen = simulate(flat, GPU, {"X": np.arange(4, dtype=np.float32), "Y": np.zeros(4, np.float32)})
+    assert seen.faults == ()

@@ -134,6 +134,7 @@ class _Flattener:
         everything = loops_of(grid.body)
         self.inner = {x.sym for x in everything if x.kind is not Kind.THREAD}
         """Loops in the block that are no threads: where an access is in its own iterations."""
+        self.walked = {x.sym for x in everything}
         self.has_warps = any(x.kind is Kind.WARP for x in everything)
         self.copied = {x.sym for x in everything if x.kind in IN_REGISTERS}
         self._conflicts: dict[tuple[_Phase, _Phase, tuple[Sym, ...]], bool] = {}
@@ -250,8 +251,9 @@ class _Flattener:
             return False
         if not earlier and all(self._never_meet(i, j) for i in one.indices for j in other.indices):
             return False
-        if len(earlier) == 1 and apart([*one.indices, *other.indices], list(earlier), self.of_phases):
-            return False  # each iteration has a part of its own
+        others = self.walked - {*earlier}
+        if len(earlier) == 1 and apart([*one.indices, *other.indices], list(earlier), self.of_phases | others):
+            return False  # each iteration has a part of its own, whatever the loops around and inside are at
         if first.shape != second.shape or self.has_warps:
             return True
         return self._owners(first.shape, [*one.indices, *other.indices]) is None
@@ -285,6 +287,8 @@ class _Flattener:
                 if isinstance(part.stmt, For):  # an iteration follows the one before it
                     inside, after = self._emit(part.parts, _union(pending, _earlier(after, part.stmt.loop.sym)))
                     out.append(For(part.stmt.loop, inside))
+                    # Behind the loop its variable says nothing: another loop may have one of the same name.
+                    after = _earlier(_earlier(after, part.stmt.loop.sym), part.stmt.loop.sym)
                 else:
                     out.append(If(part.stmt.cond, inside))
                 pending = _union(pending, after)  # it may not run at all
