@@ -8,18 +8,27 @@ store the very element that is read. They are found dimension by dimension, wher
 loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop; extents
 may depend on any loops around. What holds of all elements of an index that the data choose holds of a loop over the
 dimension. Where a store is under a condition, the read has to be under the same one.
+
+Loops that were fused and split again, as threads share out a tile, leave quotients and remainders that are no such
+digits. Where loops of known extents alone decide the places, these are listed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import takewhile
+from math import prod
+from typing import cast
 
-from tilewright.core.compute import Buffer, IndexLike, Value, substitute_value
-from tilewright.core.dims import is_known
-from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
+import numpy as np
+
+from tilewright.core.compute import Buffer, IndexLike, Inside, Value, substitute_value
+from tilewright.core.dims import is_known, numbers
+from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, ceildiv, floordiv, mod, substitute, symbols, terms_of
 from tilewright.core.indices import chosen, placed
+from tilewright.core.types import Array
 from tilewright.tile.affine import coefficient, never_negative, without
 from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, loop_sym
@@ -67,6 +76,66 @@ def _writes(s: Stmt, buffer: Buffer) -> bool:
 
 def _covers(store: _Access, read: _Access) -> bool:
     """Does the store, in the same iteration of the loops that both are in, write all that is read?"""
+    return _covers_by_digits(store, read) or _covers_by_places(store, read)
+
+
+def _covers_by_places(store: _Access, read: _Access) -> bool:
+    """The same by a list of all places; no proof where loops outside of both, or unknown sizes, have a say."""
+    n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(store.around, read.around, strict=False)))
+    conditions = [s.cond for s in store.around[n:] if isinstance(s, If)]
+    guards = [d for c in conditions if isinstance(c, Inside) for d in c.exprs]
+    if not all(isinstance(c, Inside) for c in conditions):
+        return False
+    stored, wanted = _places(store, n, guards), _places(read, n, [])
+    return stored is not None and wanted is not None and wanted <= stored
+
+
+def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
+    """The elements that an access touches in one iteration of the ``n`` outermost loops; None where that is unknown."""
+    shape = numbers(access.shape)
+    index = placed(access.index)
+    if len(shape) < len(access.shape) or len(index) < len(access.index):
+        return None
+    used = set[Sym]().union(*[symbols(d) for d in (*index, *guards)])
+    loops = {s.loop.sym: s.loop.extent for s in access.around[n:] if isinstance(s, For) and s.loop.sym in used}
+    extents = numbers(loops.values())
+    if used - loops.keys() or len(extents) < len(loops) or prod(extents) > MOST_PLACES:
+        return None
+    at = dict(zip(loops, np.indices(extents).reshape(len(extents), -1), strict=True))
+    inside = np.ones(prod(extents), bool)
+    for d in guards:
+        inside &= _values(d, at) >= 0
+    flat = np.zeros(prod(extents), np.int64)
+    for d, size in zip(index, shape, strict=True):
+        flat = flat * size + _values(d, at)
+    return set(flat[inside].tolist())
+
+
+def _values(e: Dim, at: Mapping[Sym, Array]) -> Array:
+    """What an expression is in each iteration."""
+    if isinstance(e, int):
+        return np.asarray(e)
+    if isinstance(e, Sym):
+        return at[e]
+    if isinstance(e, BinaryExpr):
+        return _OPERATIONS[e.op](_values(e.a, at), _values(e.b, at))
+    if isinstance(e, Mul):
+        return reduce(np.multiply, [_values(f, at) for f in e.factors])
+    terms = terms_of(e)
+    rest = e - sum((c * atom for atom, c in terms), start=cast(Dim, 0))
+    assert isinstance(rest, int)
+    return sum((c * _values(atom, at) for atom, c in terms), start=np.asarray(rest))
+
+
+_OPERATIONS: Mapping[str, Callable[[Array, Array], Array]] = {
+    "floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum
+}  # fmt: skip
+MOST_PLACES = 1 << 16
+"""Elements of a temporary up to which they are listed: more than a block's memory holds tiles of."""
+
+
+def _covers_by_digits(store: _Access, read: _Access) -> bool:
+    """The same by solving for the store's loops."""
     n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(store.around, read.around, strict=False)))
     conditions = [s.cond for s in store.around[n:] if isinstance(s, If)]
     own = {s.loop.sym: s.loop.extent for s in store.around[n:] if isinstance(s, For)}

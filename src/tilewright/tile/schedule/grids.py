@@ -14,6 +14,7 @@ from tilewright.core.expr import Dim, is_nonneg, mod
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Space, Stmt, Store, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
+from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.loops import check_apart, renamed
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -69,7 +70,7 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
     for v<n: (T[(v + s - 1) % s, i] = e(v + s - 1, i)); .. T[v % s, i] ..``, with zeros where there is no such
     iteration. Copies of loops inside get the suffix ``_p``. Fails: the loop is not serial; T is no temporary in shared
     memory that the loop alone touches; not exactly one statement of the loop's body writes it, before all others that
-    touch it, and nothing else; what that reads changes in the loop.
+    touch it, and nothing else; what that reads changes in the loop; an iteration may read what another one left.
     """
     spot, target = find_place(kernel, buffer, "pipeline"), find_loop(kernel, loop, "pipeline")
     old, v, where = spot.buffer, target.loop.sym, f"{buffer}, {loop}, {stages}"
@@ -90,6 +91,8 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
         raise ScheduleError("pipeline", where, "what fills it does more than that")
     if any(x.buffer in changed for s in walk((maker,)) for x in loads_of(s)):
         raise ScheduleError("pipeline", where, "what it is filled with changes in the loop")
+    if not starts_fresh(target.body, old):
+        raise ScheduleError("pipeline", where, "an iteration may read what another one left")
     new = Buffer(old.name, old.dtype, (stages, *old.shape))
 
     # What an iteration reads lies where it was put so many iterations before, and is not written over until then.

@@ -6,7 +6,7 @@ Not its business: which buffer lives where (``stages``), operand layouts (``oper
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
 from tilewright.core.dims import is_known, known_at_least
@@ -160,12 +160,15 @@ def _nest_through(top: For, names: set[str], where: str) -> Nest:
     return Nest(full.loops[:depth], body)
 
 
-def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> None:
+def check_exchange(
+    body: Body, over: list[Sym], primitive: str, where: str, filled_ahead: Container[Buffer] = ()
+) -> None:
     """Refuse unless iterations of the loops ``over`` may run in any order.
 
     The rule: every buffer that the body writes is accessed at one index only, and written by a Store whose index tells
     iterations apart (each of ``over`` has its own affine place in it), or only folded into by commutative updates.
-    Buffers local to one iteration (their index uses none of ``over``, and it stores what it reads) are free.
+    Buffers local to one iteration (their index uses none of ``over``, and it stores what it reads) are free. Those that
+    are ``filled_ahead`` were so before that, and ``pipeline`` has left each read what it was.
     """
     accesses: dict[Buffer, list[tuple[IndexLike, ...]]] = {}
     kinds: dict[Buffer, set[str]] = {}
@@ -185,7 +188,7 @@ def check_exchange(body: Body, over: list[Sym], primitive: str, where: str) -> N
             continue
         if apart(indices, over, inner):
             continue
-        if not any(_mentions(ix, over) for ix in indices) and starts_fresh(body, b):
+        if not any(_mentions(ix, over) for ix in indices) and (b in filled_ahead or starts_fresh(body, b)):
             continue
         raise ScheduleError(primitive, where, f"iterations share elements of {b}", remedy="keep the loops in order")
 
@@ -320,7 +323,8 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
 
 def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: str) -> None:
     """Refuse unless iterations of a loop, as a kind that runs them at one time, write elements of their own."""
-    check_exchange(target.body, [target.loop.sym], primitive, where)
+    filled_ahead = {p.buffer for p in kernel.places if p.ahead}
+    check_exchange(target.body, [target.loop.sym], primitive, where, filled_ahead)
     if _shared_updates(target):
         rule = f"{kind.value} iterations would update one element"
         remedy = "tree first" if kind is Kind.THREAD else "rfactor first"
