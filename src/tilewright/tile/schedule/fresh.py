@@ -98,10 +98,10 @@ def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
         return None
     used = set[Sym]().union(*[symbols(d) for d in (*index, *guards)])
     loops = {s.loop.sym: s.loop.extent for s in access.around[n:] if isinstance(s, For) and s.loop.sym in used}
-    extents = numbers(loops.values())
+    extents = [max(n, 0) for n in numbers(loops.values())]
     if used - loops.keys() or len(extents) < len(loops) or prod(extents) > MOST_PLACES:
         return None
-    at = dict(zip(loops, np.indices(extents).reshape(len(extents), -1), strict=True))
+    at = dict(zip(loops, np.indices(extents).reshape(len(extents), prod(extents)), strict=True))
     inside = np.ones(prod(extents), bool)
     for d in guards:
         inside &= _values(d, at) >= 0
