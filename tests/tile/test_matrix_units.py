@@ -31,7 +31,6 @@ from tilewright.core.compute import (
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
-from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import SHAPES
 from tilewright.tile.emulate import emulated
 from tilewright.tile.flatten import flatten
@@ -84,10 +83,10 @@ class Case:
         return Load(Buffer(name, self.dtype, tuple(a.extent for a in axes)), syms(axes))
 
 
-def scheduled(case: Case, sizes: dict[str, int] | None = None, gpu: Gpu = GPU) -> Kernel:
+def scheduled(case: Case, sizes: dict[str, int] | None = None) -> Kernel:
     """The flat kernel, once the scheduled form and that for CPUs were seen to compute the same."""
     computation = case.computation()
-    made = schedule_for_gpu(computation, gpu)
+    made = schedule_for_gpu(computation, GPU)
     assert [t.taken for t in made.tried] == ["matrix_units"], made.kernel.notes
     flat = flatten(made.kernel)
     want = outputs(lower(computation), computation, sizes or {})
@@ -129,7 +128,8 @@ def test_products_are_right_lane_by_lane(name: str) -> None:
 def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:
     """Three steps in shared memory at one time: one barrier in each, and none before the first."""
     case = Case(16, 16, 48)
-    computation, flat = case.computation(), scheduled(case, gpu=FEW_WARPS)
+    computation = case.computation()
+    flat = flatten(schedule_for_gpu(computation, FEW_WARPS).kernel)
     assert {p.ahead for p in flat.places if p.space is Space.SHARED} == {2}
     assert [s.pending for s in walk(flat.body) if isinstance(s, Barrier)] == [1]
     arrays = arrays_of(computation, {})
