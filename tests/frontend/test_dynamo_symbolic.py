@@ -89,6 +89,20 @@ def test_positions_of_an_image_of_symbolic_size() -> None:
     check(g, *((torch.randn(n, 3, s, t), kernel, torch.randn(16, 5)) for n, s, t in ((2, 32, 32), (3, 39, 34))))
 
 
+def test_an_equation_that_gives_no_size_a_value() -> None:
+    """Dynamo's guards hold ``2*a + 3*b == 30``, and that all parts of ``x`` are twice as many rows as ``p`` has."""
+
+    def f(x: torch.Tensor, y: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
+        joined = torch.cat([x.repeat(3), y.repeat(2)])
+        return torch.complex(joined, joined.cumsum(0)).abs() * table + F.pad(joined[2:], (2, 0)) @ table
+
+    def g(x: torch.Tensor, p: torch.Tensor, sizes: list[int]) -> torch.Tensor:
+        return torch.cat([part * k for k, part in enumerate(x.split(sizes))]) * p.repeat_interleave(2, 0)
+
+    check(f, *((torch.randn(b), torch.randn(a), torch.randn(30)) for a, b in ((9, 4), (6, 6), (12, 2))))
+    check(g, *((torch.randn(32, 8), torch.randn(16, 8), n) for n in ([5, 2, 3, 4, 6, 12], [2, 2, 3, 3, 10, 12])))
+
+
 @pytest.mark.parametrize("seed", range(QUICK))
 def test_random_functions(seed: int) -> None:
     check_seed(seed)

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
@@ -358,6 +359,7 @@ class Importer:
         made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer))
         _check_results(made, types)
         self._bind_sizes(made, types)
+        made = _pinned(b, made, types)
         if self.checks is not None and (found := lookup_of(functional_name(name), args)) is not None:
             loc, b = location_of(node), self.builder(location_of(node))
             check = index_check(b, lambda d: dim_scalar(b, d, i64), *found, loc)
@@ -423,6 +425,29 @@ class Importer:
         if item is None and node.users:
             raise Unsupported(f"result {node.args[1]} of {node.args[0].target} is not available")
         return item
+
+
+def _pinned(b: Builder, made: Result, types: Sequence[TensorType | None]) -> Result:
+    """Results in the sizes that PyTorch knows them to have: numbers and symbols in the place of longer expressions.
+
+    Guards may hold an equation that gives no symbol a value (``2*a + 3*b == 30``). What reads the result needs the
+    number then: no rule of an op could tell that the expression fits another operand's 30.
+    """
+    if isinstance(made, Node | Pair):
+        return _reshaped(b, made, types[0])
+    return [None if x is None else _reshaped(b, x, t) for x, t in zip(made, types, strict=False)]
+
+
+def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node | Pair:
+    if promised is None:
+        return x
+    shape = [_shorter(own, d) for own, d in zip(x.shape, promised.shape, strict=True)]
+    return reshape(b, x, shape) if isinstance(x, Node) else Pair(reshape(b, x.re, shape), reshape(b, x.im, shape))
+
+
+def _shorter(own: Dim, promised: Dim) -> Dim:
+    is_short = is_known(promised) or (isinstance(promised, Sym) and not is_known(own))
+    return promised if is_short and not isinstance(own, Sym) and not is_decided_by_data(promised) else own
 
 
 def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
