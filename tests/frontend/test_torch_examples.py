@@ -50,6 +50,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "too few": (Net, (), r"missing a required argument: 'features'"),
     "quantised": (quantised, (X,), '(?s)Net has PyTorch.s packed.* in "inner".*bf16'),
     "a meta input": (Net, (X.to("meta"),), "make the example inputs with device='cpu'"),
+    "a sparse input": (Net, (X.to_sparse(),), r"x\.to_dense\(\)"),
     "meta weights": (lambda: Net().to("meta"), (X,), '(?s)Net has meta.*: "inner.weight", "inner.bias".*to_empty'),
     "all meta": (lambda: Net().to("meta"), (X.to("meta"),), "to_empty"),
     "arrays": (Net, (X.numpy(),), "torch.from_numpy"),

@@ -43,6 +43,8 @@ def check_examples(module: torch.nn.Module, inputs: Any) -> None:
     check_has_elements(name, {**dict(module.named_parameters()), **dict(module.named_buffers())})
     if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves):
         raise OptionError("example_inputs has a meta tensor", remedy="make the example inputs with device='cpu'")
+    if any(isinstance(x, torch.Tensor) and x.layout is not torch.strided for x in leaves):
+        raise OptionError("example_inputs has a sparse tensor", remedy="make the example inputs dense: x.to_dense()")
     arrays = [type(x).__qualname__ for x in leaves if hasattr(x, "__array__") and not isinstance(x, torch.Tensor)]
     if arrays:
         rule = f"example_inputs has a {arrays[0]} where PyTorch takes tensors"
