@@ -31,6 +31,7 @@ from benchmarks import (
     newcomer_science,
     newcomer_sequences,
     newcomer_signals,
+    newcomer_speech,
     newcomer_vision,
 )
 from benchmarks.newcomer_cases import Newcomer, joined
@@ -51,6 +52,7 @@ TABLES = (
     newcomer_pictures,
     newcomer_sequences,
     newcomer_signals,
+    newcomer_speech,
     newcomer_blocks,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
