@@ -109,7 +109,7 @@ class Origin:
     def _of_onnx(self, own: Mapping[str, Array], options: Options) -> _Recipe:
         """The model without the numbers of its large tensors; the others are kept where nobody gives new ones."""
         large = {n: (a.dtype.name, a.shape) for n, a in own.items() if a.nbytes > SMALL_BYTES}
-        others = tuple(own.keys() - large.keys())
+        others = tuple([n for n in own if n not in large])
         imported = {k: self.imported[k] for k in ("input_shapes", "fix_dims")}
         return _Recipe(large, others, options, model=without_numbers(self.source, large), imported=imported)
 
@@ -128,7 +128,7 @@ class Origin:
         names = {k: n for k, n in found.items() if n in own and table.arrays[k].shape == own[n].shape}
         constants = {k: a for k, a in table.arrays.items() if k not in names}
         tensors = {n: (own[n].dtype.name, own[n].shape) for n in names.values()}
-        return _Recipe(tensors, tuple(own.keys() - tensors.keys()), options, text, names, constants)
+        return _Recipe(tensors, tuple([n for n in own if n not in tensors]), options, text, names, constants)
 
 
 def _weights(manifest: Manifest, old: Array, called: Called, options: Options) -> Array:

@@ -214,7 +214,7 @@ def _iterations(stored: Sequence[IndexLike], read: Sequence[Dim], own: Iterable[
     for i, at in zip(stored, read, strict=True):
         if isinstance(i, Value):
             return None
-        mine = symbols(i) & {*own}
+        mine = [s for s in own if s in symbols(i)]
         digits = [(c, s) for s in mine if is_known(c := coefficient(i, s)) and c > 0]
         if len(digits) < len(mine):
             return None
