@@ -27,14 +27,14 @@ MOST = 127
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _CodedRows:
     """Codes less their zero points, in i32, and the scale of each row, as broadcasts with them."""
 
     codes: Node
     scale: Node
 
 
-def _symmetric(c: TfliteCall, x: Node) -> _Rows:
+def _symmetric(c: TfliteCall, x: Node) -> _CodedRows:
     """Codes from -127 to 127 for the greatest magnitude of a row; a row of zeros has a scale of 1."""
     axes = tuple(range(1, len(x.shape)))
     reach = c.b(ops.reduce_max, c.b(ops.abs, x), axes=axes, keepdims=True)
@@ -42,10 +42,10 @@ def _symmetric(c: TfliteCall, x: Node) -> _Rows:
     reach = c.b(ops.where, none, one, reach)
     codes = nearest(c, c.b(ops.mul, x, c.b(ops.div, most, reach)))
     codes = c.b(ops.clamp, codes, c.number(-MOST, x), most)
-    return _Rows(c.cast(c.cast(codes, types.i8), types.i32), c.b(ops.where, none, one, c.b(ops.div, reach, most)))
+    return _CodedRows(c.cast(c.cast(codes, types.i8), types.i32), c.b(ops.where, none, one, c.b(ops.div, reach, most)))
 
 
-def _asymmetric(c: TfliteCall, x: Node) -> _Rows:
+def _asymmetric(c: TfliteCall, x: Node) -> _CodedRows:
     """Codes from -128 to 127 for a row's range with 0, whose code is a whole number."""
     axes, zero, one = tuple(range(1, len(x.shape))), c.number(0, x), c.number(1, x)
     least, most = c.number(-MOST - 1, x), c.number(MOST, x)
@@ -60,7 +60,7 @@ def _asymmetric(c: TfliteCall, x: Node) -> _Rows:
     codes = nearest(c, c.b(ops.add, point, c.b(ops.mul, x, c.b(ops.div, one, step))))
     codes = c.cast(c.b(ops.clamp, codes, least, most), types.i8)
     wide = c.b(ops.sub, c.cast(codes, types.i32), c.cast(point, types.i32))
-    return _Rows(c.b(ops.where, none, c.b.const(0, types.i32), wide), c.b(ops.where, none, one, step))
+    return _CodedRows(c.b(ops.where, none, c.b.const(0, types.i32), wide), c.b(ops.where, none, one, step))
 
 
 def _weights(c: TfliteCall, axis: int) -> tuple[Quantisation, Array]:
