@@ -66,6 +66,7 @@ class PtxFunction(KernelFunction):
     """Emits what one thread of a grid does."""
 
     module: PtxModule
+    memory: PtxMemory
 
     def __init__(self, module: PtxModule, grid: Grid, entry: str) -> None:
         super().__init__(module)

@@ -33,8 +33,8 @@ def smoothed(graph: Graph, layers: Sequence[Layer], peaks: Mapping[Node, Array],
     """
     pool, read = graph.pool, {x.node: x for x in layers}
     of_operand: dict[Node, list[Array]] = {}
-    for x in layers:
-        of_operand.setdefault(x.node.inputs[0], []).append(np.abs(x.weights).max(axis=1, initial=0))
+    for layer in layers:
+        of_operand.setdefault(layer.node.inputs[0], []).append(np.abs(layer.weights).max(axis=1, initial=0))
     factors = {x: _factors(peaks[x], np.max(each, axis=0), alpha) for x, each in of_operand.items()}
     made: dict[Node, Node] = {}
     divided: dict[Node, Node] = {}

@@ -299,18 +299,20 @@ def indexed(x: TracedArray, key: Any) -> TracedArray:
             start, stop, step = k.indices(n)
             length = len(range(start, stop, step))
             first = start if step > 0 or not length else start + (length - 1) * step
-            starts.append(first if length else 0)
-            stops.append((first + (length - 1) * abs(step) + 1) if length else 0)
-            steps.append(step)
+            start, stop = (first, first + (length - 1) * abs(step) + 1) if length else (0, 0)
             shape.append(length)
         elif isinstance(k, TracedArray | np.ndarray | list):
             gathered = (len(shape), axis, k)
-            starts.append(0), stops.append(n), steps.append(1), shape.append(n)
+            start, stop, step = 0, n, 1
+            shape.append(n)
         else:
             place = int(k)
             if not -n <= place < n:
                 raise IndexError(f"index {place} is outside of axis {axis} with {n} elements")
-            starts.append(place % n), stops.append(place % n + 1), steps.append(1)
+            start, stop, step = place % n, place % n + 1, 1
+        starts.append(start)
+        stops.append(stop)
+        steps.append(step)
         axis += 1
     made = x
     if (tuple(starts), tuple(stops)) != ((0,) * x.ndim, x.shape) or any(abs(s) != 1 for s in steps):
@@ -352,9 +354,14 @@ def _install() -> None:
     for name, of in _ALONE.items():
         setattr(TracedArray, f"__{name}__", FUNCTIONS[of])
     index = offered(_getitem)
-    TracedArray.__getitem__ = index
-    TracedArray.T = property(lambda x: FUNCTIONS["permute_dims"](x, tuple(reversed(range(x.ndim)))))
-    TracedArray.mT = property(FUNCTIONS["matrix_transpose"])
+    members = {
+        "__getitem__": index,
+        "__iter__": lambda x: (index(x, k) for k in range(len(x))),
+        "T": property(lambda x: FUNCTIONS["permute_dims"](x, tuple(reversed(range(x.ndim))))),
+        "mT": property(FUNCTIONS["matrix_transpose"]),
+    }
+    for name, member in members.items():
+        setattr(TracedArray, name, member)
 
 
 def _getitem(pool: Pool, x: TracedArray, key: Any) -> TracedArray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,6 @@ class TracedArray:
         if not self.shape:
             raise TypeError("a 0-d array has no length")
         return self.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[k] for k in range(len(self)))
 
     def _has_no_numbers(self, what: str) -> CompileError:
         rule = f"{what} asks for the numbers of an array, which only a call brings"

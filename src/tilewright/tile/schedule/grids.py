@@ -125,8 +125,8 @@ def _guarded_stores(body: Body, rest: Dim) -> Iterator[Stmt]:
             assert isinstance(s, Store)
             value, zero = s.value, Const(0, s.value.dtype)
             guards: tuple[Dim, ...] = (rest,)
-            if isinstance(value, Select) and isinstance(value.cond, Inside) and value.b == zero:
-                value, guards = value.a, (*value.cond.exprs, rest)  # one guard for both, which one copy can express
+            if isinstance(value, Select) and isinstance(inside := value.cond, Inside) and value.b == zero:
+                value, guards = value.a, (*inside.exprs, rest)  # one guard for both, which one copy can express
             yield Store(s.buffer, s.index, Select(Inside(guards), value, zero))
 
 
