@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Inside, Load
 from tilewright.core.expr import Sym, evaluate, maximum, minimum
+from tilewright.core.types import bool_
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Loop, Place, Role, Space, Store, Update
 from tilewright.tile.rewrite import loads_of
@@ -43,11 +44,14 @@ def extents(draw):
     return draw(st.sampled_from(forms))
 
 
+KINDS = ("store", "read", "both", "tiles", "guarded", "again")
+
+
 @st.composite
 def bodies(draw):
     names = (f"k{k}" for k in count())
     body = []
-    for kind in draw(st.lists(st.sampled_from(("store", "read", "both", "tiles", "guarded")), min_size=2, max_size=4)):
+    for kind in draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=4)):
         k = Sym(next(names), 0, 7)
         shift = draw(st.sampled_from((0, 0, 0, 1, 2)))
         extent = draw(extents())
@@ -62,6 +66,7 @@ def bodies(draw):
             "read": (read(k + shift),),
             "both": (store(k + shift), read(k + draw(st.sampled_from((0, 0, 1))))),
             "guarded": (If(Inside((I0 - 1,)), (draw(st.sampled_from((store, read)))(k + shift),)),),
+            "again": (draw(st.sampled_from((store, read)))(shift),),
         }[kind]
         body.append(For(Loop(k, extent), inside))
     return tuple(body)
@@ -121,6 +126,8 @@ def test_no_exchange_relies_on_what_another_iteration_stored(body):
 K, L, M = Sym("k", 0, 7), Sym("l", 0, 7), Sym("m", 0, 7)
 K4, L2, M4, N2 = Sym("k", 0, 3), Sym("l", 0, 1), Sym("m", 0, 3), Sym("n", 0, 1)
 N = Sym("n", 1)
+F = Buffer("F", bool_, (4,))
+FLAG = Load(F, (I0,))
 FRESH = {
     "one element": (store(0), read(0)),
     "a row of equal extent": (loop("k", 4, store(K)), loop("l", 4, read(L))),
@@ -144,6 +151,9 @@ FRESH = {
     ),
     "in each iteration of a loop that both are in": (loop("k", 4, store(K), read(K)),),
     "under one condition": (If(Inside((I0 - 2,)), (store(0),)), If(Inside((I0 - 2,)), (read(0),))),
+    "again and again": (loop("k", N, store(0)), loop("l", minimum(I0 + 1, 2), store(1)), read(0), read(1)),
+    "under one condition of the data": (If(FLAG, (store(0),)), If(FLAG, (read(0),))),
+    "inside of a condition that changes": (If(FLAG, (Store(F, (I0,), Const(False, bool_)), store(0), read(0))),),
     "of a size": (loop("k", N, store(K)), loop("l", minimum(N, 4), read(L))),
 }
 STALE = {
@@ -155,6 +165,14 @@ STALE = {
     "an extent of two loops": (loop("k", I0 + J0 + 1, store(K)), loop("l", 2 * I0 + J0 + 1, read(L))),
     "a wider tile": (loop("k", 2, loop("l", 1, store(2 * K + L))), loop("m", 4, read(M))),
     "under a condition": (If(Inside((I0 - 2,)), (store(0),)), read(0)),
+    "in a loop that may not run": (loop("k", maximum(2 - I0, 0), store(0)), read(0)),
+    "in a loop of a size that may be none": (loop("k", Sym("m", 0), store(0)), read(0)),
+    "in an inner loop that may not run": (loop("k", 4, loop("l", maximum(2 - I0, 0), store(K))), loop("m", 4, read(M))),
+    "under a condition that changed": (
+        If(FLAG, (store(0),)),
+        Store(F, (I0,), Const(True, bool_)),
+        If(FLAG, (read(0),)),
+    ),
     "updated alone": (Update(T, (0,), "add", Const(1, I64)), read(0)),
 }
 

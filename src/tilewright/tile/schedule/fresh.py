@@ -7,7 +7,7 @@ A read is proved by one store before it: there are iterations of the store's loo
 store the very element that is read. They are found dimension by dimension, where an index is a number whose digits are
 loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop; extents
 may depend on any loops around. What holds of all elements of an index that the data choose holds of a loop over the
-dimension. Where a store is under a condition, the read has to be under the same one.
+dimension. Where a store is under a condition, the read has to be under the same one, and nothing may change it between.
 
 Loops that were fused and split again, as threads share out a tile, leave quotients and remainders that are no such
 digits. Where loops of known extents alone decide the places, these are listed.
@@ -15,7 +15,7 @@ digits. Where loops of known extents alone decide the places, these are listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import takewhile
@@ -24,13 +24,25 @@ from typing import cast
 
 import numpy as np
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Value, substitute_value
+from tilewright.core.compute import Buffer, IndexLike, Inside, Value, loads, substitute_value
 from tilewright.core.dims import is_known, numbers
-from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, ceildiv, floordiv, mod, substitute, symbols, terms_of
+from tilewright.core.expr import (
+    BinaryExpr,
+    Dim,
+    Mul,
+    Sym,
+    ceildiv,
+    floordiv,
+    is_nonneg,
+    mod,
+    substitute,
+    symbols,
+    terms_of,
+)
 from tilewright.core.indices import chosen, placed
 from tilewright.core.types import Array
 from tilewright.tile.affine import coefficient, never_negative, without
-from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update
+from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym
 
 Around = tuple[For | If, ...]
@@ -39,10 +51,11 @@ Around = tuple[For | If, ...]
 def starts_fresh(body: Body, buffer: Buffer) -> bool:
     """Is whatever one run of ``body`` reads of the buffer stored by that run before?"""
     stored: list[_Access] = []
+    changed = {b for s in walk(body) for b in written(s)}
     for access in _accesses(body, buffer, ()):
         if access.stores:
             stored.append(access)
-        elif not any(_covers(s, access) for s in stored):
+        elif not any(_covers(s, access, changed) for s in stored):
             return False
     return bool(stored)
 
@@ -74,24 +87,36 @@ def _writes(s: Stmt, buffer: Buffer) -> bool:
     return (isinstance(s, Store | Update) and s.buffer is buffer) or (isinstance(s, Fold) and buffer in s.buffers)
 
 
-def _covers(store: _Access, read: _Access) -> bool:
-    """Does the store, in the same iteration of the loops that both are in, write all that is read?"""
-    return _covers_by_digits(store, read) or _covers_by_places(store, read)
+def _covers(store: _Access, read: _Access, changed: Container[Buffer]) -> bool:
+    """Does the store, in the same iteration of the loops that both are in, write all that is read?
 
-
-def _covers_by_places(store: _Access, read: _Access) -> bool:
-    """The same by a list of all places; no proof where loops outside of both, or unknown sizes, have a say."""
+    ``changed`` are buffers that may be written between the two.
+    """
     n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(store.around, read.around, strict=False)))
     conditions = [s.cond for s in store.around[n:] if isinstance(s, If)]
+    if any(x.buffer in changed for c in conditions for x in loads(c)):
+        return False
+    return _covers_by_digits(store, read, n, conditions) or _covers_by_places(store, read, n, conditions)
+
+
+def _covers_by_places(store: _Access, read: _Access, n: int, conditions: Sequence[Value]) -> bool:
+    """The same by a list of all places; no proof where loops outside of both, or unknown sizes, have a say."""
     guards = [d for c in conditions if isinstance(c, Inside) for d in c.exprs]
     if not all(isinstance(c, Inside) for c in conditions):
+        return False
+    used = set[Sym]().union(*[symbols(d) for d in (*placed(store.index), *guards)])
+    others = [s.loop.extent for s in store.around[n:] if isinstance(s, For) and s.loop.sym not in used]
+    if not all(is_nonneg(extent - 1) for extent in others):
         return False
     stored, wanted = _places(store, n, guards), _places(read, n, [])
     return stored is not None and wanted is not None and wanted <= stored
 
 
 def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
-    """The elements that an access touches in one iteration of the ``n`` outermost loops; None where that is unknown."""
+    """The elements that an access touches in one iteration of the ``n`` outermost loops; None where that is unknown.
+
+    Loops that decide none of them are taken to run.
+    """
     shape = numbers(access.shape)
     index = placed(access.index)
     if len(shape) < len(access.shape) or len(index) < len(access.index):
@@ -134,10 +159,8 @@ MOST_PLACES = 1 << 16
 """Elements of a temporary up to which they are listed: more than a block's memory holds tiles of."""
 
 
-def _covers_by_digits(store: _Access, read: _Access) -> bool:
+def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequence[Value]) -> bool:
     """The same by solving for the store's loops."""
-    n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(store.around, read.around, strict=False)))
-    conditions = [s.cond for s in store.around[n:] if isinstance(s, If)]
     own = {s.loop.sym: s.loop.extent for s in store.around[n:] if isinstance(s, For)}
     stored = store.index
     if not conditions and not chosen(stored):
