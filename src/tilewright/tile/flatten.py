@@ -15,9 +15,10 @@ Cases:
   wrote itself; also where the second one comes in the next iteration of a loop around both. Where threads are warps,
   lanes share what a warp finds, so there the exception does not hold. None stands where remainders say that the two
   touch different parts of a buffer.
-* Copies that phases make ahead are asynchronous: neighbouring phases of a body are one group. One group is made in each
-  iteration, and as many as it is ahead before the first one; so a barrier that leaves one fewer on the way has waited
-  for what the iteration reads.
+* Copies that phases make ahead are asynchronous: neighbours in a body are one group, with all loops and conditions that
+  are inside of an iteration. One group is made in each iteration, and as many as it is ahead before the first one; so a
+  barrier that leaves one fewer on the way has waited for what the iteration reads. Threads meet there even where each
+  reads copies of its own. What a phase fills and reads itself is copied at once.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from tilewright.tile.ir import (
     walk,
     written,
 )
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, rewrite_accesses, substitute_body
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.loops import apart
 from tilewright.tile.schedule.tree import fresh
 from tilewright.tile.verify import IN_REGISTERS
@@ -105,7 +106,10 @@ _Pending: TypeAlias = "tuple[tuple[_Phase, tuple[Sym, ...]], ...]"
 
 def flatten(kernel: Kernel) -> Kernel:
     """The kernel with every grid flat; one for CPUs, and a flat one, as it is."""
-    if not is_for_gpus(kernel) or is_flat(kernel):
+    if not is_for_gpus(kernel):
+        return kernel
+    kernel = _waited_for(kernel)
+    if is_flat(kernel):
         return kernel
     body: list[Stmt] = []
     for grid in grids_of(kernel):
@@ -118,6 +122,19 @@ def flatten(kernel: Kernel) -> Kernel:
             inside = (For(loop, inside),)
         body += inside
     return replace(kernel, body=tuple(body))
+
+
+def _waited_for(kernel: Kernel) -> Kernel:
+    """The kernel with plain copies of what a phase fills ahead and reads itself: no barrier in it waits for others."""
+    if not any(p.ahead for p in kernel.places) or any(isinstance(s, Barrier | Commit) for s in walk(kernel.body)):
+        return kernel
+    plain: set[Buffer] = set()
+    for grid in grids_of(kernel):
+        bodies = [grid.thread_body] if grid.is_flat else [p.body for p in _Flattener(kernel, grid).phases]
+        for body in bodies:
+            plain |= {b for s in walk(body) for b in written(s) if any(reads(x, b) for x in walk(body))}
+    places = tuple(replace(p, ahead=0) if p.buffer in plain else p for p in kernel.places)
+    return replace(kernel, places=places)
 
 
 class _Flattener:
@@ -151,6 +168,14 @@ class _Flattener:
             self.block = (Loop(loop_sym(fresh(self.kernel, names), block[0]), block[0], Kind.THREAD),)
         ahead = [p.ahead for p in self.kernel.places if p.ahead and any(p.buffer in x.touched for x in self.phases)]
         self.ahead = frozenset(p.buffer for p in self.kernel.places if p.ahead)
+        self.stages = {
+            s
+            for p in self.phases
+            for b, t in p.touched.items()
+            if b in self.ahead and t.is_written
+            for ix in t.indices
+            for s in symbols_at(ix[0])
+        }
         self.barrier = Barrier(min(ahead) - 1 if ahead else None)
         own = [x.sym for p in self.phases for x in loops_of(p.body)]
         self.of_phases = {*own, *(s for threads in self.threads.values() for s in threads)}
@@ -254,8 +279,8 @@ class _Flattener:
         others = self.walked - {*earlier}
         if len(earlier) == 1 and apart([*one.indices, *other.indices], list(earlier), self.of_phases | others):
             return False  # each iteration has a part of its own, whatever the loops around and inside are at
-        if first.shape != second.shape or self.has_warps:
-            return True
+        if first.shape != second.shape or self.has_warps or b in self.ahead:
+            return True  # a thread has to wait even for copies of its own
         return self._owners(first.shape, [*one.indices, *other.indices]) is None
 
     def _never_meet(self, one: Index, other: Index) -> bool:
@@ -278,33 +303,45 @@ class _Flattener:
 
     # --- the flat form ---
 
-    def _emit(self, parts: Sequence[_Part], pending: _Pending) -> tuple[Body, _Pending]:
-        """Statements, and the phases that may have run since the last barrier; ``pending`` are those before."""
+    def _emit(self, parts: Sequence[_Part], pending: _Pending, in_group: bool = False) -> tuple[Body, _Pending]:
+        """Statements, and the phases that may have run since the last barrier; ``pending`` are those before.
+
+        ``in_group``: a loop or condition around them closes the group that their copies are.
+        """
         out: list[Stmt] = []
         for part, following in zip(parts, [*parts[1:], None], strict=True):
+            copies = self._copies(part)
             if isinstance(part, _Together):
-                inside, after = self._emit(part.parts, pending)
+                grouped = in_group or copies
+                inside, after = self._emit(part.parts, pending, grouped)
                 if isinstance(part.stmt, For):  # an iteration follows the one before it
-                    inside, after = self._emit(part.parts, _union(pending, _earlier(after, part.stmt.loop.sym)))
+                    before = _union(pending, _earlier(after, part.stmt.loop.sym))
+                    inside, after = self._emit(part.parts, before, grouped)
                     out.append(For(part.stmt.loop, inside))
                     # Behind the loop its variable says nothing: another loop may have one of the same name.
                     after = _earlier(_earlier(after, part.stmt.loop.sym), part.stmt.loop.sym)
                 else:
                     out.append(If(part.stmt.cond, inside))
                 pending = _union(pending, after)  # it may not run at all
-                continue
-            if any(self._conflict(p, part, earlier) for p, earlier in pending):
-                out.append(self.barrier)
-                pending = ()
-            pending = _union(pending, ((part, ()),))
-            out += self._guarded(part)
-            if self._copies(part) and not self._copies(following):
+            else:
+                if any(self._conflict(p, part, earlier) for p, earlier in pending):
+                    out.append(self.barrier)
+                    pending = ()
+                pending = _union(pending, ((part, ()),))
+                out += self._guarded(part)
+            if copies and not in_group and not self._copies(following):
                 out.append(Commit())
         return tuple(out), pending
 
     def _copies(self, part: _Part | None) -> bool:
-        """Is it a phase that fills memory ahead?"""
-        return isinstance(part, _Phase) and any(t.is_written for b, t in part.touched.items() if b in self.ahead)
+        """Does it fill memory ahead, for one iteration of the loop that reads it?"""
+        if isinstance(part, _Together):
+            return not self._chooses_stage(part.stmt) and any(self._copies(p) for p in part.parts)
+        return part is not None and any(t.is_written for b, t in part.touched.items() if b in self.ahead)
+
+    def _chooses_stage(self, s: For | If) -> bool:
+        """Is it a loop that goes from stage to stage of memory that is filled ahead?"""
+        return isinstance(s, For) and s.loop.sym in self.stages
 
     def _guarded(self, phase: _Phase) -> Body:
         """A phase's statements, for those threads of the block that it is for."""

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.core.compute import Buffer, Const, Inside, Load, Select
-from tilewright.core.expr import Dim, is_nonneg, mod
+from tilewright.core.expr import Dim, Sym, is_nonneg, mod, substitute, symbols
+from tilewright.core.indices import chosen, symbols_in
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Space, Stmt, Store, walk, written
+from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Loop, Space, Stmt, Store, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.fresh import starts_fresh
-from tilewright.tile.schedule.loops import check_apart, renamed
+from tilewright.tile.schedule.loops import apart, check_apart, renamed
 from tilewright.tile.schedule.tree import (
     Nest,
     find_loop,
@@ -70,7 +71,9 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
     for v<n: (T[(v + s - 1) % s, i] = e(v + s - 1, i)); .. T[v % s, i] ..``, with zeros where there is no such
     iteration. Copies of loops inside get the suffix ``_p``. Fails: the loop is not serial; T is no temporary in shared
     memory that the loop alone touches; not exactly one statement of the loop's body writes it, before all others that
-    touch it, and nothing else; what that reads changes in the loop; an iteration may read what another one left.
+    touch it, and nothing else; that is not one store, of each element once at most; the data decide whether or where it
+    stores, or the loop decides where; a loop inside may run further in later iterations; what that reads changes in the
+    loop; an iteration may read what another one left.
     """
     spot, target = find_place(kernel, buffer, "pipeline"), find_loop(kernel, loop, "pipeline")
     old, v, where = spot.buffer, target.loop.sym, f"{buffer}, {loop}, {stages}"
@@ -87,8 +90,19 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
     (maker,) = makers
     leaves = [s for s in walk((maker,)) if not isinstance(s, For | If)]
     changed = {b for s in walk(target.body) for b in written(s)}
-    if not all(isinstance(s, Store) and s.buffer is old for s in leaves):
+    stores = [s for s in leaves if isinstance(s, Store) and s.buffer is old]
+    loops = loops_of((maker,))
+    if len(stores) < len(leaves):
         raise ScheduleError("pipeline", where, "what fills it does more than that")
+    if len(leaves) != 1 or not apart([x.index for x in stores], [x.sym for x in loops if x.extent != 1], set()):
+        raise ScheduleError("pipeline", where, "what fills it may store an element twice, and copies have no order")
+    if any(chosen(s.index) for s in stores) or any(isinstance(s, If) and any(loads_of(s)) for s in walk((maker,))):
+        rule = "data would be asked, of iterations that there are not, whether or where it is filled"
+        raise ScheduleError("pipeline", where, rule)
+    later = v + (stages - 1)
+    if any(v in symbols_in(s.index) for s in stores) or not all(_stays(x, v, later) for x in loops):
+        rule = "it may be filled outside of its shape, for iterations that there are not"
+        raise ScheduleError("pipeline", where, rule)
     if any(x.buffer in changed for s in walk((maker,)) for x in loads_of(s)):
         raise ScheduleError("pipeline", where, "what it is filled with changes in the loop")
     if not starts_fresh(target.body, old):
@@ -101,11 +115,16 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
 
     first = new_loop(fresh(kernel, f"{loop}_p"), stages - 1)
     before = at(first.sym, _where_inside(target, first.sym, renamed(kernel, (maker,), "p")))
-    later = v + (stages - 1)
     ahead = at(mod(later, stages), _where_inside(target, later, (maker,)))
     body = tuple(y for s in target.body for y in (ahead if s is maker else at(mod(v, stages), (s,))))
     places = tuple(replace(p, buffer=new, ahead=stages - 1) if p is spot else p for p in kernel.places)
     return replace_stmt(replace(kernel, places=places), target, For(first, before), For(target.loop, body))
+
+
+def _stays(loop: Loop, v: Sym, later: Dim) -> bool:
+    """Does a loop run no further than it may, where ``v`` in its extent is a later iteration, even one too many?"""
+    most, extent = loop.sym.hi, loop.extent
+    return v not in symbols(extent) or (most is not None and is_nonneg(most + 1 - substitute(extent, {v: later})))
 
 
 def _where_inside(target: For, at: Dim, body: Body) -> Body:
