@@ -6,12 +6,14 @@ once. Not its business: how they work (``integrations.arrays``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as _numpy
 
 from tilewright.integrations.arrays import making
 from tilewright.integrations.arrays.functions import FUNCTIONS
+from tilewright.integrations.arrays.traced import TracedArray
 
 _OTHERS = (
     "bool", "can_cast", "e", "finfo", "float32", "float64", "iinfo", "inf", "int8", "int16", "int32", "int64",
@@ -21,10 +23,20 @@ __all__ = list(_OTHERS)
 __all__ += list(FUNCTIONS)
 
 
-def result_type(*arrays_and_dtypes: Any) -> Any:
-    """The type to which all are promoted."""
-    return _numpy.result_type(*(getattr(x, "dtype", x) for x in arrays_and_dtypes))
+_OF_TYPES = ("can_cast", "finfo", "iinfo", "result_type")
 
 
+def _of_types(name: str) -> Callable[..., Any]:
+    """NumPy's function of types, which takes arrays for their types."""
+
+    def f(*xs: Any, **kwargs: Any) -> Any:
+        of_arrays = (x.dtype if isinstance(x, TracedArray | _numpy.ndarray) else x for x in xs)
+        return getattr(_numpy, name)(*of_arrays, **kwargs)
+
+    f.__name__, f.__doc__ = name, f"The array API's ``{name}``."
+    return f
+
+
+globals().update({name: _of_types(name) if name in _OF_TYPES else getattr(_numpy, name) for name in _OTHERS})
 globals().update(FUNCTIONS)
 del making
