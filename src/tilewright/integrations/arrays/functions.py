@@ -6,7 +6,8 @@ In: traced arrays, arrays and numbers. Out: traced arrays. Not its business: fun
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from math import log
 from typing import Any
 
@@ -16,7 +17,18 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Pool
 from tilewright.core.opdef import OpDef
-from tilewright.integrations.arrays.traced import TracedArray, applied, apply, cast, lifted, promoted, public
+from tilewright.integrations.arrays.traced import (
+    TracedArray,
+    applied,
+    apply,
+    cast,
+    fits,
+    known,
+    lifted,
+    promoted,
+    promoted_type,
+    public,
+)
 
 Axis = int | Sequence[int] | None
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -34,14 +46,30 @@ def real(x: TracedArray) -> TracedArray:
 
 
 def axes_of(x: TracedArray, axis: Axis) -> tuple[int, ...]:
-    given = range(x.ndim) if axis is None else [axis] if isinstance(axis, int) else axis
-    return tuple(sorted(axis_of(x, k) for k in given))
+    return tuple(sorted(axes_in_order(x, range(x.ndim) if axis is None else axis)))
+
+
+def axes_in_order(x: TracedArray, axis: int | Sequence[int], more: int = 0) -> list[int]:
+    """Axes as they are named, each once."""
+    found = [axis_of(x, k, more) for k in whole_numbers(axis)]
+    if len(set(found)) < len(found):
+        raise OpError(f"the axes {axis} name one twice", remedy="name each once")
+    return found
+
+
+def whole_numbers(given: int | Sequence[int]) -> list[int]:
+    """One, or a sequence of them, of Python's or NumPy's."""
+    try:
+        several: Iterable[Any] = given if isinstance(given, Iterable) and np.ndim(given) else [given]
+        return [operator.index(n) for n in several]
+    except TypeError:
+        raise OpError(f"{given!r} is no whole number and no sequence of them", remedy="give whole numbers") from None
 
 
 def axis_of(x: TracedArray, axis: int, more: int = 0) -> int:
-    rank = x.ndim + more
+    (axis,), rank = whole_numbers([axis]), x.ndim + more
     if not -rank <= axis < rank:
-        raise OpError(f"axis {axis} is none of {rank}")
+        raise OpError(f"axis {axis} is none of {rank}", remedy="count axes from 0, or from the last, which is -1")
     return axis % rank
 
 
@@ -58,12 +86,19 @@ _REAL = {
     "reciprocal": ops.reciprocal,
 }  # fmt: skip
 _TWO = {
-    "add": ops.add, "multiply": ops.mul, "pow": ops.pow, "maximum": ops.maximum, "minimum": ops.minimum,
-    "subtract": ops.sub, "floor_divide": ops.floor_div, "remainder": ops.mod, "bitwise_and": ops.bitwise_and,
-    "bitwise_or": ops.bitwise_or, "bitwise_xor": ops.bitwise_xor, "bitwise_left_shift": ops.shift_left,
-    "bitwise_right_shift": ops.shift_right, "equal": ops.eq, "not_equal": ops.ne, "less": ops.lt,
-    "less_equal": ops.le, "greater": ops.gt, "greater_equal": ops.ge,
+    "add": ops.add, "multiply": ops.mul, "maximum": ops.maximum, "minimum": ops.minimum, "subtract": ops.sub,
+    "bitwise_and": ops.bitwise_and, "bitwise_or": ops.bitwise_or, "bitwise_xor": ops.bitwise_xor,
+    "bitwise_left_shift": ops.shift_left, "bitwise_right_shift": ops.shift_right,
 }  # fmt: skip
+_COMPARED = {
+    "equal": ops.eq, "not_equal": ops.ne, "less": ops.lt, "less_equal": ops.le, "greater": ops.gt,
+    "greater_equal": ops.ge,
+}  # fmt: skip
+_BY_PYTHON = {
+    "equal": operator.eq, "not_equal": operator.ne, "less": operator.lt, "less_equal": operator.le,
+    "greater": operator.gt, "greater_equal": operator.ge,
+}  # fmt: skip
+_DIVIDED = {"floor_divide": ops.floor_div, "remainder": ops.mod}
 _FLAGS = {"logical_and": ops.logical_and, "logical_or": ops.logical_or, "logical_xor": ops.logical_xor}
 _TWO_REAL = {"divide": ops.div, "atan2": ops.atan2}
 _WHOLE = ("floor", "ceil", "trunc", "round")
@@ -79,8 +114,8 @@ def _table(names: dict[str, OpDef], convert: Callable[[OpDef, str], Callable[...
 def _same(op: OpDef, name: str) -> Callable[..., Any]:
     def f(pool: Pool, x: Any, /) -> TracedArray:
         given = lifted(pool, x)
-        is_whole = name in _WHOLE and not np.issubdtype(given.dtype, np.floating)
-        return given if is_whole else apply(op, given)
+        kinds = "iub" if name in _WHOLE else "b" if name == "abs" else ""
+        return given if given.dtype.kind in kinds else apply(op, given)
 
     return f
 
@@ -91,6 +126,43 @@ def _real(op: OpDef, _: str) -> Callable[..., Any]:
 
 def _two(op: OpDef, _: str) -> Callable[..., Any]:
     return lambda pool, x1, x2, /: apply(op, *promoted([x1, x2], pool))
+
+
+def _compared(op: OpDef, name: str) -> Callable[..., Any]:
+    def f(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
+        wanted = promoted_type([x1, x2])
+        if all(fits(x, wanted) for x in (x1, x2)):
+            return apply(op, *promoted([x1, x2], pool))
+        # A number outside of the range compares with every element as with 0.
+        sides = [x if isinstance(x, int) else 0 for x in (x1, x2)]
+        shape = next((lifted(pool, x).shape for x in (x1, x2) if not isinstance(x, int)), ())
+        return lifted(pool, np.full(shape, _BY_PYTHON[name](*sides)))
+
+    return f
+
+
+def _divided(op: OpDef, _: str) -> Callable[..., Any]:
+    def f(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
+        x, y = promoted([x1, x2], pool)
+        divisor = known(y)
+        if np.issubdtype(x.dtype, np.floating) or (divisor is not None and divisor.all()):
+            return apply(op, x, y)
+        zero, one = (lifted(pool, np.asarray(n, x.dtype)) for n in (0, 1))
+        is_zero = apply(ops.eq, y, zero)
+        return apply(ops.where, is_zero, zero, apply(op, x, apply(ops.where, is_zero, one, y)))
+
+    return f
+
+
+def _power(op: OpDef, _: str) -> Callable[..., Any]:
+    def f(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
+        x, y = promoted([x1, x2], pool)
+        exponent = known(y)
+        if x.dtype.kind == "i" and exponent is not None and (exponent < 0).any():
+            raise OpError("integers have no negative powers", remedy="cast the array to floats first")
+        return apply(op, x, y)
+
+    return f
 
 
 def _two_real(op: OpDef, _: str) -> Callable[..., Any]:
@@ -105,7 +177,10 @@ def _truth(x: TracedArray) -> TracedArray:
     return x if x.dtype == np.bool_ else apply(ops.ne, x, lifted(x.pool, np.zeros((), x.dtype)))
 
 
-for _names, _convert in ((_SAME, _same), (_REAL, _real), (_TWO, _two), (_TWO_REAL, _two_real), (_FLAGS, _flags)):
+for _names, _convert in (
+    (_SAME, _same), (_REAL, _real), (_TWO, _two), (_COMPARED, _compared), (_DIVIDED, _divided),
+    ({"pow": ops.pow}, _power), (_TWO_REAL, _two_real), (_FLAGS, _flags),
+):  # fmt: skip
     _table(_names, _convert)
 
 
@@ -133,7 +208,8 @@ def log10(pool: Pool, x: Any, /) -> TracedArray:
 def logaddexp(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
     """``log(exp(x1) + exp(x2))`` without overflow."""
     x, y = map(real, promoted([x1, x2], pool))
-    less = apply(ops.neg, apply(ops.abs, apply(ops.sub, x, y)))
+    apart = apply(ops.neg, apply(ops.abs, apply(ops.sub, x, y)))  # of equal infinities NaN
+    less = apply(ops.where, apply(ops.eq, x, y), lifted(pool, np.zeros((), x.dtype)), apart)
     return apply(ops.add, apply(ops.maximum, x, y), apply(ops.log1p, apply(ops.exp, less)))
 
 
@@ -176,10 +252,21 @@ def isfinite(pool: Pool, x: Any, /) -> TracedArray:
 def clip(pool: Pool, x: Any, /, min: Any = None, max: Any = None) -> TracedArray:  # the standard's names
     """Not below ``min`` and not above ``max``, in the type of ``x``."""
     given = lifted(pool, x)
-    for op, limit in ((ops.maximum, min), (ops.minimum, max)):
-        if limit is not None:
-            given = apply(op, given, cast(lifted(pool, limit, given.dtype), given.dtype))
+    for op, limit, sign in ((ops.maximum, min, 1), (ops.minimum, max, -1)):
+        if limit is None or (given.dtype.kind in "iu" and _is_beyond(limit, given.dtype, sign)):
+            continue
+        if given.dtype.kind in "iu" and isinstance(limit, float):
+            if not limit.is_integer():
+                raise OpError(f"{limit} is no limit of integers", remedy="give a whole number, or cast the array")
+            limit = int(limit)
+        given = cast(apply(op, *promoted([given, limit], pool)), given.dtype)
     return given
+
+
+def _is_beyond(limit: Any, dtype: np.dtype[Any], sign: int) -> bool:
+    """Does a number limit nothing, because all integers of the type are on the right side of it?"""
+    info = np.iinfo(dtype)
+    return isinstance(limit, int | float) and bool(limit < info.min if sign > 0 else limit > info.max)
 
 
 @offered
@@ -210,7 +297,10 @@ def _reduction(op: OpDef) -> Callable[..., Any]:
 def _extreme(op: OpDef) -> Callable[..., Any]:
     def f(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> TracedArray:
         given = lifted(pool, x)
-        return apply(op, given, axes=axes_of(given, axis), keepdims=keepdims)
+        axes = axes_of(given, axis)
+        if any(given.shape[k] == 0 for k in axes):
+            raise OpError(f"the shape {given.shape} has no element along axes {axes}", remedy="put an element before")
+        return apply(op, given, axes=axes, keepdims=keepdims)
 
     return f
 
@@ -254,6 +344,7 @@ def std(pool: Pool, x: Any, /, *, axis: Axis = None, correction: float = 0.0, ke
 def _placed(op: OpDef) -> Callable[..., Any]:
     def f(pool: Pool, x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> TracedArray:
         given = lifted(pool, x)
+        given = cast(given, np.uint8) if given.dtype == np.bool_ else given
         if axis is not None:
             return cast(apply(op, given, axis=axis_of(given, axis), keepdims=keepdims), np.int64)
         flat = apply(ops.reshape, given, shape=(given.size,))
@@ -270,7 +361,7 @@ def _running(op: OpDef) -> Callable[..., Any]:
     def f(pool: Pool, x: Any, /, *, axis: int | None = None, dtype: Any = None) -> TracedArray:
         given = _summed(lifted(pool, x), dtype)
         if axis is None and given.ndim != 1:
-            raise OpError(f"an array of {given.ndim} axes needs an axis")
+            raise OpError(f"an array of {given.ndim} axes needs an axis", remedy="name the axis")
         return apply(op, given, axis=axis_of(given, 0 if axis is None else axis))
 
     return f
@@ -316,8 +407,10 @@ def matmul(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
 def tensordot(pool: Pool, x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> TracedArray:
     """The sum of products over pairs of axes."""
     x, y = promoted([x1, x2], pool)
-    first, second = (range(x.ndim - axes, x.ndim), range(axes)) if isinstance(axes, int) else axes
-    summed = [axis_of(x, k) for k in first], [axis_of(y, k) for k in second]
+    first, second = axes if isinstance(axes, tuple | list) else (range(-axes, 0), range(axes))
+    summed = axes_in_order(x, first), axes_in_order(y, second)
+    if len(summed[0]) != len(summed[1]):
+        raise OpError(f"the axes {summed[0]} and {summed[1]} are no pairs", remedy="name as many of each array")
     letters = [chr(97 + k) for k in range(x.ndim + y.ndim)]
     left, right = letters[: x.ndim], letters[x.ndim :]
     for a, b in zip(*summed, strict=True):

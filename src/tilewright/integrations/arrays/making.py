@@ -6,6 +6,7 @@ In: traced arrays, arrays and numbers; shapes are Python's numbers. Out: traced 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,8 +16,16 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Pool
 from tilewright.core.opdef import OpDef
-from tilewright.integrations.arrays.functions import FUNCTIONS, Axis, axes_of, axis_of, offered
-from tilewright.integrations.arrays.traced import TracedArray, apply, cast, lifted, promoted
+from tilewright.integrations.arrays.functions import (
+    FUNCTIONS,
+    Axis,
+    axes_in_order,
+    axes_of,
+    axis_of,
+    offered,
+    whole_numbers,
+)
+from tilewright.integrations.arrays.traced import TracedArray, apply, cast, known, lifted, promoted, untraceable
 
 Shape = int | Sequence[int]
 
@@ -76,7 +85,7 @@ def reshaped(x: TracedArray, shape: Sequence[int]) -> TracedArray:
 def reshape(pool: Pool, x: Any, /, shape: Shape, *, copy: bool | None = None) -> TracedArray:
     """The same elements in another shape, of which one size may be -1."""
     given = lifted(pool, x)
-    sizes = [shape] if isinstance(shape, int) else [int(n) for n in shape]
+    sizes = whole_numbers(shape)
     if sizes.count(-1) == 1:
         rest = int(np.prod([n for n in sizes if n != -1], dtype=np.int64))
         sizes[sizes.index(-1)] = given.size // rest if rest else 0
@@ -87,9 +96,9 @@ def reshape(pool: Pool, x: Any, /, shape: Shape, *, copy: bool | None = None) ->
 def expand_dims(pool: Pool, x: Any, /, *, axis: Axis = 0) -> TracedArray:
     """With axes of one element more."""
     given = lifted(pool, x)
-    at = [axis] if isinstance(axis, int) else list(axis or ())
+    at = whole_numbers(() if axis is None else axis)
     shape = list(given.shape)
-    for k in sorted(axis_of(given, k, len(at)) for k in at):
+    for k in sorted(axes_in_order(given, at, len(at))):
         shape.insert(k, 1)
     return reshaped(given, shape)
 
@@ -100,7 +109,9 @@ def squeeze(pool: Pool, x: Any, /, axis: Axis = None) -> TracedArray:
     given = lifted(pool, x)
     gone = [k for k, n in enumerate(given.shape) if n == 1] if axis is None else axes_of(given, axis)
     if any(given.shape[k] != 1 for k in gone):
-        raise OpError(f"axes {tuple(gone)} of the shape {given.shape} do not all have one element")
+        raise OpError(
+            f"axes {tuple(gone)} of the shape {given.shape} do not all have one element", remedy="name others"
+        )
     return reshaped(given, [n for k, n in enumerate(given.shape) if k not in gone])
 
 
@@ -108,7 +119,10 @@ def squeeze(pool: Pool, x: Any, /, axis: Axis = None) -> TracedArray:
 def permute_dims(pool: Pool, x: Any, /, axes: Sequence[int]) -> TracedArray:
     """Axes in another order."""
     given = lifted(pool, x)
-    return apply(ops.transpose, given, perm=tuple(axis_of(given, k) for k in axes))
+    order = axes_in_order(given, axes)
+    if len(order) != given.ndim:
+        raise OpError(f"{axes} is no order of {given.ndim} axes", remedy="name each axis")
+    return apply(ops.transpose, given, perm=tuple(order))
 
 
 @offered
@@ -116,18 +130,18 @@ def matrix_transpose(pool: Pool, x: Any, /) -> TracedArray:
     """The last two axes exchanged."""
     given = lifted(pool, x)
     if given.ndim < 2:
-        raise OpError(f"an array of {given.ndim} axes is no matrix")
+        raise OpError(f"an array of {given.ndim} axes is no matrix", remedy="give it two axes or more by reshape")
     n = given.ndim
     return apply(ops.transpose, given, perm=(*range(n - 2), n - 1, n - 2))
 
 
 @offered
-def moveaxis(pool: Pool, x: Any, source: Axis, destination: Axis, /) -> TracedArray:
+def moveaxis(pool: Pool, x: Any, source: Shape, destination: Shape, /) -> TracedArray:
     """Axes put in other places, the others in their order."""
     given = lifted(pool, x)
-    first, second = (
-        [axis_of(given, k) for k in ([v] if isinstance(v, int) else v or ())] for v in (source, destination)
-    )
+    first, second = axes_in_order(given, source), axes_in_order(given, destination)
+    if len(first) != len(second):
+        raise OpError(f"{len(first)} axes can't take {len(second)} places", remedy="name as many places as axes")
     order = [k for k in range(given.ndim) if k not in first]
     for to, of in sorted(zip(second, first, strict=True)):
         order.insert(to, of)
@@ -135,26 +149,37 @@ def moveaxis(pool: Pool, x: Any, source: Axis, destination: Axis, /) -> TracedAr
 
 
 @offered
-def broadcast_to(pool: Pool, x: Any, /, shape: Sequence[int]) -> TracedArray:
+def broadcast_to(pool: Pool, x: Any, /, shape: Shape) -> TracedArray:
     """Repeated along axes of one element to the shape."""
-    return apply(ops.expand, lifted(pool, x), shape=tuple(int(n) for n in shape))
+    return apply(ops.expand, lifted(pool, x), shape=tuple(whole_numbers(shape)))
 
 
 @offered
 def broadcast_arrays(pool: Pool, *arrays: Any) -> list[TracedArray]:
     """All in the one shape to which they broadcast."""
     given = [lifted(pool, x) for x in arrays]
-    shape = np.broadcast_shapes(*(x.shape for x in given))
+    try:
+        shape = np.broadcast_shapes(*(x.shape for x in given))
+    except ValueError:
+        shapes = ", ".join(str(x.shape) for x in given)
+        raise OpError(f"the shapes {shapes} do not broadcast", remedy="sizes must be equal or 1") from None
     return [x if x.shape == shape else apply(ops.expand, x, shape=shape) for x in given]
 
 
 # --- moves ----------------------------------------------------------------------------------------------------------
 
 
+def _some(arrays: Sequence[Any], pool: Pool) -> list[TracedArray]:
+    given = list(arrays)
+    if not given:
+        raise OpError("there is no array", remedy="give at least one")
+    return promoted(given, pool)
+
+
 @offered
 def concat(pool: Pool, arrays: Sequence[Any], /, *, axis: int | None = 0) -> TracedArray:
     """One behind the other; with no axis, all elements in order."""
-    parts = promoted(list(arrays), pool)
+    parts = _some(arrays, pool)
     if axis is None:
         parts, axis = [reshaped(x, (x.size,)) for x in parts], 0
     return apply(ops.concat, *parts, axis=axis_of(parts[0], axis))
@@ -163,7 +188,7 @@ def concat(pool: Pool, arrays: Sequence[Any], /, *, axis: int | None = 0) -> Tra
 @offered
 def stack(pool: Pool, arrays: Sequence[Any], /, *, axis: int = 0) -> TracedArray:
     """One behind the other along a new axis."""
-    parts = promoted(list(arrays), pool)
+    parts = _some(arrays, pool)
     at = axis_of(parts[0], axis, 1)
     rows = [reshaped(x, (*x.shape[:at], 1, *x.shape[at:])) for x in parts]
     return apply(ops.concat, *rows, axis=at)
@@ -189,17 +214,20 @@ def roll(pool: Pool, x: Any, /, shift: Shape, *, axis: Axis = None) -> TracedArr
     """Elements moved on along axes, from the end to the start."""
     given = lifted(pool, x)
     flat = reshaped(given, (given.size,)) if axis is None else given
-    axes = [0] if axis is None else [axis] if isinstance(axis, int) else list(axis)
-    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
+    axes, shifts = whole_numbers(0 if axis is None else axis), whole_numbers(shift)
+    n = max(len(axes), len(shifts))
+    if min(len(axes), len(shifts)) not in (1, n):
+        raise OpError(f"{len(shifts)} shifts are given for {len(axes)} axes", remedy="give one for each axis")
+    axes, shifts = axes * (n // len(axes)), shifts * (n // len(shifts))
     for by, k in zip(shifts, axes, strict=True):  # one after the other: an axis may be named twice
-        flat = apply(ops.roll, flat, shifts=(int(by),), axes=(axis_of(flat, k),))
+        flat = apply(ops.roll, flat, shifts=(by,), axes=(axis_of(flat, k),))
     return reshaped(flat, given.shape)
 
 
 @offered
-def tile(pool: Pool, x: Any, repetitions: Sequence[int], /) -> TracedArray:
+def tile(pool: Pool, x: Any, repetitions: Shape, /) -> TracedArray:
     """The whole repeated along each axis."""
-    given, times = lifted(pool, x), [int(n) for n in repetitions]
+    given, times = lifted(pool, x), whole_numbers(repetitions)
     shape = (*(1,) * (len(times) - given.ndim), *given.shape)
     return apply(ops.tile, reshaped(given, shape), repeats=(*(1,) * (len(shape) - len(times)), *times))
 
@@ -208,12 +236,13 @@ def tile(pool: Pool, x: Any, repetitions: Sequence[int], /) -> TracedArray:
 def repeat(pool: Pool, x: Any, repeats: int, /, *, axis: int | None = None) -> TracedArray:
     """Each element repeated."""
     given = lifted(pool, x)
-    if not isinstance(repeats, int):
+    if np.ndim(repeats):
         raise OpError("how often elements are repeated must be one number", remedy="use take")
+    (times,) = whole_numbers(repeats)
     given = reshaped(given, (given.size,)) if axis is None else given
-    at = axis_of(given, axis or 0)
-    places = np.repeat(np.arange(given.shape[at], dtype=np.int64), repeats)
-    return apply(ops.gather, given, lifted(pool, places), axis=at)
+    at = axis_of(given, 0 if axis is None else axis)
+    order = np.repeat(np.arange(given.shape[at], dtype=np.int64), times)
+    return apply(ops.gather, given, lifted(pool, order), axis=at)
 
 
 @offered
@@ -221,20 +250,22 @@ def take(pool: Pool, x: Any, indices: Any, /, *, axis: int | None = None) -> Tra
     """The slices that a vector names."""
     given = lifted(pool, x)
     if axis is None and given.ndim != 1:
-        raise OpError(f"an array of {given.ndim} axes needs an axis")
-    return apply(ops.gather, given, cast(lifted(pool, indices), np.int64), axis=axis_of(given, axis or 0))
+        raise OpError(f"an array of {given.ndim} axes needs an axis", remedy="name the axis")
+    at = axis_of(given, 0 if axis is None else axis)
+    return apply(ops.gather, given, places(pool, indices, given.shape[at]), axis=at)
 
 
 @offered
 def take_along_axis(pool: Pool, x: Any, indices: Any, /, *, axis: int = -1) -> TracedArray:
     """For each element of the indices, the one that it names along an axis."""
-    given, at = lifted(pool, x), cast(lifted(pool, indices), np.int64)
-    return apply(ops.gather_elements, given, at, axis=axis_of(given, axis))
+    given = lifted(pool, x)
+    at = axis_of(given, axis)
+    return apply(ops.gather_elements, given, places(pool, indices, given.shape[at]), axis=at)
 
 
 def _triangle(upper: bool) -> Callable[..., Any]:
     def f(pool: Pool, x: Any, /, *, k: int = 0) -> TracedArray:
-        return apply(ops.trilu, lifted(pool, x), k=k, upper=upper)
+        return apply(ops.trilu, lifted(pool, x), k=operator.index(k), upper=upper)
 
     return f
 
@@ -281,14 +312,20 @@ def indexed(x: TracedArray, key: Any) -> TracedArray:
     keys = list(key) if isinstance(key, tuple) else [key]
     n_used = sum(k is not None and k is not Ellipsis for k in keys)
     if n_used > x.ndim:
-        raise IndexError(f"{n_used} indices for an array of {x.ndim} axes")
-    if Ellipsis not in [k for k in keys if not isinstance(k, TracedArray | np.ndarray)]:
+        raise OpError(f"{n_used} indices are given for an array of {x.ndim} axes", remedy="give at most one for each")
+    if sum(k is Ellipsis for k in keys) > 1:
+        raise OpError("an index has two ellipses", remedy="write slices for one")
+    if any(isinstance(k, bool | np.bool_) for k in keys):
+        raise OpError("a bool as an index gives a result whose size depends on it", remedy="use where")
+    arrays = [k for k in keys if _is_array(k)]
+    if len(arrays) > 1:
+        raise OpError("an array is indexed by one array at most", remedy="use take_along_axis, or index twice")
+    named = [n for n, k in enumerate(keys) if k is not None and k is not Ellipsis and not isinstance(k, slice)]
+    are_apart = bool(arrays) and named[-1] - named[0] >= len(named)
+    if not any(k is Ellipsis for k in keys):
         keys.append(Ellipsis)
     at = next(k for k, v in enumerate(keys) if v is Ellipsis)
     keys[at : at + 1] = [slice(None)] * (x.ndim - n_used)
-    arrays = [k for k in keys if isinstance(k, TracedArray | np.ndarray | list)]
-    if len(arrays) > 1:
-        raise OpError("an array is indexed by one array at most", remedy="use take_along_axis, or index twice")
     starts, stops, steps, shape, axis, gathered = [], [], [], [], 0, None
     for k in keys:
         if k is None:
@@ -301,14 +338,16 @@ def indexed(x: TracedArray, key: Any) -> TracedArray:
             first = start if step > 0 or not length else start + (length - 1) * step
             start, stop = (first, first + (length - 1) * abs(step) + 1) if length else (0, 0)
             shape.append(length)
-        elif isinstance(k, TracedArray | np.ndarray | list):
-            gathered = (len(shape), axis, k)
+        elif _is_array(k):
+            gathered = (len(shape), k)
             start, stop, step = 0, n, 1
             shape.append(n)
         else:
-            place = int(k)
+            (place,) = whole_numbers([k])
             if not -n <= place < n:
-                raise IndexError(f"index {place} is outside of axis {axis} with {n} elements")
+                raise OpError(
+                    f"index {place} is outside of axis {axis} with {n} elements", remedy=f"use {-n} to {n - 1}"
+                )
             start, stop, step = place % n, place % n + 1, 1
         starts.append(start)
         stops.append(stop)
@@ -322,11 +361,33 @@ def indexed(x: TracedArray, key: Any) -> TracedArray:
     made = reshaped(made, shape)
     if gathered is None:
         return made
-    place, _, indices = gathered
-    at_ = lifted(x.pool, indices if isinstance(indices, TracedArray) else np.asarray(indices))
-    if not np.issubdtype(at_.dtype, np.integer):
+    place, indices = gathered
+    chosen = places(x.pool, indices, made.shape[place])
+    made = apply(ops.gather, made, chosen, axis=place)
+    if not are_apart:
+        return made
+    # As NumPy has it, where a slice or None is between an array and a number, the array's axes come first.
+    of_array = range(place, place + chosen.ndim)
+    return apply(ops.transpose, made, perm=(*of_array, *(k for k in range(made.ndim) if k not in of_array)))
+
+
+def _is_array(key: Any) -> bool:
+    return isinstance(key, TracedArray | np.ndarray | list)
+
+
+def places(pool: Pool, indices: Any, n: int) -> TracedArray:
+    """Indices of ``n`` elements as i64; those whose numbers are known must be among the elements."""
+    given = np.asarray(indices, np.int64) if isinstance(indices, list) and not np.size(indices) else indices
+    made = lifted(pool, given)
+    if made.dtype == np.bool_:
         raise OpError("an array of bools gives a result whose size depends on it", remedy="use where")
-    return apply(ops.gather, made, cast(at_, np.int64), axis=place)
+    if made.dtype.kind == "f":
+        raise OpError(f"elements of type {made.dtype} are no indices", remedy="cast them to int64")
+    numbers = known(made)
+    if numbers is not None and ((numbers < -n) | (numbers >= n)).any():
+        wrong = numbers[(numbers < -n) | (numbers >= n)][0]
+        raise OpError(f"index {wrong} is outside of an axis of {n} elements", remedy=f"use {-n} to {n - 1}")
+    return cast(made, np.int64)
 
 
 # --- operators ------------------------------------------------------------------------------------------------------
@@ -337,11 +398,14 @@ _OPERATORS = {
     "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }  # fmt: skip
 _COMPARED = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
+_UFUNCS = {
+    getattr(np, "power" if name == "pow" else name): name for name in (*_OPERATORS.values(), *_COMPARED.values())
+}
 _ALONE = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
 
 
-def _install() -> None:
-    """Give traced arrays Python's operators, which are functions of the table."""
+def _with_operators() -> type[TracedArray]:
+    """Traced arrays with Python's operators, which are functions of the table."""
 
     def two(name: str, *, turned: bool = False) -> Callable[[Any, Any], Any]:
         f = FUNCTIONS[name]
@@ -353,6 +417,7 @@ def _install() -> None:
         setattr(TracedArray, f"__r{name}__", two(of, turned=True))
     for name, of in _ALONE.items():
         setattr(TracedArray, f"__{name}__", FUNCTIONS[of])
+    _getitem.__name__ = "[]"
     index = offered(_getitem)
     members = {
         "__getitem__": index,
@@ -360,13 +425,26 @@ def _install() -> None:
         "T": property(lambda x: FUNCTIONS["permute_dims"](x, tuple(reversed(range(x.ndim))))),
         "mT": property(FUNCTIONS["matrix_transpose"]),
     }
+    members["__array_ufunc__"] = _by_ufunc
     for name, member in members.items():
         setattr(TracedArray, name, member)
+    return TracedArray
+
+
+_NOT_TO_NUMPY = "a function of NumPy asks for the numbers of an array, which only a call brings"
+
+
+def _by_ufunc(_: TracedArray, ufunc: Any, method: str, *xs: Any, **kwargs: Any) -> TracedArray:
+    """What an operator between an array of NumPy and a traced one means; other functions of NumPy are refused."""
+    if method == "__call__" and not kwargs and ufunc in _UFUNCS:
+        made: TracedArray = FUNCTIONS[_UFUNCS[ufunc]](*xs)
+        return made
+    raise untraceable(f"numpy.{ufunc.__name__}", _NOT_TO_NUMPY, "use the function of tilewright.numpy")
 
 
 def _getitem(pool: Pool, x: TracedArray, key: Any) -> TracedArray:
     return indexed(x, key)
 
 
-_install()
-del FUNCTIONS["getitem"]
+Operand = _with_operators()
+del FUNCTIONS["[]"]

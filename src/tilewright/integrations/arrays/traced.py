@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,25 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, OpError, Problem
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import Array, dtype_of
+from tilewright.core.types import Array, DType, dtype_of
 from tilewright.runtime.errors import InputError
 
-HERE = str(Path(__file__).parent)
-FRONT = str(Path(__file__).parents[2] / "numpy.py")
+NOT_THE_USERS = (
+    str(Path(__file__).parent), str(Path(__file__).parents[2] / "numpy.py"), functools.__file__,
+    str(Path(np.__file__).parent),
+)  # fmt: skip
+"""Where functions stand that call each other on the way from the user's line."""
 NUMBERS = (bool, int, float)
 """Python's numbers take the type of the array beside them."""
+OFFERED_TYPES = "use bools, integers or floats"
 
 
 class TracedArray:
     """A tensor of a traced function. ``shape`` and ``dtype`` are known, its numbers are not."""
 
     __slots__ = ("node", "pool")
-    __array_ufunc__ = None
-    """NumPy's arrays leave arithmetic with this one to it."""
 
     def __init__(self, pool: Pool, node: Node) -> None:
         self.pool, self.node = pool, node
@@ -66,13 +68,15 @@ class TracedArray:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("a 0-d array has no length")
+            raise untraceable("len()", "an array of no axes has no length", "give it an axis by reshape")
         return self.shape[0]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise untraceable("[]=", "an array of a traced function is not written into", "make another by where or concat")
 
     def _has_no_numbers(self, what: str) -> CompileError:
         rule = f"{what} asks for the numbers of an array, which only a call brings"
-        remedy = "use where, or pass the number as an argument that is no array"
-        return CompileError("the function can't be traced", [Problem(user_loc(), what, rule, remedy)])
+        return untraceable(what, rule, "use where, or pass the number as an argument that is no array")
 
     def __bool__(self) -> bool:
         raise self._has_no_numbers("bool()")
@@ -82,6 +86,9 @@ class TracedArray:
 
     def __float__(self) -> float:
         raise self._has_no_numbers("float()")
+
+    def __complex__(self) -> complex:
+        raise self._has_no_numbers("complex()")
 
     def __index__(self) -> int:
         raise self._has_no_numbers("an index")
@@ -93,10 +100,20 @@ class TracedArray:
 def user_loc() -> Loc:
     """The line of the user's function that is being traced."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith((HERE, FRONT, functools.__file__)):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
+
+
+def untraceable(what: str, rule: str, remedy: str) -> CompileError:
+    """The error at the user's line."""
+    return CompileError("the function can't be traced", [Problem(user_loc(), what, rule, remedy)])
+
+
+def rebuilt(like: Any, parts: Iterable[Any]) -> Any:
+    """A list or tuple of the type of another; named tuples take their parts one by one."""
+    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
 
 
 def traced_among(values: Any) -> TracedArray | None:
@@ -108,15 +125,44 @@ def traced_among(values: Any) -> TracedArray | None:
 
 
 def lifted(pool: Pool, x: Any, like: np.dtype[Any] | None = None) -> TracedArray:
-    """An array, or a number of the type of the array beside it, as a constant."""
+    """An array, or a number of Python in the type ``like``, as a constant."""
     if isinstance(x, TracedArray):
         if x.pool is not pool:
             raise InputError("an array of another traced function is used", remedy="pass it as an argument")
         return x
-    array = np.asarray(x)
     if isinstance(x, NUMBERS) and like is not None:
-        array = array.astype(np.result_type(like, x))
-    return TracedArray(pool, Builder(pool, user_loc()).const(array))
+        if not fits(x, like):
+            raise OpError(f"{x} is outside of the range of {like}", remedy="cast the array to a larger type first")
+        array = np.asarray(x, like)
+    else:
+        array = np.asarray(x)
+    offered_type(array.dtype)
+    return TracedArray(pool, Builder(pool, user_loc()).const(native(array)))
+
+
+def fits(x: bool | float, dtype: np.dtype[Any]) -> bool:
+    """Is a whole number within the range of a type of whole numbers? Others have no range that ends abruptly."""
+    if dtype.kind not in "iu" or not isinstance(x, int):
+        return True
+    return bool(np.iinfo(dtype).min <= x <= np.iinfo(dtype).max)
+
+
+def native(array: Array) -> Array:
+    """The array in this machine's order of bytes."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def offered_type(dtype: Any) -> DType:
+    """The type of an array's elements, where it is one of bools, integers or floats."""
+    try:
+        return dtype_of(dtype)
+    except KeyError:
+        raise OpError(f"elements of type {np.dtype(dtype)} are not offered", remedy=OFFERED_TYPES) from None
+
+
+def known(x: TracedArray) -> Array | None:
+    """The numbers of a constant."""
+    return x.node.attrs["data"].array if x.node.op is CONST else None
 
 
 def apply(op: OpDef, *xs: TracedArray, **attrs: Any) -> TracedArray:
@@ -131,15 +177,27 @@ def applied(op: OpDef, *xs: TracedArray, **attrs: Any) -> tuple[TracedArray, ...
 
 
 def cast(x: TracedArray, dtype: Any) -> TracedArray:
-    wanted = dtype_of(np.dtype(dtype))
+    wanted = offered_type(dtype)
     return x if x.node.dtype is wanted else apply(ops.cast, x, dtype=wanted)
 
 
 def promoted(xs: Sequence[Any], pool: Pool) -> list[TracedArray]:
     """Operands of one type: that of NumPy, to which Python's numbers add nothing but their kind."""
-    kinds = [x.dtype if hasattr(x, "dtype") else x if isinstance(x, NUMBERS) else np.asarray(x).dtype for x in xs]
-    wanted = np.result_type(*kinds)
+    wanted = promoted_type(xs)
     return [cast(lifted(pool, x, wanted), wanted) for x in xs]
+
+
+def promoted_type(xs: Sequence[Any]) -> np.dtype[Any]:
+    """The type of the operands; numbers of Python have a kind, whatever their size."""
+    return np.dtype(np.result_type(*map(_kind, xs)))
+
+
+def _kind(x: Any) -> np.dtype[Any] | bool | float:
+    if isinstance(x, NUMBERS) and not isinstance(x, np.generic):
+        return x if isinstance(x, bool) else 0 if isinstance(x, int) else 0.0
+    found = x.dtype if isinstance(x, TracedArray) else np.asarray(x).dtype
+    offered_type(found)
+    return found
 
 
 def public(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -155,8 +213,9 @@ def public(f: Callable[..., Any]) -> Callable[..., Any]:
         try:
             made = f(pool, *args, **kwargs)
         except OpError as e:
-            problem = Problem(user_loc(), f.__name__, e.message, e.remedy)
-            raise CompileError("the function can't be traced", [problem]) from e
+            raise untraceable(f.__name__, e.message, e.remedy) from e
+        except (IndexError, KeyError, OverflowError, TypeError, ValueError) as e:
+            raise untraceable(f.__name__, str(e), "see docs/jit.md for what the function takes") from e
         return _evaluated(pool, made) if among is None else made
 
     return call
@@ -167,4 +226,4 @@ def _evaluated(pool: Pool, made: Any) -> Any:
     if isinstance(made, TracedArray):
         (found,) = evaluate_graph(Graph("eager", pool, (), (made.node,), ("y",)), [])
         return found
-    return type(made)(_evaluated(pool, v) for v in made) if isinstance(made, list | tuple) else made
+    return rebuilt(made, [_evaluated(pool, v) for v in made]) if isinstance(made, list | tuple) else made
