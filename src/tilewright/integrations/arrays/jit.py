@@ -8,16 +8,27 @@ for each signature: structure, shapes, types, and values of what is no array. No
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tilewright.build import driver
-from tilewright.core.diag import CompileError, OptionError, Problem
+from tilewright.core.diag import OpError, OptionError
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.types import TensorType, dtype_of
-from tilewright.integrations.arrays.traced import TracedArray, lifted, user_loc
+from tilewright.integrations.arrays.making import Operand
+from tilewright.integrations.arrays.traced import (
+    TracedArray,
+    lifted,
+    native,
+    offered_type,
+    rebuilt,
+    traced_among,
+    untraceable,
+)
+from tilewright.runtime.errors import InputError
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.python.model import CompiledModel
 
@@ -58,7 +69,12 @@ class TracedFunction:
         self._made: dict[Any, tuple[CompiledModel, Any]] = {}
         self._lock = ForkLock()
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if traced_among([args, kwargs]) is not None:  # a part of a function that is being traced
+            return self.function(*args, **kwargs)
         arrays: list[np.ndarray] = []
         given, key = _taken([list(args), kwargs], arrays)
         signature = (key, tuple((a.dtype, a.shape) for a in arrays))
@@ -74,15 +90,14 @@ class TracedFunction:
     def _compiled(self, given: Any, arrays: list[np.ndarray]) -> tuple[CompiledModel, Any]:
         pool = Pool()
         inputs = [pool.input(f"x{k}", TensorType(dtype_of(a.dtype), a.shape)) for k, a in enumerate(arrays)]
-        args, kwargs = _given(given, [TracedArray(pool, n) for n in inputs])
+        args, kwargs = _given(given, [Operand(pool, n) for n in inputs])
         made = self.function(*args, **kwargs)
         outputs: list[TracedArray] = []
         result = _results(pool, made, outputs)
         if not outputs:
-            problem = Problem(user_loc(), "return", "the function gives no array", "return one")
-            raise CompileError("the function can't be traced", [problem])
+            raise untraceable("return", "the function gives no array", "return one")
         names = tuple(f"y{k}" for k in range(len(outputs)))
-        title = "".join(c if c.isalnum() else "_" for c in self.function.__name__)
+        title = "".join(c if c.isalnum() else "_" for c in getattr(self, "__name__", type(self.function).__name__))
         graph = Graph(title, pool, tuple(inputs), tuple(x.node for x in outputs), names)
         return driver.compile_graph(graph, **self.options), result
 
@@ -91,14 +106,33 @@ def _taken(value: Any, arrays: list[np.ndarray]) -> tuple[Any, Any]:
     """A structure with places instead of arrays, which are collected; and what is hashable of it."""
     if isinstance(value, list | tuple):
         parts = [_taken(v, arrays) for v in value]
-        return type(value)(p[0] for p in parts), (type(value).__name__, *(p[1] for p in parts))
+        return rebuilt(value, [p[0] for p in parts]), (type(value), *(p[1] for p in parts))
     if isinstance(value, dict):
-        found = {k: _taken(v, arrays) for k, v in sorted(value.items())}
-        return {k: v[0] for k, v in found.items()}, ("dict", *((k, v[1]) for k, v in found.items()))
+        found = {k: _taken(v, arrays) for k, v in value.items()}
+        return {k: v[0] for k, v in found.items()}, (dict, *((k, v[1]) for k, v in found.items()))
     if isinstance(value, np.ndarray | np.generic):
-        arrays.append(np.asarray(value))
-        return _ArrayPlace(len(arrays) - 1), "array"
-    return value, (type(value), value)
+        array = np.asarray(value)
+        try:
+            offered_type(array.dtype)
+        except OpError as e:
+            raise InputError(f"argument {value!r}: {e.message}", remedy=e.remedy) from None
+        arrays.append(native(array))
+        return _ArrayPlace(len(arrays) - 1), _ArrayPlace
+    return value, (type(value), _known_by(value))
+
+
+def _known_by(value: Any) -> Any:
+    """What tells values apart that are no arrays: for floats their bits, for 0.0 equals -0.0 and no NaN itself."""
+    if isinstance(value, float):
+        return value.hex()
+    if isinstance(value, complex):
+        return value.real.hex(), value.imag.hex()
+    try:
+        hash(value)
+    except TypeError:
+        remedy = "pass arrays, numbers, text, or tuples, lists and dicts of them"
+        raise InputError(f"argument {value!r} is no array and can't be hashed", remedy=remedy) from None
+    return value
 
 
 def _given(value: Any, arrays: list[Any]) -> Any:
@@ -106,7 +140,7 @@ def _given(value: Any, arrays: list[Any]) -> Any:
     if isinstance(value, _ArrayPlace):
         return arrays[value.number]
     if isinstance(value, list | tuple):
-        return type(value)(_given(v, arrays) for v in value)
+        return rebuilt(value, [_given(v, arrays) for v in value])
     return {k: _given(v, arrays) for k, v in value.items()} if isinstance(value, dict) else value
 
 
@@ -116,5 +150,5 @@ def _results(pool: Pool, value: Any, outputs: list[TracedArray]) -> Any:
         outputs.append(lifted(pool, value))
         return _ArrayPlace(len(outputs) - 1)
     if isinstance(value, list | tuple):
-        return type(value)(_results(pool, v, outputs) for v in value)
+        return rebuilt(value, [_results(pool, v, outputs) for v in value])
     return {k: _results(pool, v, outputs) for k, v in value.items()} if isinstance(value, dict) else value
