@@ -7,14 +7,17 @@ Not its business: what an op does with a dtype (``ops``), or how a target holds 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.core.expr import Dim, Sym, parse, to_text
+from tilewright.core.diag import OptionError
+from tilewright.core.expr import Dim, Sym, is_nonneg, parse, to_text
 
 Kind = Literal["bool", "int", "uint", "float", "narrow"]
 Array = npt.NDArray[Any]
@@ -37,7 +40,10 @@ class DType:
         return self.name
 
     def __call__(self, *shape: int | str) -> TensorType:
-        """The type of tensors of it: ``f32("n", 3)``; a text is an expression of sizes, each 1 or more."""
+        """The type of tensors of it: ``f32("n", 3)``; a text is an expression of sizes, each 1 or more.
+
+        ``OptionError`` for what is no size.
+        """
         return TensorType(self, tuple(_dim_of(d) for d in shape))
 
     @property
@@ -82,11 +88,16 @@ class DType:
 
 
 def _dim_of(d: object) -> Dim:
+    found: Dim | None = None
     if isinstance(d, str):
-        return parse(d, lambda name: Sym(name, 1))
-    if isinstance(d, int) and not isinstance(d, bool) and d >= 0:
-        return d
-    raise TypeError(f"{d!r} is no size: a text or an integer that is not negative")
+        with suppress(ValueError):
+            found = parse(d, lambda name: Sym(name, 1))
+    elif isinstance(d, Integral) and not isinstance(d, bool):
+        found = int(d)
+    if found is None or is_nonneg(-1 - found):
+        remedy = "give an integer that is not negative, or a text such as 'n' or '2*n + 1'"
+        raise OptionError(f"{d!r} is no size", remedy=remedy)
+    return found
 
 
 def _limits(dtype: DType) -> Any:
