@@ -39,6 +39,28 @@ def test_pointwise() -> None:
     np.testing.assert_allclose(y, np.exp(x), rtol=1e-6)
 
 
+AHEAD = """kernel ahead
+  place x: f32[40] global in
+  place y: f32[64] global out
+  place s: f32[64] shared tmp ahead 1
+  body
+    for b[0:0] < 1 block
+      for t[0:15] < 16 thread
+        for v[0:3] < 4 vector
+          s[4*t + v] = select(inside(-t + 9), x[4*t + v], 0.0:f32)
+        commit
+        barrier 0
+        for w[0:3] < 4 vector
+          y[4*t + w] = s[4*t + w]
+"""
+
+
+def test_asynchronous_copies_fill_in_zeros_that_are_positive() -> None:
+    for zero, is_copy in (("0.0", True), ("-0.0", False)):
+        made = emit(by_hand.kernel(AHEAD.replace("0.0:f32", f"{zero}:f32")), Gpu.parse("cuda"))
+        assert ("cp.async.cg.shared" in made.text) is is_copy
+
+
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 100])
 def test_ragged(n: int) -> None:
     x, y = floats(n), floats(n + 1)

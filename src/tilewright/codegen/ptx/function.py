@@ -12,6 +12,7 @@ written before a barrier must be read anew behind it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import copysign
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.addresses import Mention
@@ -260,4 +261,5 @@ class PtxFunction(KernelFunction):
 
 
 def _is_zero(v: Value) -> bool:
-    return isinstance(v, Const) and v.value == 0
+    """Are all bits zero, as asynchronous copies fill in? Those of -0.0 are not."""
+    return isinstance(v, Const) and v.value == 0 and copysign(1, v.value) > 0
