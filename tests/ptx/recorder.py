@@ -48,6 +48,8 @@ class Recorder:
     streams: list = field(default_factory=list)
     foreign: tuple = ()
     """Streams of another library, such as PyTorch's: they take all work, but none is recorded on them."""
+    waited: list = field(default_factory=list)
+    """Streams that the host waited for, in order."""
     recording: list | None = None
     entered: int | None = None
     n: int = 0
@@ -161,6 +163,7 @@ class Recorder:
 
     def wait(self, stream):
         self._call("wait")
+        self.waited.append(stream)
         assert self._knows(stream) and self.recording is None
 
     def launch(self, function, grid, block, shared_bytes, stream, arguments):

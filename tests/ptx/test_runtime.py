@@ -101,6 +101,19 @@ def test_recordings_are_few() -> None:
     assert len(recorder.graphs) == 16
 
 
+def test_a_recording_is_dropped_when_its_own_stream_has_run_it() -> None:
+    first, other = 901, 902
+    recorder = Recorder(foreign=(first, other))
+    model = ragged_twice(recorder)
+    memory = recorder.allocate(3 * 256)
+    recorder.waited.clear()
+    for n in range(1, 19):
+        for _ in range(2):
+            plan = model.plan_for([(n,)])
+            model.run_at(plan, (memory, memory + 256), memory + 512, first if n == 1 else other)
+    assert recorder.waited == [first, other] and len(recorder.graphs) == 16
+
+
 def test_checks_of_the_program_are_seen_by_the_host() -> None:
     recorder = Recorder()
     failures = ("", "sizes must agree")

@@ -19,7 +19,8 @@ from tilewright.runtime.cuda.run import DeviceRun
 
 KEPT = 16
 """Recordings of one model; each takes the driver some KiB for every kernel."""
-Key = tuple[object, ...]
+Key = tuple[int, int, int, tuple[int, ...], tuple[tuple[str, int], ...]]
+"""Stream, arena, weights, arguments, sizes."""
 
 
 class Replays:
@@ -86,5 +87,6 @@ class Replays:
     def _keep(self, run: DeviceRun, key: Key, graph: int) -> None:
         self.graphs[key] = graph
         if len(self.graphs) > KEPT:
-            run.driver.wait(run.stream)
-            run.driver.drop(self.graphs.popitem(last=False)[1])
+            (stream, *_), oldest = self.graphs.popitem(last=False)
+            run.driver.wait(stream)
+            run.driver.drop(oldest)
