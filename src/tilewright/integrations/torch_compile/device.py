@@ -183,7 +183,9 @@ def _dtype(dtype: np.dtype[Any]) -> torch.dtype:
 
 
 def target_for(device: torch.device, options: Mapping[str, Any]) -> str:
-    """The target of a graph on a GPU: what the user names, or by the GPU's compute capability.
+    """The target of a graph on a GPU: the GPU that the user names, or by the compute capability.
+
+    A CPU's name is for graphs on the CPU, which a model may have beside.
 
     ``OptionError`` where the user wants GPUs emulated; ``ImportFailed`` for a GPU that there is no code for.
     """
