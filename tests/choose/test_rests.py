@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from tilewright.choose.cost.features import features_of
 from tilewright.choose.default import schedule_with_steps
+from tilewright.choose.strategies.contract_plan import _rests
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
@@ -86,3 +87,12 @@ def test_tiles_of_every_number_of_rows_share_what_a_cache_holds(n_rows: int) -> 
     weights = 4 * 512 * 2048
     assert weights > machine.l2_bytes
     assert features_of(kernel, machine, {ROWS: n_rows}).moved(1) < 1.3 * weights + 4 * n_rows * 3 * 2048
+
+
+def test_rests_of_equal_products_are_looked_for_once() -> None:
+    """The tries grow with the rows of a tile to the fourth power, and a model has many equal products."""
+    _rests.cache_clear()
+    for columns in (128, 128, 128):
+        product(Target.parse("x86-64-v4"), columns)
+    found = _rests.cache_info()
+    assert 0 < found.misses <= found.hits

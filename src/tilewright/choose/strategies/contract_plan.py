@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from types import MappingProxyType
 
@@ -328,24 +329,32 @@ def row_sizes(plan: ContractionPlan, machine: Target) -> list[int]:
         blocks = blocks_at_once(plan, machine, rows)
         return step_cycles(plan.box, machine, rows, plan.tile.rows2, blocks * plan.tile.vectors) / blocks
 
-    cycles = {rows: own(rows) for rows in range(1, plan.tile.rows)}
+    return [plan.tile.rows, *_rests(tuple(map(own, range(1, plan.tile.rows))))]
+
+
+@lru_cache(maxsize=256)
+def _rests(cycles: tuple[float, ...]) -> tuple[int, ...]:
+    """Rows of the tiles for rests, where one of ``n`` rows takes ``cycles[n - 1]``.
+
+    Kept, because the tries grow with the rows to the power of ``MOST_RESTS - 1``, and models have many equal products.
+    """
     sizes: tuple[int, ...] = ()
     for n in range(min(MOST_RESTS, len(cycles))):
-        found = combinations(sorted(cycles, reverse=True)[:-1], n)
+        found = combinations(range(len(cycles), 1, -1), n)
         over_own = ((x, _over_own(cycles, (*x, 1))) for x in found)
         sizes, over = min(over_own, key=lambda pair: (max(pair[1]), sum(pair[1])))
         if max(over) * (1 - DOUBT) <= 1:
             break
-    return [plan.tile.rows, *sizes]
+    return sizes
 
 
-def _over_own(cycles: Mapping[int, float], sizes: Sequence[int]) -> list[float]:
+def _over_own(cycles: Sequence[float], sizes: Sequence[int]) -> list[float]:
     """Of each rest, the time of the tiles that do it, the largest first, over that of a tile of its own."""
-    done = {0: 0.0}
-    for rows in cycles:
+    done = [0.0]
+    for rows in range(1, len(cycles) + 1):
         size = next(n for n in sizes if n <= rows)
-        done[rows] = cycles[size] + done[rows - size]
-    return [done[rows] / own for rows, own in cycles.items()]
+        done.append(cycles[size - 1] + done[rows - size])
+    return [all_tiles / own for all_tiles, own in zip(done[1:], cycles, strict=True)]
 
 
 def _bytes_read(update: Update) -> float:
