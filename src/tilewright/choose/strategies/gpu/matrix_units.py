@@ -17,13 +17,12 @@ After, for tiles of 128 by 128 with 32 terms at a time, by 2 by 2 warps::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
 from tilewright.choose.strategies.gpu.elements import extent_of, in_vectors
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
-from tilewright.core.dims import numbers
+from tilewright.core.dims import is_known
 from tilewright.core.indices import symbols_at
 from tilewright.target.gpu import Gpu
 from tilewright.tile.grid import MAX_DIMENSIONS
@@ -107,7 +106,8 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, factor: str, at: str) ->
     b.do("reorder", first, second, lane, turn)
     for name, kind in ((first, "thread"), (second, "thread"), (lane, "warp"), (turn, "unroll")):
         b.do("kind", name, kind)
-    row_elements = prod(numbers([leaf.buffer.shape[-1]]))
+    row_elements = leaf.buffer.shape[-1]
+    assert is_known(row_elements)
     b.do("align", factor, row_elements + tile.pad)
 
 
