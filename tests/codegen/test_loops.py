@@ -126,6 +126,14 @@ def test_loops_around_one_that_may_be_empty_are_skipped_as_a_whole():
     assert test and behind.count("= phi i64") == 2 and behind.count("br i1") == 3  # ends of three loops
 
 
+def test_a_loop_of_no_turns_within_one_of_one_turn_is_left_out():
+    """Its extent depends on a loop that is still to be entered, and whose only value is 0."""
+    x, y, outer, p = Buffer("x", f32, (4,)), Buffer("y", f32, (4,)), sym("s", 3), sym("p", 1)
+    q = Sym("q", 0)
+    tree = kernel([loop(outer, 3, loop(p, 1, loop(q, -p, Store(y, (p + q,), x[p + q]))))], x, param(y, Role.OUT))
+    assert "store float" not in llvm.emit(tree, HOST).text
+
+
 @every_target
 @pytest.mark.parametrize("n", [0, 1, 5, 16, 37])
 def test_run_time_sizes(n, target):

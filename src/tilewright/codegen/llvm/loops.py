@@ -89,10 +89,10 @@ class Loops:
         turned = {f.loop.sym}
         while len(f.body) == 1 and isinstance(f.body[0], For) and f.body[0].loop.kind not in COPIED:
             f = f.body[0]
-            extent = self.fn.space.resolve(f.loop.extent)
-            is_same = not is_known(extent) and turned.isdisjoint(expr.symbols(extent))
-            if is_same and self.fn.space.proved(extent - 1) is not True:
-                return extent
+            if turned.isdisjoint(expr.symbols(f.loop.extent)):
+                extent = self.fn.space.resolve(f.loop.extent)
+                if not is_known(extent) and self.fn.space.proved(extent - 1) is not True:
+                    return extent
             turned.add(f.loop.sym)
         return None
 
