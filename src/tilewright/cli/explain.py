@@ -53,7 +53,7 @@ def explain_command(
     schedule: ScheduleFile = None,
     json: Json = False,
 ) -> None:
-    """Say why each kernel has the schedule that it has, and each op the type that it computes in.
+    """Say why each kernel has its schedule, and each op its type.
 
     Prices are estimates, from what a schedule asks of the machine: `bench --kernels` has measured times beside them.
     """
