@@ -259,6 +259,14 @@ def test_floats_by_codes_give_what_litert_gives(name: str) -> None:
     check(HYBRID[name])
 
 
+@pytest.mark.parametrize("exponent", [16, 20, 25, 30])
+def test_sums_that_are_shifted_out_of_32_bits_wrap_as_there(exponent: int) -> None:
+    factors = [x8(3, 40, scale=2.0 ** (exponent / 2)) for _ in range(2)]
+    check(plain("MUL", *factors, made=Codes(1.3), options="MulOptions"))
+    for name, values in {"RELU": {}, "ABS": {}, "LEAKY_RELU": {"options": "LeakyReluOptions", "Alpha": 0.7}}.items():
+        check(plain(name, x8(3, 40, scale=2.0**exponent), made=Codes(1.3), **values))
+
+
 def test_every_quantised_operator_is_compared() -> None:
     compared = {case.name for group in (CASES, CURVES, DEFAULT) for case in group.values()}
     assert QUANTISED.keys() - compared == {"PADV2"}  # PAD with a value, as of floats

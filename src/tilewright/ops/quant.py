@@ -201,7 +201,8 @@ def _ref_rescale(xs: Sequence[Array], a: Attrs) -> Array:
     along = [-1 if multiplier.ndim and k == a.axis else 1 for k in range(x.ndim)]
     factor, steps = multiplier.reshape(along), shift.reshape(along)
     right = np.maximum(-steps, 0)
-    high = ((x << np.maximum(steps, 0)) * factor + (1 << (POINT - 1))) >> POINT
+    shifted = (x << np.clip(steps, 0, 32)).astype(np.int32).astype(np.int64)
+    high = (shifted * factor + (1 << (POINT - 1))) >> POINT
     away = np.where(high < 0, np.minimum(right, 1), 0)  # halves of negative numbers go down
     return np.asarray(((high + ((1 << right) >> 1) - away) >> right).astype(np.int32))
 
@@ -211,13 +212,15 @@ def _rescale_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs
     zero, one = Const(0, types.i64), Const(1, types.i64)
 
     def number(buffer: Buffer, at: Sequence[Dim]) -> Value:
-        return Cast(Load(buffer, (at[a.axis],) if buffer.shape else ()), types.i64)
+        return Load(buffer, (at[a.axis],) if buffer.shape else ())
 
     def element(at: Sequence[Dim]) -> Value:
         steps = number(shift, at)
-        right = Binary("max", -steps, zero)
-        shifted = Binary("shl", Cast(Load(x, tuple(at)), types.i64), Binary("max", steps, zero))
-        product = shifted * number(multiplier, at) + Const(1 << (POINT - 1), types.i64)
+        right = Binary("max", -Cast(steps, types.i64), zero)
+        shifted = Binary("shl", Load(x, tuple(at)), Binary("max", steps, Const(0, types.i32)))
+        product = Cast(shifted, types.i64) * Cast(number(multiplier, at), types.i64) + Const(
+            1 << (POINT - 1), types.i64
+        )
         high = Binary("shr", product, Const(POINT, types.i64))
         half = Binary("shr", Binary("shl", one, right), one)
         away = Binary("and", Binary("shr", high, Const(63, types.i64)), Binary("min", right, one))
@@ -238,6 +241,7 @@ def _rescale_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, np.array(1518500250, np.int32), np.array(0, np.int32)))
     yield Sample((x, np.array(2**31 - 1, np.int32), np.array(3, np.int32)))
     yield Sample((x, half, np.array(-31, np.int32)))
+    yield Sample((x, numbers(1 << 30, 1500000001, 2**31 - 1, 1 << 30), numbers(10, 30, 31, 32)), {"axis": 1})  # wraps
     yield Sample((x, numbers(0, 1 << 30, 1500000001, 2**31 - 1), numbers(0, -7, -1, 2)), {"axis": 1})
     yield Sample((x, numbers(1 << 30, 1600000000, 1 << 30), numbers(0, 1, -2)), {"axis": 0})
     yield Sample((x[:0], half, np.array(-1, np.int32)))
@@ -252,7 +256,7 @@ rescale = OpDef(
     compute=_rescale_compute,
     samples=_rescale_samples,
     doc="x * multiplier / 2**31 * 2**shift as gemmlowp and TFLite round it: the product to a whole number, halves up, "
-    "and that over 2**-shift to another, halves away from 0.",
+    "and that over 2**-shift to another, halves away from 0. A shift to the left comes first, and wraps to 32 bits.",
 )
 
 # --- dynamic_quantize_linear ----------------------------------------------------------------------------------------

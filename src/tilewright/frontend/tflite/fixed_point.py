@@ -1,7 +1,7 @@
 """TFLite's arithmetic in fixed point, which defines what a quantised model gives bit by bit.
 
 In: real factors, and whole numbers as arrays. Out: multipliers with shifts, and whole numbers, as LiteRT's reference
-kernels (and gemmlowp, whose rounding they use) compute them. Not its business: nodes of a graph (``integers``).
+kernels (and gemmlowp, whose rounding they use) compute them. Not its business: nodes of a graph (``codes``).
 
 A number in fixed point is an integer ``n`` that stands for ``n / 2**(31 - i)``, ``i`` being the bits before the point.
 Source: Jacob et al., 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only
@@ -72,9 +72,10 @@ def shifted_up(x: Array, by: int) -> Array:
 
 
 def rescaled(x: Array, real: float) -> Array:
-    """``x * real``: the product in whole numbers first, then without the exponent's bits."""
+    """``x * real`` of numbers of 32 bits, as the op ``rescale`` has it, which wraps where a shift leaves 32 bits."""
     multiplier, exponent = multiplier_of(real)
-    return shifted_down(high_product(x << max(exponent, 0), multiplier), max(-exponent, 0))
+    shifted = (x << min(max(exponent, 0), 32)).astype(np.int32).astype(np.int64)
+    return shifted_down(high_product(shifted, multiplier), max(-exponent, 0))
 
 
 def exponential(x: Array, bits: int) -> Array:

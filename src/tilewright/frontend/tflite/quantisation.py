@@ -1,7 +1,7 @@
 """What a TFLite file says of a tensor's codes: real numbers are ``(code - zero) * scale``.
 
 In: a tensor's table. Out: a ``Quantisation``, or ``OpError`` for forms that are not read.
-Not its business: what operators do with codes (``integers``).
+Not its business: what operators do with codes (``codes``, ``integer_*``).
 """
 
 from __future__ import annotations
