@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import gguf
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -171,6 +172,47 @@ def test_tensors_under_two_names_are_there_once() -> None:
     made = tw.with_weights(module, {"embed.weight": table})
     np.testing.assert_array_equal(made.head.weight.detach(), table)
     assert not np.array_equal(module.head.weight.detach(), table)
+
+
+def test_bf16_goes_over_by_its_bits() -> None:
+    a = numbers(4, 3).astype(ml_dtypes.bfloat16)
+    made = tw.with_weights(torch.nn.Linear(3, 4, bias=False).bfloat16(), {"weight": a})
+    assert made.weight.dtype is torch.bfloat16 and made.weight.view(torch.int16).numpy().tobytes() == a.tobytes()
+
+
+def test_what_is_no_model_or_holds_no_numbers_is_named(tmp_path: Path) -> None:
+    layer, folder = torch.nn.Linear(3, 4), tmp_path
+    for weights in (tmp_path / "none.safetensors", tmp_path / "none.gguf", folder, None, 3, ["weight"]):
+        with pytest.raises(
+            tw.TilewrightError, match=r"can't read .*\n.*pass the path of a safetensors or GGUF file"
+        ) as e:
+            tw.with_weights(layer, weights)
+        assert type(e.value).__name__ == "FileError"
+    with pytest.raises(tw.ImportFailed) as failed:
+        tw.with_weights(layer, {"weight": np.array([["a"]]), "bias": [[1], [2, 3]]})
+    assert "weight is of <U1, and not of numbers" in str(failed.value) and "bias is no array" in str(failed.value)
+    (tmp_path / "net.onnx").write_bytes(b"\xff\xfe\xfd" * 9)
+    for source in (tmp_path / "none.onnx", folder, tmp_path / "net.onnx", b"\xff\xfe\xfd" * 9):
+        with pytest.raises(tw.ImportFailed, match="the ONNX model can't be read"):
+            tw.with_weights(source, {})
+    for source in ("layer.tflite", tmp_path / "layer.pt2", "layer.mlir", None):
+        with pytest.raises(tw.OptionError, match="has no weights to replace by name"):
+            tw.with_weights(source, {})
+
+
+def test_numbers_beside_a_model_that_are_gone_are_named(tmp_path: Path) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 21]> g (float[2] x) => (float[2] y)'
+        " <float[2] b = {5, 6}> { y = Add(x, b) }"
+    )
+    proto.graph.initializer[0].raw_data = numbers(2).tobytes()
+    proto.graph.initializer[0].ClearField("float_data")
+    onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    assert tw.with_weights(tmp_path / "m.onnx", {}).graph.initializer[0].raw_data == numbers(2).tobytes()
+    (tmp_path / "m.data").unlink()
+    with pytest.raises(tw.TilewrightError, match=r"can't read .*m\.onnx(.|\n)*put the file with the numbers of b"):
+        tw.with_weights(tmp_path / "m.onnx", {})
+    tw.with_weights(tmp_path / "m.onnx", {"b": numbers(2)})
 
 
 def test_onnx_initializers_are_replaced_by_name(tmp_path: Path) -> None:

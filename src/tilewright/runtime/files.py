@@ -90,6 +90,16 @@ def writing(path: Any) -> Iterator[None]:
         raise _write_failure(shown, error) from error
 
 
+@contextlib.contextmanager
+def reading(path: Any, remedy: str) -> Iterator[None]:
+    """Turn what can go wrong while a user's file is opened into a ``FileError`` that names it and this remedy."""
+    try:
+        yield
+    except (OSError, ValueError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise FileError(f"can't read {str(path)!r:.200}: {reason}", remedy=remedy) from error
+
+
 def _write_failure(path: str, error: OSError) -> FileError:
     remedies = {
         errno.ENOENT: "make its folder first",

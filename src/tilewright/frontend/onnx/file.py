@@ -118,6 +118,24 @@ class Source:
 
 def read_model(source: str | Path | FileContent | bytes | ModelProto) -> Source:
     """The parsed model; raises ``ImportFailed``, and ``OptionError`` where the package ``onnx`` is missing."""
+    found = _recognised(source)
+    return _parse(*found) if isinstance(found, tuple) else Source(found)
+
+
+def whole_model(source: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path | None]:
+    """A message of its own with all numbers but external ones, and the folder of these; raises as ``read_model``."""
+    found = _recognised(source)
+    if isinstance(found, tuple):
+        return _message(found[0], found[1]), found[2]
+    from onnx import ModelProto
+
+    model = ModelProto()
+    model.CopyFrom(found)
+    return model, None
+
+
+def _recognised(source: Any) -> ModelProto | tuple[memoryview, str, Path | None]:
+    """A message, or ``_bytes_of`` another source that may be ONNX."""
     data = _bytes_of(source)
     if data is not None and (found := recognise(data[0])) is not None:
         raise _failed(data[1], f"is {found.what}", found.remedy)
@@ -125,12 +143,11 @@ def read_model(source: str | Path | FileContent | bytes | ModelProto) -> Source:
         from onnx import ModelProto
     except ImportError as error:
         raise OptionError("ONNX models need the package onnx", remedy='pip install "tilewright[onnx]"') from error
-
     if isinstance(source, ModelProto):
-        return Source(source)
+        return source
     if data is None:
         raise _failed("source", f"expected a path, bytes or an onnx ModelProto, got {type(source).__name__}")
-    return _parse(*data)
+    return data
 
 
 def _bytes_of(source: Any) -> tuple[memoryview, str, Path | None] | None:
@@ -167,17 +184,22 @@ def _read_regular(path: Path) -> bytes:
         raise _failed(str(path), f"can't be read: {getattr(e, 'strerror', None) or e}", "check the path") from e
 
 
-def _parse(data: memoryview, where: str, folder: Path | None) -> Source:
+def _message(data: memoryview | bytes, where: str) -> ModelProto:
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
     from onnx import ModelProto
 
-    message, numbers = without_large_tensors(data)
     model = ModelProto()
     try:
-        model.ParseFromString(bytes(message))
+        model.ParseFromString(bytes(data))
     except (DecodeError, RuntimeError, ValueError) as e:
         remedy = "the file is truncated, damaged or not ONNX; export or download it again"
         raise _failed(where, "is not a readable ONNX protobuf message", remedy) from e
+    return model
+
+
+def _parse(data: memoryview, where: str, folder: Path | None) -> Source:
+    message, numbers = without_large_tensors(data)
+    model = _message(message, where)
     if len(numbers) != len(model.graph.initializer):
         numbers = [None] * len(model.graph.initializer)
         model.ParseFromString(bytes(data))

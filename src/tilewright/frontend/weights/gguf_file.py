@@ -19,6 +19,7 @@ import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
+from tilewright.runtime.files import open_regular, reading
 
 MAGIC = b"GGUF"
 READ = frozenset("F32 F16 BF16 F64 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL".split())
@@ -79,14 +80,18 @@ def broken(path: Path, rule: str) -> ImportFailed:
 
 
 def open_gguf(path: Path) -> GgufFile:
-    """Map a file and read what it says; ``ImportFailed`` for a damaged one and for types that are not read."""
+    """Map a file and read what it says; ``ImportFailed`` for a damaged one and for types that are not read.
+
+    ``FileError`` where there is no such file.
+    """
     try:
         from gguf import GGUFReader
     except ImportError as error:
         raise OptionError("GGUF files need the package gguf", remedy='pip install "tilewright[weights]"') from error
-    with open(path, "rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise broken(path, "it does not begin as a GGUF file does")
+    with reading(path, "pass the path of a GGUF file"), open_regular(path) as file:
+        start = file.read(len(MAGIC))
+    if start != MAGIC:
+        raise broken(path, "it does not begin as a GGUF file does")
     try:
         with np.errstate(all="ignore"):
             reader = GGUFReader(path)

@@ -16,14 +16,19 @@ from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.core.diag import CompileError, ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
-from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
+from tilewright.frontend.onnx.file import MAX_PROTO_BYTES, whole_model
 from tilewright.frontend.source import is_a
+from tilewright.frontend.stablehlo.importer import SUFFIXES as STABLEHLO
+from tilewright.frontend.tflite.importer import SUFFIX as TFLITE
+from tilewright.frontend.tflite.importer import is_tflite
 from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.frontend.weights.gguf_file import open_gguf
+from tilewright.runtime.files import open_regular, reading
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +38,7 @@ PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy")
 _STARTS = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and PyTorch's archive of one."""
 
+GIVE = "pass the path of a safetensors or GGUF file, or a dict of arrays by name"
 Weights = str | os.PathLike[str] | Mapping[str, Any]
 
 
@@ -44,8 +50,11 @@ def with_weights(source: Any, weights: Weights) -> Any:
     ``ModelProto`` that ``compile`` and all else take. A module needs every tensor; an ONNX model keeps what is not
     named.
 
+    Tensors that a module has under two names stay one, and are given under either name.
+
     ``ImportFailed`` names every tensor that is missing, unknown or of another shape, and a damaged file.
-    ``OptionError`` for a pickle, which would execute what it holds, and for other sources.
+    ``OptionError`` for a pickle, which would execute what it holds, and for other sources. ``FileError`` where there is
+    no such file.
     """
     if is_a(source, "torch.nn", "Module"):
         return _module_with(source, _tensors(weights))
@@ -57,10 +66,10 @@ def with_weights(source: Any, weights: Weights) -> Any:
 def named_tensors(source: Any) -> dict[str, Array]:
     """The tensors of a PyTorch module or an ONNX model by name, over the same memory where that is possible.
 
-    ``OptionError`` for other sources, and for one without tensors.
+    ``OptionError`` for other sources.
     """
     if is_a(source, "torch.nn", "Module"):
-        return {n: to_numpy(t) for n, t in source.state_dict().items()}
+        return {n: to_numpy(t) for n, t in _state_of(source).items()}
     if is_onnx(source):
         import onnx
 
@@ -69,9 +78,21 @@ def named_tensors(source: Any) -> dict[str, Array]:
     raise _without_names(source)
 
 
+def names_of_one(module: torch.nn.Module) -> list[list[str]]:
+    """The names of each tensor that a module has under several."""
+    names: dict[int, list[str]] = {}
+    for name, t in _state_of(module).items():
+        names.setdefault(id(t), []).append(name)
+    return [found for found in names.values() if len(found) > 1]
+
+
 def is_onnx(source: Any) -> bool:
-    """Is it an ONNX model, in a form whose weights can be replaced?"""
-    return isinstance(source, str | os.PathLike | bytes) or is_a(source, "onnx", "ModelProto")
+    """Is it what ``compile`` takes for an ONNX model, in a form whose weights can be replaced?"""
+    if isinstance(source, bytes):
+        return not is_tflite(source)
+    if isinstance(source, str | os.PathLike):
+        return Path(os.fsdecode(source)).suffix not in (".pt2", TFLITE, *STABLEHLO)
+    return is_a(source, "onnx", "ModelProto")
 
 
 def without_numbers(source: Any, names: Container[str]) -> bytes:
@@ -89,13 +110,13 @@ def without_numbers(source: Any, names: Container[str]) -> bytes:
 
 def numbers_of(weights: Weights) -> Mapping[str, Array]:
     """The arrays of a file of weights, or of a mapping, by name."""
-    return {n: to_numpy(t) if hasattr(t, "numpy") else np.asarray(t) for n, t in _tensors(weights).items()}
+    return {n: to_numpy(t) if is_a(t, "torch", "Tensor") else t for n, t in _tensors(weights).items()}
 
 
 def _without_names(source: Any) -> OptionError:
+    what = str(source) if isinstance(source, str | os.PathLike) else f"a {type(source).__qualname__}"
     return OptionError(
-        f"a {type(source).__qualname__} has no weights to replace by name",
-        remedy="pass a torch.nn.Module or an ONNX model",
+        f"{what:.200} has no weights to replace by name", remedy="pass a torch.nn.Module or an ONNX model"
     )
 
 
@@ -103,21 +124,25 @@ def tensor_over(a: Array) -> torch.Tensor:
     """An array as a PyTorch tensor over the same memory, which nothing writes."""
     import torch
 
+    dense = np.ascontiguousarray(a).reshape(a.shape)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that can't be written
-        return torch.from_numpy(np.ascontiguousarray(a).reshape(a.shape))
+        if dense.dtype == ml_dtypes.bfloat16:  # which PyTorch knows by its bits only
+            return torch.from_numpy(dense.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(dense)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
 def _tensors(weights: Weights) -> Mapping[str, Any]:
-    """Tensors or arrays by name."""
+    """Tensors of PyTorch, or arrays of numbers, by name."""
     if isinstance(weights, Mapping):
-        return weights
-    path = Path(weights)
-    with open(path, "rb") as file:
-        start = file.read(4)
+        return _of_numbers(weights)
+    with reading(weights, GIVE):
+        path = Path(weights)
+        with open_regular(path) as file:
+            start = file.read(4)
     if path.suffix == ".gguf" or start == b"GGUF":
         return {name: t.numbers() for name, t in open_gguf(path).tensors.items()}
     if path.suffix in PICKLES or start.startswith(_STARTS):
@@ -126,6 +151,20 @@ def _tensors(weights: Weights) -> Mapping[str, Any]:
             remedy="where you trust it: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)",
         )
     return _safetensors(path)
+
+
+def _of_numbers(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What was given by name, as tensors or arrays; ``ImportFailed`` names all that are no numbers."""
+    made, rules = {}, []
+    for name, x in given.items():
+        try:
+            made[name] = x if is_a(x, "torch", "Tensor") else np.asarray(x)
+            if isinstance(made[name], np.ndarray) and made[name].dtype.kind in "OSUMm":
+                rules.append(f"{name} is of {made[name].dtype}, and not of numbers")
+        except (ValueError, TypeError, RuntimeError) as error:
+            rules.append(f"{name} is no array: {error}"[:200])
+    _refuse(rules)
+    return made
 
 
 def _safetensors(path: Path) -> Mapping[str, Any]:
@@ -149,15 +188,10 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
 
 def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.nn.Module:
     """A copy of a module's structure whose parameters and buffers are ``tensors``."""
-    import torch
-
-    own = module.state_dict(keep_vars=True)
-    given = {n: t if isinstance(t, torch.Tensor) else tensor_over(np.asarray(t)) for n, t in tensors.items()}
-    tied: dict[int, list[str]] = {}
-    for name, t in own.items():
-        tied.setdefault(id(t), []).append(name)
+    own, tied = _state_of(module), names_of_one(module)
+    given = {n: tensor_over(t) if isinstance(t, np.ndarray) else t for n, t in tensors.items()}
     # A tensor that a module holds under two names is stored once.
-    for names in tied.values():
+    for names in tied:
         found = next((given[n] for n in names if n in given), None)
         given.update({n: found for n in names if found is not None and n not in given})
     check_weights({n: tuple(t.shape) for n, t in own.items()}, given, needs_all=True)
@@ -166,25 +200,50 @@ def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.n
     shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
     made = copy.deepcopy(module, shared)
     made.load_state_dict(state, assign=True)
+    for first, *others in tied:
+        different = [n for n in others if not _equal(state[first], state[n])]
+        _refuse([f"{n} and {first} are one tensor of the model, and get different numbers" for n in different])
+        for name in others:
+            _hold(made, name, made.state_dict(keep_vars=True)[first])
     return made
+
+
+def _state_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What a module has by name, its own tensors; ``OptionError`` for one that keeps other things there."""
+    import torch
+
+    own = module.state_dict(keep_vars=True)
+    for name, t in own.items():
+        if not isinstance(t, torch.Tensor):
+            rule = f"{name} of the module's state is a {type(t).__qualname__}, and no tensor"
+            raise OptionError(rule, remedy="load the weights by load_state_dict, and compile the module")
+    return own
+
+
+def _equal(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Have they equal bits?"""
+    import torch
+
+    return a is b or torch.equal(*(t.detach().contiguous().reshape(-1).view(torch.uint8) for t in (a, b)))
+
+
+def _hold(module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Let a module have a tensor under this name."""
+    owner, _, own = name.rpartition(".")
+    setattr(module.get_submodule(owner), own, tensor)
 
 
 def _onnx_with(source: Any, arrays: Mapping[str, Array]) -> Any:
     """The model with initializers replaced by name."""
+    model, folder = whole_model(source)
     import onnx
 
-    model = onnx.ModelProto()
-    if isinstance(source, bytes):
-        model.ParseFromString(source)
-    elif isinstance(source, onnx.ModelProto):
-        model.CopyFrom(source)
-    else:
-        model = onnx.load(source, load_external_data=False)
-        # What stays keeps its numbers, which lie in files beside the model.
-        rest = [t for t in model.graph.initializer if t.name not in arrays]
-        for tensor in rest:
-            if onnx.external_data_helper.uses_external_data(tensor):
-                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(Path(source).parent))
+    # What stays keeps its numbers, which lie in files beside the model.
+    for tensor in model.graph.initializer:
+        outside = tensor.name not in arrays and onnx.external_data_helper.uses_external_data(tensor)
+        if folder is not None and outside:
+            with reading(source, f"put the file with the numbers of {tensor.name} beside it"):
+                _load_external(tensor, folder)
     own = {t.name: t for t in model.graph.initializer}
     check_weights({n: tuple(t.dims) for n, t in own.items()}, arrays, needs_all=False)
     if sum(a.nbytes for a in arrays.values()) > MAX_PROTO_BYTES:
@@ -198,6 +257,16 @@ def _onnx_with(source: Any, arrays: Mapping[str, Array]) -> Any:
     return model
 
 
+def _load_external(tensor: Any, folder: Path) -> None:
+    """Read a tensor's numbers; ``ValueError`` or ``OSError`` where they can't be."""
+    import onnx
+
+    try:
+        onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+    except onnx.checker.ValidationError as error:
+        raise ValueError(str(error)[:200]) from error
+
+
 def check_weights(
     wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], *, needs_all: bool, others: Sequence[str] = ()
 ) -> None:
@@ -209,6 +278,11 @@ def check_weights(
         for n, t in given.items()
         if n in wanted and tuple(t.shape) != wanted[n]
     ]
+    _refuse(rules)
+
+
+def _refuse(rules: Sequence[str]) -> None:
+    """Raise ``ImportFailed`` with all that is wrong with weights."""
     if rules:
         problems = [Problem(Loc("the weights"), "weights", rule, "pass the weights of this model") for rule in rules]
         raise ImportFailed("the weights are not those of the model", problems)
