@@ -1,8 +1,10 @@
 """New numbers in a compiled model: what a fresh compile gives, without compiling; or a refusal that says why."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -11,6 +13,7 @@ from safetensors.numpy import save_file
 from typer.testing import CliRunner
 
 import tilewright as tw
+from frontend.tflite_build import TfliteModel
 from small_models import numbers
 from tilewright.cli.main import app
 from tilewright.codegen.cpu import llvm
@@ -121,6 +124,106 @@ def test_a_file_says_all_that_is_wrong_with_weights(tmp_path: Path) -> None:
     rules = [p.rule for p in failed.value.problems]
     assert rules[:2] == ["0.weight is missing", "strange is no tensor of the model"] and "6.bias has" in rules[2]
     assert not (tmp_path / "new.tw").exists()
+
+
+class Buffers(torch.nn.Module):
+    """A function of an input and of buffers."""
+
+    def __init__(self, f: Callable[..., torch.Tensor], **buffers: np.ndarray) -> None:
+        super().__init__()
+        self.f = f
+        for name, a in buffers.items():
+            self.register_buffer(name, torch.from_numpy(a))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.f(x, **dict(self.named_buffers()))
+
+
+TRUTHS, OTHERS, ORDER = np.arange(64) % 3 > 0, np.arange(64) % 5 > 0, np.arange(60) * 7 % 60
+WHOLE: dict[str, tuple[torch.nn.Module, dict[str, np.ndarray], bool]] = {
+    "equal truths": (
+        Buffers(lambda x, m, n: torch.where(m, x, 0) + torch.where(n, 2 * x, 1), m=TRUTHS, n=TRUTHS.copy()),
+        {"m": TRUTHS, "n": OTHERS}, False,
+    ),
+    "other truths": (
+        Buffers(lambda x, m, n: torch.where(m, x, 0) + torch.where(n, 2 * x, 1), m=TRUTHS, n=OTHERS),
+        {"m": OTHERS, "n": TRUTHS}, True,
+    ),
+    "equal to a number of the program": (
+        Buffers(lambda x, m: x[:, m] + x[:, torch.tensor(ORDER.tolist())], m=ORDER), {"m": ORDER[::-1].copy()}, False,
+    ),
+    "equal and unread": (Buffers(lambda x, m, n: x[:, m], m=ORDER, n=ORDER.copy()), {"m": ORDER, "n": ORDER + 1}, True),
+    "in a sum": (Buffers(lambda x, m: x[:, m] + x[:, m + 1], m=ORDER), {"m": ORDER[::-1].copy()}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_equal_buffers_of_whole_numbers_stay_apart(name: str, tmp_path: Path) -> None:
+    net, new, fits = WHOLE[name]
+    x = torch.from_numpy(numbers(2, 64))
+    tw.compile(net, (x,), cache=False, threads=1).save(tmp_path / "net.tw", refit=True)
+    if not fits:
+        with pytest.raises(tw.ArtifactError, match="other code than the model has"):
+            tw.refit(tmp_path / "net.tw", new, tmp_path / "new.tw")
+        return
+    tw.refit(tmp_path / "net.tw", new, tmp_path / "new.tw")
+    expected = tw.with_weights(net, new)(x)
+    np.testing.assert_array_equal(tw.load(tmp_path / "new.tw")(x.numpy()), expected)
+
+
+def test_truths_that_nothing_tells_apart_are_refused(tmp_path: Path) -> None:
+    flags = {n: np.array([True]) for n in "abc"}
+    net = Buffers(lambda x, a, b, c: torch.where(a, x, 0) + torch.where(b, x, 1) + torch.where(c, x, 2), **flags)
+    made = tw.compile(net, (torch.ones(4),), cache=False, threads=1)
+    with pytest.raises(tw.OptionError, match="b has too few elements to be told from others"):
+        made.save(tmp_path / "net.tw", refit=True)
+
+
+def test_bf16(tmp_path: Path) -> None:
+    def net(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).bfloat16()
+
+    old, fresh = (tw.compile(net(k), (torch.ones(2, 8).bfloat16(),), cache=False, threads=1) for k in (0, 1))
+    new = {n: t.view(torch.int16).numpy().view(ml_dtypes.bfloat16) for n, t in net(1).state_dict().items()}
+    check_equal(old.refit(new), fresh)
+    old.save(tmp_path / "net.tw", refit=True)
+    tw.refit(tmp_path / "net.tw", new, tmp_path / "new.tw")
+    check_equal(tw.load(tmp_path / "new.tw"), fresh)
+
+
+def test_a_tensor_under_two_names_stays_one(tmp_path: Path) -> None:
+    def net(seed: int) -> torch.nn.Module:
+        torch.manual_seed(seed)
+        made = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
+        made[2].weight = made[0].weight
+        return made
+
+    old, fresh = (tw.compile(net(k), (torch.ones(2, 8),), cache=False, threads=1) for k in (0, 1))
+    check_equal(old.refit(weights(net(1))), fresh)
+    check_equal(old.refit({n: a for n, a in weights(net(1)).items() if n != "0.weight"}), fresh)
+    with pytest.raises(tw.ImportFailed, match=r"2\.weight and 0\.weight are one tensor of the model"):
+        old.refit({**weights(net(1)), "2.weight": numbers(8, 8)})
+    with pytest.raises(tw.OptionError, match=r"0\.weight and 2\.weight are one tensor\n.*call model\.refit"):
+        old.save(tmp_path / "net.tw", refit=True)
+
+
+def test_sources_without_names_are_refused(tmp_path: Path) -> None:
+    model = TfliteModel()
+    x = model.input(np.ones((2, 3), np.float32))
+    model.outputs = model.op("RELU", [x], [((2, 3), np.float32)])
+    (tmp_path / "net.tflite").write_bytes(model.bytes())
+    for source in (tmp_path / "net.tflite", model.bytes()):
+        made = tw.compile(source, cache=False, threads=1)
+        for refuse in (partial(made.save, tmp_path / "net.tw", refit=True), partial(made.refit, {})):
+            with pytest.raises(tw.OptionError, match="has no weights to replace by name"):
+                refuse()
+
+
+def test_paths_that_hold_no_model_are_named(tmp_path: Path) -> None:
+    for path in (tmp_path / "zz.tw", tmp_path, None):
+        with pytest.raises(tw.ArtifactError, match=r"can't read .*(zz\.tw|None|folder|directory)"):
+            tw.refit(path, {}, tmp_path / "new.tw")
 
 
 def test_models_without_names_or_files_are_refused(tmp_path: Path) -> None:

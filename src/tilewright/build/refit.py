@@ -28,6 +28,7 @@ from tilewright.build.digest import digest_of
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.manifest import with_start
 from tilewright.build.options import Clock, Options, read_schedule
+from tilewright.core import types
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import CONST, SMALL_BYTES
 from tilewright.core.text import SideTable, parse_graph, print_graph
@@ -38,6 +39,7 @@ from tilewright.frontend.weights.given import (
     check_weights,
     is_onnx,
     named_tensors,
+    names_of_one,
     numbers_of,
     with_weights,
     without_numbers,
@@ -52,6 +54,8 @@ from tilewright.runtime.python.model import CompiledModel, LoadedModel
 SUFFIX = ".refit"
 """Of the file beside a compiled model that says how its weights were made."""
 FORMAT = "tilewright-refit 1"
+_MOST_APART = 4096
+"""Of the ways in which tensors that are not of floats are made to differ."""
 ANEW = "compile the model with the new weights"
 
 
@@ -65,7 +69,8 @@ def refit(path: str | os.PathLike[str], weights: Weights, output: str | os.PathL
     ``ImportFailed`` names all tensors that are missing, unknown or of another shape. ``ArtifactError`` where the
     weights ask for other code, and for files that are damaged or of another version of the compiler.
     """
-    recipe, found = _read(Path(path).with_suffix(SUFFIX)), load(path)
+    found = load(path)
+    recipe = _read(Path(path).with_suffix(SUFFIX))
     given = numbers_of(weights)
     check_weights({n: shape for n, (_, shape) in recipe.tensors.items()}, given, needs_all=True, others=recipe.others)
     made = _weights(found.manifest, found.weights, recipe.called(given), recipe.options)
@@ -97,13 +102,20 @@ class Origin:
     def keep(self, model: CompiledModel, path: Path) -> None:
         """Write how a model's weights are made, once that is seen to give the model's own.
 
-        ``OptionError`` for a source whose weights have no names, or are changed on the way into the graph.
+        ``OptionError`` for a source whose weights have no names, or are changed on the way into the graph, and for one
+        that has a tensor under two names.
         """
         own, options = named_tensors(self.source), self._options()
+        if not is_onnx(self.source) and (tied := names_of_one(self.source)):
+            raise _no_recipe(f"{tied[0][0]} and {tied[0][1]} are one tensor", "call model.refit")
         recipe = self._of_onnx(own, options) if is_onnx(self.source) else self._of_module(own, options)
-        made = _weights(model.manifest, model.weights, recipe.called(own), options)
+        joined = _no_recipe("tensors are joined, or computed from, when it is imported", ANEW)
+        try:
+            made = _weights(model.manifest, model.weights, recipe.called(own), options)
+        except ArtifactError as error:
+            raise joined from error
         if made.tobytes() != model.weights.tobytes():
-            raise OptionError("this model can't be refitted: tensors are joined when it is imported", remedy=ANEW)
+            raise joined
         _write(path, recipe)
 
     def _of_onnx(self, own: Mapping[str, Array], options: Options) -> _Recipe:
@@ -120,7 +132,7 @@ class Origin:
         """
         called = import_called(with_weights(self.source, _apart(own)), **self.imported)
         if called.convention.state:
-            raise OptionError("a model with a state can't be refitted from its file", remedy="call model.refit")
+            raise _no_recipe("it has a state", "call model.refit")
         table = SideTable(inline_bytes=0)
         text = print_graph(called.graph, table)
         nodes = {id(n.attrs["data"].array): n.loc.text for n in called.graph.nodes() if n.op is CONST}
@@ -142,16 +154,43 @@ def _weights(manifest: Manifest, old: Array, called: Called, options: Options) -
     return made
 
 
-def _apart(own: Mapping[str, Array]) -> dict[str, Array]:
-    """The tensors, of which no two of floats are equal: equal small constants are one node of a graph.
+def _no_recipe(rule: str, remedy: str) -> OptionError:
+    return OptionError(f"this model can't be refitted from its file: {rule}", remedy=remedy)
 
-    The k-th differs from its numbers by k steps of its type, so that what depends on a number hardly changes.
+
+def _apart(own: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors, of which no two are equal: equal small constants are one node of a graph.
+
+    The k-th of floats differs from its numbers by k steps of its type, and others differ in the lowest bits of a few
+    elements, so that what depends on a number hardly changes. ``OptionError`` for truths too few to differ.
     """
     made = dict(own)
+    seen: set[object] = set()
     for k, (name, a) in enumerate(own.items(), 1):
-        if a.dtype.kind == "f" and a.size:
-            bits = np.dtype(f"i{a.dtype.itemsize}")
+        bits = np.dtype(f"i{a.dtype.itemsize}")
+        if a.size and (a.dtype.kind == "f" or a.dtype == types.bf16.numpy):
             made[name] = (np.ascontiguousarray(a).view(bits) + bits.type(k)).view(a.dtype).reshape(a.shape)
+        elif a.size:
+            ways = (_other(a, 1 + (k + n) % _MOST_APART) for n in range(_MOST_APART))
+            found = next((b for b in ways if _key(b) != _key(a) and _key(b) not in seen), None)
+            if found is None:
+                raise _no_recipe(f"{name} has too few elements to be told from others", "call model.refit")
+            seen.add(_key(found))
+            made[name] = found
+    return made
+
+
+def _key(a: Array) -> object:
+    return a.dtype, a.shape, a.tobytes()
+
+
+def _other(a: Array, k: int) -> Array:
+    """Whole numbers or truths that differ in lowest bits where ``k`` has bits; the last takes those that are left."""
+    made = np.array(a, order="C")
+    flat = made.reshape(-1)
+    for j in range(min(flat.size, k.bit_length())):
+        left = k >> j if j == flat.size - 1 else (k >> j) & 1
+        flat[j] ^= flat.dtype.type(left & 1 if flat.dtype.kind == "b" else left & np.iinfo(flat.dtype).max)
     return made
 
 
