@@ -128,8 +128,8 @@ def test_reorder_moves_what_tells_elements_apart_past_steps_of_a_running_sum(row
         same(running, *split, outermost)
 
 
-def test_warp_loops_are_written_by_hand():
-    refuses(elementwise((8,)), ("kind", "i0", "warp"), rule="there is no kind 'warp'")
+def test_warp_loops_lie_in_thread_loops():
+    refuses(elementwise((8,)), ("kind", "i0", "warp"), rule="a warp loop in no thread loop")
 
 
 @pytest.mark.parametrize("kind", ["cluster", "grid"])
