@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from dis import get_instructions
 from pathlib import Path
 from types import FrameType
@@ -16,6 +17,7 @@ from typing import Any
 from tilewright.core.diag import CompileError, Loc, Problem
 
 HERE = str(Path(__file__).parent)
+TRACED: ContextVar[str] = ContextVar("name of the kernel that is traced", default="")
 
 
 class KernelError(CompileError):
@@ -26,6 +28,11 @@ class KernelError(CompileError):
     def __init__(self, kernel: str, rule: str, remedy: str = "", loc: Loc | None = None) -> None:
         where = here() if loc is None else loc
         super().__init__(f"the kernel {kernel} is not right", [Problem(where, kernel, rule, remedy)])
+
+
+def refused(rule: str, remedy: str = "", loc: Loc | None = None) -> KernelError:
+    """The error of the kernel that is traced, at the user's line that runs where ``loc`` names no other."""
+    return KernelError(TRACED.get(), rule, remedy, loc)
 
 
 def here() -> Loc:

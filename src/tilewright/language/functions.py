@@ -7,12 +7,11 @@ Not its business: tensors and loops (``trace``), operators (``values``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from typing import Any
 
 from tilewright.core import types
-from tilewright.language.errors import KernelError
-from tilewright.language.trace import fold, neutral, reduce
+from tilewright.language.errors import refused
+from tilewright.language.trace import fold, neutral, reduce, signature_of
 from tilewright.language.values import Element, Scalar, Whole, element, unary, where
 
 # --- of one element -------------------------------------------------------------------------------------------------
@@ -155,10 +154,10 @@ def _truth(value: Callable[..., Any]) -> Callable[..., Any]:
     def checked(*at: Any) -> Element:
         v = element(value(*at))
         if v.dtype is not types.bool_:
-            raise KernelError("", f"a condition of {v.dtype}", "compare it with something")
+            raise refused(f"a condition of {v.dtype}", "compare it with something")
         return v
 
-    checked.__signature__ = signature(value)  # type: ignore[attr-defined]  # loops are called as its parameters are
+    checked.__signature__ = signature_of(value)  # type: ignore[attr-defined]  # loops are called as its parameters are
     return checked
 
 
@@ -173,6 +172,8 @@ def argmin(value: Callable[..., Any], extent: Whole) -> Element:
 
 
 def _argument(value: Callable[..., Any], extent: Whole, is_better: Callable[..., Element], op: str) -> Element:
+    signature_of(value)  # ``fold`` sees the function below only
+
     def pair(k: Any) -> tuple[Element, Element]:
         v = element(value(k))
         return v, element(k)

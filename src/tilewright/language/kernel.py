@@ -21,6 +21,7 @@ from tilewright.core.expr import Expr
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import AuthorSchedule, OpDef
 from tilewright.core.types import TensorType, tensor_type_of
+from tilewright.frontend.torch.aten.call import Unsupported
 from tilewright.frontend.torch.custom_ops import kernel_op, torch_types
 from tilewright.language.errors import KernelError, loc_of
 from tilewright.language.inside import checked
@@ -74,12 +75,17 @@ class UserKernel:
         return self._models[key]
 
     def _bound(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            found = self.signature.bind(*args, **kwargs)
-        except TypeError as e:
-            raise KernelError(self.__name__, str(e), loc=self.loc) from e
+        found = self._arguments(self.signature.bind, args, kwargs)
         found.apply_defaults()
         return dict(found.arguments)
+
+    def _arguments(
+        self, bind: Callable[..., inspect.BoundArguments], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> inspect.BoundArguments:
+        try:
+            return bind(*args, **kwargs)
+        except TypeError as e:
+            raise KernelError(self.__name__, str(e), f"it is called {self.__name__}{self.signature}", self.loc) from e
 
     def _type_of(self, parameter: str, value: Any) -> Any:
         """The type to trace a parameter with: the declared one, or the argument's, or a value that is no tensor."""
@@ -88,7 +94,11 @@ class UserKernel:
             return declared
         if isinstance(value, TensorType) or not _is_tensor(value):
             return value
-        return tensor_type_of(np.asarray(value)) if not hasattr(value, "untyped_storage") else torch_types([value])[0]
+        try:
+            return torch_types([value])[0] if hasattr(value, "untyped_storage") else tensor_type_of(np.asarray(value))
+        except (KeyError, Unsupported) as e:
+            rule = f"{parameter} is a tensor of {value.dtype}"
+            raise KernelError(self.__name__, rule, "use numbers or bools that a dtype of tl has", self.loc) from e
 
     # --- what it computes ---
 
@@ -98,7 +108,7 @@ class UserKernel:
 
     def _filled(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments, with the declared types in the place of those that lack."""
-        given = dict(self.signature.bind_partial(*args, **kwargs).arguments)
+        given = self._arguments(self.signature.bind_partial, args, kwargs).arguments
         for p, parameter in self.signature.parameters.items():
             if p not in given and isinstance(parameter.annotation, TensorType):
                 given[p] = parameter.annotation
@@ -113,7 +123,7 @@ class UserKernel:
         return self._known[key]
 
     def _key(self, types: Mapping[str, Any]) -> tuple[object, ...]:
-        key = tuple((p, type(v), v) for p, v in types.items())
+        key = tuple((p, *_known_by(v)) for p, v in types.items())
         try:
             hash(key)
         except TypeError as e:
@@ -163,6 +173,13 @@ class UserKernel:
 
     def _types_of(self, operands: Sequence[Any]) -> dict[str, Any]:
         return {p: self._type_of(p, x) for p, x in zip(self.signature.parameters, operands, strict=True)}
+
+
+def _known_by(value: Any) -> tuple[object, ...]:
+    """What is equal for values that a kernel can't tell apart: 0.0 is not -0.0, 1 not True, and NaN is NaN."""
+    if isinstance(value, tuple):
+        return type(value), *map(_known_by, value)
+    return type(value), repr(value) if isinstance(value, float | complex | np.generic) else value
 
 
 def _is_tensor(value: Any) -> bool:

@@ -10,7 +10,8 @@ what it calls the loops that it makes, ``made`` has their names, and ``print`` s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from difflib import unified_diff
 from typing import Any
 
@@ -80,7 +81,7 @@ class KernelSchedule:
         if tensor not in places:
             raise self._refused("loops", tensor, "there is no tensor of this name", f"tensors: {', '.join(places)}")
         writing = [s for s in walk(body) if not isinstance(s, For | If) and writers((s,), places[tensor])]
-        if statement >= len(writing):
+        if not 0 <= statement < len(writing):
             raise self._refused("loops", f"{tensor}, {statement}", f"{len(writing)} statements write it")
         return tuple(x.loop.sym.name for x in enclosing(body, writing[statement]) if isinstance(x, For))
 
@@ -93,13 +94,26 @@ class KernelSchedule:
 
     def step(self, primitive: str, *args: Arg) -> KernelSchedule:
         """Any primitive of ``docs/schedules.md`` by its name."""
-        self._before = str(self)
+        before = str(self)
         try:
             made = self._builder.do(primitive, *args)
         except ScheduleError as e:
             raise self._refused(primitive, ", ".join(map(str, args)), e.rule, e.remedy) from e
+        self._before = before
         self.made = (*made.loops, *made.buffers)
         return self
+
+    @contextmanager
+    def _one_step(self) -> Iterator[None]:
+        """Several steps as one: all of them are taken, or none is."""
+        last, mark, made, before = self._before, self._builder.mark(), self.made, str(self)
+        try:
+            yield
+        except StepRefused:
+            self._builder.back(mark)
+            self._before, self.made = last, made
+            raise
+        self._before = before
 
     def split(self, loop: str, factor: int, tail: str = "min") -> KernelSchedule:
         """``for x<n`` becomes ``for x_o: for x_i`` of ``factor`` iterations; the last ones may be fewer."""
@@ -119,21 +133,20 @@ class KernelSchedule:
 
     def tile(self, outer: str, inner: str, rows: int, columns: int) -> KernelSchedule:
         """Split two loops, one directly in the other, and let ``outer_o, inner_o, outer_i, inner_i`` be the order."""
-        before, names = str(self), []
-        for loop, factor in ((outer, rows), (inner, columns)):
-            names.append(self.split(loop, factor).made)
-        (a, b), (c, d) = names
-        self.reorder(a, c, b, d)
-        self._before, self.made = before, (a, c, b, d)
+        with self._one_step():
+            a, b = self.split(outer, rows).made
+            c, d = self.split(inner, columns).made
+            self.reorder(a, c, b, d)
+            self.made = (a, c, b, d)
         return self
 
     def vectorize(self, loop: str, lanes: int = 0) -> KernelSchedule:
         """Run the loop as lanes of vectors; with a number of them, split it first and take the inner one."""
         if lanes:
-            before = str(self)
-            names = self.split(loop, lanes).made
-            self.step("kind", names[1], "vector")
-            self._before, self.made = before, names
+            with self._one_step():
+                names = self.split(loop, lanes).made
+                self.step("kind", names[1], "vector")
+                self.made = names
             return self
         return self.step("kind", loop, "vector")
 
@@ -180,6 +193,9 @@ class KernelSchedule:
         if not EXACT:
             rule, remedy = "exact dependences need the extra poly", "pip install tilewright[poly]"
             raise self._refused("why_not", ", ".join(loops), rule, remedy)
+        if unknown := [x for x in loops if x not in self.loops()]:
+            rule = f"there is no loop {unknown[0]}"
+            raise self._refused("why_not", ", ".join(loops), rule, f"loops: {', '.join(self.loops())}")
         found: BrokenOrder | None = EXACT["reorder"](self._builder.kernel, *loops)
         return found
 

@@ -11,10 +11,11 @@ loops run (``schedule``).
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from tilewright.core import types
 from tilewright.core.compute import (
@@ -24,7 +25,9 @@ from tilewright.core.compute import (
     Combiner,
     Computation,
     Const,
+    Index,
     IndexLike,
+    Inside,
     Load,
     Param,
     Reduction,
@@ -33,14 +36,24 @@ from tilewright.core.compute import (
     Unary,
     Value,
     loop_symbol,
+    operands,
     syms,
 )
 from tilewright.core.diag import Loc
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, floordiv, maximum, symbols
 from tilewright.core.types import DType, TensorType
-from tilewright.language.errors import KernelError, assigned, here, loc_of
-from tilewright.language.values import Element, IndexExpr, Scalar, Whole, dim_of, element
+from tilewright.language.errors import TRACED, KernelError, assigned, here, loc_of, refused
+from tilewright.language.values import (
+    Element,
+    IndexExpr,
+    Scalar,
+    Whole,
+    checked_dtype,
+    computed_with,
+    dim_of,
+    element,
+)
 from tilewright.tile.affine import never_negative
 
 Item = Stage | Serial
@@ -81,20 +94,32 @@ class Tensor:
         return self.buffer.dtype
 
     def __getitem__(self, key: Any) -> Element:
-        load = Load(self.buffer, self._index(key))
-        _TRACING.get().lines.setdefault(load, here())
+        load, trace = Load(self.buffer, self._index(key)), _trace("an element")
+        trace.lines.setdefault(load, here())
+        trace.reads[id(load)] = load, trace.count
         return Element(load)
 
     def __setitem__(self, key: Any, value: Scalar) -> None:
         if self.is_given:
-            raise KernelError(_name(), f"{self.buffer.name} is an argument", "write to copy(it)")
-        trace = _TRACING.get()
+            raise refused(f"{self.buffer.name} is an argument", f"write to a copy: y = {self.buffer.name}.copy()")
+        trace = _trace("a store")
         if trace.depth:
-            raise KernelError(_name(), "a store inside of an expression", "store in a loop; compute returns a value")
+            raise refused("a store inside of an expression", "store in a loop; compute returns a value")
         _store(trace, self.buffer, self._index(key), element(value, self.dtype).value)
 
     def __iter__(self) -> Iterator[Element]:
-        raise KernelError(_name(), "a tensor has no elements to go through", "write a loop over indices")
+        raise refused("a tensor has no elements to go through", "write a loop over indices")
+
+    def _whole(self, *_: object) -> NoReturn:
+        name = self.buffer.name
+        at = ", ".join(f"i{k}" for k in range(len(self.buffer.shape)))
+        remedy = f"write tl.compute({name}.shape, lambda {at}: ...) with {name}[{at}]"
+        raise refused(f"an operation on all of the tensor {name}", remedy)
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _whole
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _whole
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _whole
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = __abs__ = _whole
 
     def copy(self, *, name: str = "") -> Tensor:
         """Another tensor with the same elements, which may be written to."""
@@ -105,14 +130,14 @@ class Tensor:
         parts = key if isinstance(key, tuple) else (key,)
         if len(parts) != len(self.buffer.shape):
             rule = f"{self.buffer.name} has {len(self.buffer.shape)} dimensions, not {len(parts)}"
-            raise KernelError(_name(), rule)
+            raise refused(rule)
         return tuple(_part_of_index(p) for p in parts)
 
 
 def _part_of_index(part: Any) -> IndexLike:
     if isinstance(part, Element):
         if not part.dtype.is_integer:
-            raise KernelError(_name(), f"an index of {part.dtype}", "indices are integers: .cast(i64)")
+            raise refused(f"an index of {part.dtype}", "indices are integers: .cast(i64)")
         return part.value
     return dim_of(part)
 
@@ -122,7 +147,10 @@ class Trace:
     """What was said so far.
 
     ``scopes`` are the bodies of the open ``loops``, ``elements`` the loops of the elements that are being said, and
-    ``depth`` counts the functions of elements that run.
+    ``depth`` counts the functions of elements that run. An expression is what the data hold when it is stored, so an
+    element that was read before a store to its tensor can't be used after it: ``count`` is how many stages and loops
+    there were, ``stored`` what it was at each tensor's last store, ``reads`` what it was when each element was read,
+    and ``uses`` are the elements that were used, with the line.
     """
 
     name: str
@@ -132,6 +160,11 @@ class Trace:
     elements: list[Axis] = field(default_factory=list)
     temps: dict[str, Buffer] = field(default_factory=dict)
     lines: dict[object, Loc] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    count: int = 0
+    stored: dict[Buffer, int] = field(default_factory=dict)
+    reads: dict[int, tuple[Load, int]] = field(default_factory=dict)
+    uses: list[tuple[Load, int, Loc]] = field(default_factory=list)
     depth: int = 0
     left: Loc | None = None
 
@@ -143,13 +176,59 @@ class Trace:
         """How often a loop of ``n`` iterations runs: never less than not at all."""
         return n if never_negative(n, {a.sym: a.extent for a in self.around}) else maximum(n, 0)
 
-    def emit(self, item: Item) -> None:
-        self.scopes[-1].append(item)
+    def emit(self, made: Stage) -> None:
+        """A stage of values that were checked (``check``), or are those of a stage before."""
+        self.scopes[-1].append(made)
+        self.count += 1
+        self.stored |= dict.fromkeys(made.outs, self.count)
+
+    def check(self, values: Iterable[IndexLike], own: Sequence[Axis] = (), loc: Loc | None = None) -> None:
+        """Raise ``KernelError`` for a loop that is not open, nor one of ``own``, and for elements read too early."""
+        ahead, seen = list(values), set()
+        while ahead:
+            v = ahead.pop()
+            if id(v) in seen:
+                continue
+            seen.add(id(v))
+            match v:
+                case Load():
+                    self._check_read(v, loc)
+                    ahead += v.index
+                case Index():
+                    ahead.append(v.expr)
+                case Inside():
+                    ahead += v.exprs
+                case Value():
+                    ahead += operands(v)
+                case _:
+                    self._check_open(v, own, loc)
+
+    def _check_read(self, v: Load, loc: Loc | None) -> None:
+        _, count = self.reads.get(id(v), (v, self.count))
+        if count < self.stored.get(v.buffer, 0):
+            raise _read_before(v, loc)
+        self.uses.append((v, count, loc or here()))
+
+    def _check_open(self, d: Dim, own: Sequence[Axis] = (), loc: Loc | None = None) -> None:
+        if ended := {s.name for s in symbols(d)} - {a.sym.name for a in (*self.around, *own)} - self.sizes:
+            remedy = "use its variable in its body; add up with tl.sum, or in an element: s[0] += x[k]"
+            raise refused(f"the loop {min(ended)} has ended", remedy, loc)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """What is said in here happens again and again: what was read before it must not be stored to in it."""
+        self.count += 1
+        start, first = self.count, len(self.uses)
+        yield
+        for v, count, where in self.uses[first:]:
+            if count < start < self.stored.get(v.buffer, 0):
+                raise _read_before(v, where)
 
     def axis(self, name: str, extent: Dim) -> Axis:
-        """A loop's variable, of a name that no loop around it and no size has."""
-        taken = {a.sym.name for a in self.around} | self.sizes
-        made = Axis(loop_symbol(_first_free(name, taken), extent), extent)
+        """A loop's variable, of a name that no other loop and no size has: one that has ended is known by it."""
+        self._check_open(extent)
+        made = Axis(loop_symbol(_first_free(name, self.names | self.sizes), extent), extent)
+        self.names.add(made.sym.name)
         self.lines.setdefault(made, here())
         return made
 
@@ -157,7 +236,7 @@ class Trace:
         """A new tensor, of a name that no other has."""
         if loops := {s.name for d in shape for s in symbols(d)} - self.sizes:
             rule = f"a size of {name} depends on the loop {min(loops)}"
-            raise KernelError(self.name, rule, "make it as large as it may become")
+            raise refused(rule, "make it as large as it may become")
         made = Buffer(_first_free(name, self.temps.keys() | self.sizes), dtype, shape)
         self.temps[made.name] = made
         self.lines.setdefault(made, here())
@@ -172,9 +251,11 @@ def _first_free(name: str, taken: Any) -> str:
     return free
 
 
-def _name() -> str:
-    trace = _TRACING.get(None)
-    return trace.name if trace else ""
+def _read_before(v: Load, loc: Loc | None) -> KernelError:
+    name = v.buffer.name
+    at = ", ".join("..." for _ in v.index)
+    remedy = f"keep it before: a = tl.compute((), lambda: {name}[{at}]), then a[()]"
+    return refused(f"{v} was read before {name} was stored to", remedy, loc)
 
 
 def _trace(word: str) -> Trace:
@@ -192,7 +273,7 @@ def trace(function: Callable[..., Any], name: str, parameters: Mapping[str, Tens
     given = {p: Buffer(p, t.dtype, t.shape) for p, t in parameters.items() if isinstance(t, TensorType)}
     found = Trace(name, {s.name for b in given.values() for d in b.shape for s in symbols(d)})
     found.temps |= given
-    token = _TRACING.set(found)
+    token, named = _TRACING.set(found), TRACED.set(name)
     try:
         made = function(**{
             p: Tensor(given[p], is_given=True) if p in given else value for p, value in parameters.items()
@@ -200,6 +281,7 @@ def trace(function: Callable[..., Any], name: str, parameters: Mapping[str, Tens
         outputs = _outputs(found, made, loc_of(function))
     finally:
         _TRACING.reset(token)
+        TRACED.reset(named)
     if found.left is not None or len(found.scopes) > 1:
         raise KernelError(name, "a loop ends before its last iteration", "loops of a kernel have no break", found.left)
     temps = [b for b in found.temps.values() if b not in outputs and b not in given.values()]
@@ -214,9 +296,10 @@ def _outputs(trace: Trace, made: Any, loc: Loc) -> tuple[Buffer, ...]:
     buffers: list[Buffer] = []
     for r in results:
         if isinstance(r, Element | IndexExpr | int | float):
+            trace.check([element(r).value], loc=loc)
             r = compute((), lambda r=r: r, name="result")
         if not isinstance(r, Tensor):
-            raise KernelError(trace.name, f"it returns {r!r:.80}", "return tensors that the kernel makes", loc)
+            raise refused(f"it returns {r!r:.80}", "return tensors that the kernel makes", loc)
         buffers.append(
             (r if not r.is_given and r.buffer not in buffers else r.copy(name=f"{r.buffer.name}_copy")).buffer
         )
@@ -235,12 +318,13 @@ def compute(shape: Shape, value: Callable[..., Any], *, name: str = "", dtype: D
     """
     found = _trace("compute")
     if found.depth:
-        raise KernelError(found.name, "a tensor within an expression of elements", "make it before, and read it")
+        raise refused("a tensor within an expression of elements", "make it before, and read it")
     dims = _dims(shape)
     axes = _axes(found, value, dims)
     made = _elements(found, axes, value)
     named = name or _result_name()
     values = [v if dtype is None else v.cast(dtype) for v in made]
+    found.check((v.value for v in values), axes)
     outs = [found.temp(named if k == 0 else f"{named}_{k}", v.dtype, dims) for k, v in enumerate(values)]
     whole = _as_reduction(found, axes, [v.value for v in values], outs)
     if whole is None:
@@ -275,15 +359,22 @@ def _dims(shape: Shape) -> tuple[Dim, ...]:
 
 def _axes(found: Trace, function: Callable[..., Any], extents: Sequence[Dim]) -> tuple[Axis, ...]:
     """A loop for each extent, called as the function's parameter."""
-    parameters = list(inspect.signature(function).parameters.values())
+    parameters = list(signature_of(function).parameters.values())
     has_any = any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters)
     names = [f"i{k}" for k in range(len(extents))] if has_any else [p.name for p in parameters if p.default is p.empty]
     if len(names) != len(extents):
-        raise KernelError(found.name, f"a function of {len(names)} indices for {len(extents)} sizes")
-    made: list[Axis] = []
-    for name, extent in zip(names, extents, strict=True):
-        made.append(found.axis(_first_free(name, {a.sym.name for a in made}), extent))
-    return tuple(made)
+        raise refused(f"a function of {len(names)} indices for {len(extents)} sizes")
+    return tuple(found.axis(name, extent) for name, extent in zip(names, extents, strict=True))
+
+
+def signature_of(function: object) -> inspect.Signature:
+    """Of a function of indices or values; ``KernelError`` where it is none."""
+    try:
+        if callable(function):
+            return inspect.signature(function)
+    except ValueError:  # a builtin that tells nobody its parameters
+        pass
+    raise refused(f"{function!r:.80} is no function", "write one of the indices: lambda i: ...")
 
 
 def _elements(found: Trace, axes: Sequence[Axis], function: Callable[..., Any]) -> list[Element]:
@@ -299,7 +390,7 @@ def _elements(found: Trace, axes: Sequence[Axis], function: Callable[..., Any]) 
 
 def full(shape: Shape, value: float, dtype: DType) -> Tensor:
     """A tensor that holds one number everywhere, to be written to in loops."""
-    made: Tensor = compute(shape, lambda *_: element(value, dtype))
+    made: Tensor = compute(shape, lambda *_: element(value, checked_dtype(dtype)))
     return made
 
 
@@ -315,6 +406,8 @@ def reduce(op: str, value: Callable[..., Any], extents: Sequence[Whole]) -> Elem
     """Fold ``value(k, ...)`` over all ``k`` below the extents by ``op``, one of ``core.compute.REDUCE_OPS``."""
 
     def reduction(axes: tuple[Axis, ...], values: Sequence[Value]) -> Reduction:
+        for v in values:
+            computed_with(op, v)
         return Reduction(axes, op, tuple(Const(neutral(op, v.dtype), v.dtype) for v in values))
 
     (made,) = _reduced(value, extents, reduction)
@@ -329,25 +422,39 @@ def fold(value: Callable[..., Any], *extents: Whole, start: Any, combine: Callab
     >>> fold(lambda k: (x[k], k), n, start=(-inf, 0), combine=lambda a, b: pick(a, b))
     """
     starts = start if isinstance(start, tuple) else (start,)
+    _checked_combine(combine)
+
+    def same_length(what: str, found: Sequence[Any], values: Sequence[Value]) -> None:
+        if len(found) != len(values):
+            remedy = "let value, start and combine give as many"
+            raise refused(f"a fold of {len(values)} values {what} {len(found)}", remedy)
 
     def reduction(axes: tuple[Axis, ...], values: Sequence[Value]) -> Reduction:
         # The function is run once, on stand-ins for what was folded so far and for what comes next.
         state, new = (tuple(Param(f"{side}{k}", v.dtype) for k, v in enumerate(values)) for side in ("state", "value"))
         as_given = [tuple(map(Element, x)) if isinstance(start, tuple) else Element(x[0]) for x in (state, new)]
+        same_length("starts with", starts, values)
         made = combine(*as_given)
-        results = tuple(
-            element(r, v.dtype).value for r, v in zip(made if isinstance(made, tuple) else (made,), values, strict=True)
-        )
+        folded = made if isinstance(made, tuple) else (made,)
+        same_length("gives", folded, values)
+        results = tuple(element(r, v.dtype).value for r, v in zip(folded, values, strict=True))
         begin = tuple(
             element(s(v.dtype) if callable(s) else s, v.dtype).value for s, v in zip(starts, values, strict=True)
         )
         for r, v in zip((*results, *begin), (*values, *values), strict=True):
             if r.dtype is not v.dtype:
-                raise KernelError(_name(), f"the fold of {v.dtype} gives {r.dtype}", "convert it: .cast")
+                raise refused(f"the fold of {v.dtype} gives {r.dtype}", "convert it: .cast")
         return Reduction(axes, Combiner(state, new, results, is_commutative=False), begin)
 
     made = _reduced(value, extents, reduction)
     return tuple(made) if isinstance(start, tuple) else made[0]
+
+
+def _checked_combine(combine: object) -> None:
+    try:
+        signature_of(combine).bind("so far", "next")
+    except TypeError as e:
+        raise refused(f"the fold's combine can't be called with two: {e}", "write lambda so_far, new: ...") from e
 
 
 def _reduced(
@@ -363,7 +470,11 @@ def _reduced(
     shape = tuple(a.extent for a in outer)
     temps = tuple(found.temp("reduced", v.dtype, shape) for v in made)
     values = tuple(v.value for v in made)
-    found.emit(Stage(temps, outer, syms(outer), values, reduction(axes, values)))
+    folding = reduction(axes, values)
+    found.check(values, axes)
+    found.check(folding.init)
+    found.check(folding.op.result if isinstance(folding.op, Combiner) else ())
+    found.emit(Stage(temps, outer, syms(outer), values, folding))
     loads = [Load(t, syms(outer)) for t in temps]
     for load in loads:
         found.lines.setdefault(load, here())
@@ -382,7 +493,7 @@ def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[Inde
     at = here()
     low, high = (0, dim_of(first)) if end is None else (dim_of(first), dim_of(end))
     if step == 0 or not isinstance(step, int):
-        raise KernelError(found.name, f"a loop of step {step!r}", "steps are integers other than 0")
+        raise refused(f"a loop of step {step!r}", "steps are integers other than 0")
     n = floordiv(high - low + step - 1, step) if step > 0 else floordiv(low - high - step - 1, -step)
     axis = found.axis(_loop_name(found), found.counted(n))
     found.scopes.append([])
@@ -390,7 +501,8 @@ def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[Inde
     is_whole = False
     # A generator that is left before its end is closed by Python, which tells nobody: ``trace`` raises what is noted.
     try:
-        yield IndexExpr(low + axis.sym * step)
+        with found.repeated():
+            yield IndexExpr(low + axis.sym * step)
         is_whole = True
     finally:
         if not is_whole and found.left is None:
@@ -398,7 +510,7 @@ def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[Inde
         found.loops.pop()
         body = tuple(found.scopes.pop())
         if body:
-            found.emit(Serial(axis, body))
+            found.scopes[-1].append(Serial(axis, body))
 
 
 def grid(*extents: Whole) -> Iterator[tuple[IndexExpr, ...]]:
@@ -439,7 +551,8 @@ _ANY_ORDER = ("add", "mul", "min", "max", "and", "or")
 
 def _store(trace: Trace, buffer: Buffer, index: tuple[IndexLike, ...], value: Value) -> None:
     if value.dtype is not buffer.dtype:
-        raise KernelError(trace.name, f"{value.dtype} into {buffer.name}, which is {buffer.dtype}", "convert: .cast")
+        raise refused(f"{value.dtype} into {buffer.name}, which is {buffer.dtype}", "convert: .cast")
+    trace.check((*index, value))
     update, value = _as_update(Load(buffer, index), value)
     made = Stage((buffer,), (), index, (value,), None, update)
     trace.lines.setdefault(made, here())

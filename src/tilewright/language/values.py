@@ -18,7 +18,7 @@ from tilewright.core.compute import Binary, Cast, Const, Inside, Select, Unary, 
 from tilewright.core.compute import Index as IndexValue
 from tilewright.core.expr import Dim, floordiv, maximum, minimum, mod, to_text
 from tilewright.core.types import DType
-from tilewright.language.errors import KernelError
+from tilewright.language.errors import KernelError, refused
 
 Number: TypeAlias = "int | float | bool"
 Scalar: TypeAlias = "IndexExpr | Element | int | float | bool"
@@ -40,7 +40,7 @@ class IndexExpr:
     def __index__(self) -> int:
         if isinstance(self.dim, int):
             return self.dim
-        raise _undecided(f"the index {self}")
+        raise _undecided(f"the index {self}", "go through it with tl.loop, not range")
 
     def __bool__(self) -> bool:
         raise _undecided(f"the index {self}")
@@ -81,8 +81,17 @@ class IndexExpr:
     def __rtruediv__(self, other: Scalar) -> Element:
         return other / element(self)
 
+    def __pow__(self, other: Scalar) -> Scalar:
+        return self * self if isinstance(other, int) and other == 2 else element(self) ** other
+
+    def __rpow__(self, other: Scalar) -> Element:
+        return arithmetic("pow", other, self)
+
     def __neg__(self) -> IndexExpr:
         return IndexExpr(0 - self.dim)
+
+    def __abs__(self) -> Scalar:
+        return maximum_of(self, -self)
 
     def __lt__(self, other: Scalar) -> Element:
         return compare("lt", self, other)
@@ -128,7 +137,7 @@ class Element:
 
     def cast(self, dtype: DType) -> Element:
         """Convert: float to integer truncates and saturates, integers wrap, to bool is ``!= 0``."""
-        return self if dtype is self.dtype else Element(Cast(self.value, dtype))
+        return self if checked_dtype(dtype) is self.dtype else Element(Cast(self.value, dtype))
 
     def __add__(self, other: Scalar) -> Element:
         return arithmetic("add", self, other)
@@ -169,29 +178,47 @@ class Element:
     def __pow__(self, other: Scalar) -> Element:
         return self * self if isinstance(other, int) and other == 2 else arithmetic("pow", self, other)
 
+    def __rpow__(self, other: Scalar) -> Element:
+        return arithmetic("pow", other, self)
+
     def __and__(self, other: Scalar) -> Element:
         return arithmetic("and", self, other)
+
+    def __rand__(self, other: Scalar) -> Element:
+        return arithmetic("and", other, self)
 
     def __or__(self, other: Scalar) -> Element:
         return arithmetic("or", self, other)
 
+    def __ror__(self, other: Scalar) -> Element:
+        return arithmetic("or", other, self)
+
     def __xor__(self, other: Scalar) -> Element:
         return arithmetic("xor", self, other)
+
+    def __rxor__(self, other: Scalar) -> Element:
+        return arithmetic("xor", other, self)
 
     def __lshift__(self, other: Scalar) -> Element:
         return arithmetic("shl", self, other)
 
+    def __rlshift__(self, other: Scalar) -> Element:
+        return arithmetic("shl", other, self)
+
     def __rshift__(self, other: Scalar) -> Element:
         return arithmetic("shr", self, other)
 
+    def __rrshift__(self, other: Scalar) -> Element:
+        return arithmetic("shr", other, self)
+
     def __neg__(self) -> Element:
-        return Element(Unary("neg", self.value))
+        return Element(Unary("neg", computed_with("neg", self.value)))
 
     def __invert__(self) -> Element:
-        return Element(Unary("not", self.value))
+        return Element(Unary("not", computed_with("not", self.value)))
 
     def __abs__(self) -> Element:
-        return Element(Unary("abs", self.value))
+        return Element(Unary("abs", computed_with("abs", self.value)))
 
     def __lt__(self, other: Scalar) -> Element:
         return compare("lt", self, other)
@@ -212,8 +239,11 @@ class Element:
         return compare("ne", self, other)
 
 
-def _undecided(what: str) -> KernelError:
-    return KernelError("", f"{what} has no value while the kernel is traced", "choose with where(condition, a, b)")
+_CHOOSE = "choose with where(condition, a, b); join conditions with & and |"
+
+
+def _undecided(what: str, remedy: str = _CHOOSE) -> KernelError:
+    return refused(f"{what} has no value while the kernel is traced", remedy)
 
 
 # --- conversions ----------------------------------------------------------------------------------------------------
@@ -225,7 +255,14 @@ def dim_of(x: object) -> Dim:
         return x.dim
     if isinstance(x, int) and not isinstance(x, bool):
         return x
-    raise KernelError("", f"{x!r} is no index expression", "use loops, sizes and integers")
+    raise refused(f"{x!r} is no index expression", "use loops, sizes and integers")
+
+
+def checked_dtype(dtype: object) -> DType:
+    """The same, which has to be a dtype of the language."""
+    if not isinstance(dtype, DType):
+        raise refused(f"{dtype!r:.80} is no dtype", "use one of the language's: tl.f32")
+    return dtype
 
 
 def element(x: Scalar, dtype: DType | None = None) -> Element:
@@ -237,11 +274,11 @@ def element(x: Scalar, dtype: DType | None = None) -> Element:
     if isinstance(x, Element):
         return x.cast(dtype) if dtype is not None and dtype.is_float else x
     if not isinstance(x, int | float):
-        raise KernelError("", f"{x!r} is no number", "use elements, indices and numbers")
+        raise refused(f"{x!r:.80} is no number", "use elements, indices and numbers")
     own = types.bool_ if isinstance(x, bool) else types.i64 if isinstance(x, int) else types.f32
     dtype = dtype or own
     if not dtype.is_float and (isinstance(x, float) or not dtype.min <= x <= dtype.max):
-        raise KernelError("", f"{x!r} is no number of {dtype}", "convert the other operand: .cast(f32)")
+        raise refused(f"{x!r} is no number of {dtype}", "convert the other operand: .cast(f32)")
     return Element(Const(x, dtype))
 
 
@@ -256,14 +293,15 @@ def both(a: Scalar, b: Scalar, what: str) -> tuple[Value, Value]:
     if x.dtype is not y.dtype and types.i64 in (x.dtype, y.dtype) and _has_index(a, b):
         x, y = x.cast(types.i64), y.cast(types.i64)
     if x.dtype is not y.dtype:
-        raise KernelError("", f"{what} of {x.dtype} and {y.dtype}", "convert one of them: .cast(f32)")
+        wider = max(x.dtype, y.dtype, key=lambda d: (d.is_float, d.bits))
+        raise refused(f"{what} of {x.dtype} and {y.dtype}", f"convert one of them: .cast({wider})")
     return x.value, y.value
 
 
 def _has_index(a: Scalar, b: Scalar) -> bool:
-    """Is one of them an index and the other an integer, which is widened to meet it?"""
-    other = b if isinstance(a, IndexExpr) else a
-    return (isinstance(a, IndexExpr) or isinstance(b, IndexExpr)) and not element(other).dtype.is_float
+    """Is one of them an index and the other an integer that ``i64`` holds, which is widened to meet it?"""
+    other = element(b if isinstance(a, IndexExpr) else a).dtype
+    return (isinstance(a, IndexExpr) or isinstance(b, IndexExpr)) and other.is_integer and other is not types.u64
 
 
 def _beside(x: Scalar, other: Element) -> Element:
@@ -283,7 +321,7 @@ def _divided(a: Scalar, b: Scalar, how: Callable[[Dim, Dim], Dim], op: str) -> S
     if not _are_whole(a, b):
         return element(a) // b if op == "//" else element(a) % b
     if not isinstance(b, int) or b <= 0:
-        raise KernelError("", f"an index {op} {b!r}", "divide indices by positive integers")
+        raise refused(f"an index {op} {b!r}", "divide indices by positive integers")
     return IndexExpr(how(dim_of(a), b))
 
 
@@ -296,9 +334,20 @@ def arithmetic(op: str, a: Scalar, b: Scalar) -> Element:
     x, y = both(a, b, op)
     if op == "and" and isinstance(x, Inside) and isinstance(y, Inside):
         return Element(Inside((*x.exprs, *y.exprs)))
-    if op in ("and", "or", "xor", "shl", "shr") and x.dtype.is_float:
-        raise KernelError("", f"{op} of {x.dtype}", "bits are those of integers and bools")
-    return Element(Binary(op, x, y))
+    return Element(Binary(op, computed_with(op, x), y))
+
+
+_OF_BITS = ("and", "or", "xor", "shl", "shr", "not")
+_OF_BOOLS = ("and", "or", "xor", "not", "min", "max")
+
+
+def computed_with(op: str, v: Value) -> Value:
+    """The same value, which has to be of a dtype that ``op`` is one of."""
+    if op in _OF_BITS and v.dtype.is_float:
+        raise refused(f"{op} of {v.dtype}", "bits are those of integers and bools")
+    if op not in _OF_BOOLS and v.dtype is types.bool_:
+        raise refused(f"{op} of bool", "convert it: .cast(i32)")
+    return v
 
 
 _STRICTLY: dict[str, tuple[int, int]] = {"ge": (1, 0), "gt": (1, 1), "le": (-1, 0), "lt": (-1, 1)}
@@ -319,13 +368,18 @@ def compare(op: str, a: Scalar, b: Scalar) -> Element:
 def _quotient(a: Scalar, b: Scalar) -> Element:
     x, y = both(a, b, "/")
     if not x.dtype.is_float:
-        raise KernelError("", f"/ of {x.dtype}", "use // for integers, or .cast(f32)")
+        raise refused(f"/ of {x.dtype}", "use // for integers, or .cast(f32)")
     return Element(Binary("div", x, y))
 
 
 def _floored(a: Scalar, b: Scalar) -> tuple[Element, Element]:
-    """Quotient and remainder as Python has them: the remainder has the divisor's sign."""
+    """Quotient and remainder. Of integers they are Python's: the remainder has the divisor's sign.
+
+    By 0 the quotient is 0, or -1 of a negative ``a``, and the remainder is ``a``. Of floats they are ``floor(a / b)``
+    and ``a - b * floor(a / b)``, each operation rounded: not Python's where the quotient is great or infinite.
+    """
     x, y = both(a, b, "//")
+    computed_with("//", x)
     if x.dtype.is_float:
         whole = Unary("floor", Binary("div", x, y))
         return Element(whole), Element(Binary("sub", x, Binary("mul", whole, y)))
@@ -347,7 +401,7 @@ def where(condition: Scalar, a: Scalar, b: Scalar) -> Element:
     >>> where(i > 0, x[i - 1], 0.0)
     """
     if not isinstance(condition, Element) or condition.dtype is not types.bool_:
-        raise KernelError("", f"the condition {condition!r} is no bool", "compare indices or elements")
+        raise refused(f"the condition {condition!r} is no bool", "compare indices or elements")
     return Element(Select(condition.value, *both(a, b, "where")))
 
 
@@ -370,5 +424,5 @@ def unary(op: str, x: Scalar) -> Element:
     """An elementary function of a float."""
     v = element(x).value
     if not v.dtype.is_float:
-        raise KernelError("", f"{op} of {v.dtype}", "convert it: .cast(f32)")
+        raise refused(f"{op} of {v.dtype}", "convert it: .cast(f32)")
     return Element(Unary(op, v))

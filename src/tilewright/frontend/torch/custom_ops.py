@@ -69,10 +69,12 @@ def kernel_op(
 ) -> Any:
     """An op of ``torch.library`` that runs by ``run``; its results' types are ``infer``'s, its nodes those of ``add``.
 
-    All parameters are tensors. Kernels of one name get numbered ops.
+    All parameters are tensors. Kernels of one name get numbered ops; one whose name is no identifier, as that of a
+    lambda, is called ``kernel``.
     """
     import torch
 
+    name = name if name.isascii() and name.isidentifier() else "kernel"
     unique, n = name, 1
     while f"{NAMESPACE}.{unique}.default" in KERNELS:
         unique, n = f"{name}_{n}", n + 1
