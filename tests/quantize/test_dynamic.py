@@ -74,6 +74,20 @@ def test_an_outlier_costs_its_own_row_precision_and_no_other():
     assert np.isnan(after[4]).all()
 
 
+@pytest.mark.parametrize("activations", ["u8", "i8"])
+def test_a_range_over_the_greatest_float(activations):
+    """Of a finite row; what a result can hold is a number, too."""
+    graph, w, bias = perceptron()
+    x = np.zeros((3, 24), np.float32)
+    x[0, :3], x[1], x[2, 5] = (3e38, -3e38, 2e38), 1e37, 3e38
+    made = np.asarray(tw.compile(tw.quantize(graph, mode="dynamic", activations=activations), cache=False)(x))
+    wanted = x.astype(np.float64) @ w + bias
+    holds = np.abs(wanted) < 3e38
+    assert not np.isnan(made).any() and holds.any(1).all()
+    error = np.abs(made - wanted) / np.abs(x).max(1, keepdims=True)
+    assert error[holds].max() < 0.05
+
+
 def test_the_file_means_the_same_to_other_runtimes(tmp_path):
     ort = pytest.importorskip("onnxruntime")
     graph, _, _ = perceptron()

@@ -53,7 +53,7 @@ def test_an_outlier_channel_costs_the_others_no_precision(mode):
         assert np.square(a - np.asarray(b)).sum() < 1e-3 * np.square(a).sum()
 
 
-@pytest.mark.parametrize("smooth", [0, 1, -0.5, float("nan")])
+@pytest.mark.parametrize("smooth", [0, 1, -0.5, float("nan"), "a"])
 def test_an_exponent_lies_between_0_and_1(smooth):
     with pytest.raises(OptionError, match="between 0 and 1"):
         tw.quantize(two_readers(), numbers(8, DEPTH), smooth=smooth)

@@ -70,7 +70,10 @@ def _rounded(b: Builder, x: Node, dtype: DType) -> _Rows:
     zero, least, most = (b.const(float(n), types.f32) for n in (0, dtype.min, dtype.max))
     low = b(ops.minimum, b(ops.reduce_min, rows, axes=(1,), keepdims=True), zero)
     high = b(ops.maximum, b(ops.reduce_max, rows, axes=(1,), keepdims=True), zero)
-    step = b(ops.div, b(ops.sub, high, low), b(ops.sub, most, least))
+    # The range of a finite row may be over the greatest float; half of it is not, and halves divide to the same bits.
+    half = b.const(0.5, types.f32)
+    reach = b(ops.sub, b(ops.mul, high, half), b(ops.mul, low, half))
+    step = b(ops.div, reach, b.const(float(dtype.max - dtype.min) / 2, types.f32))
     scale = b(ops.maximum, step, b.const(float(np.finfo(np.float32).tiny), types.f32))  # a row of zeros has one, too
     inverse = b(ops.reciprocal, scale)
     point = b(ops.clamp, b(ops.round, b(ops.sub, least, b(ops.mul, low, inverse))), least, most)
@@ -80,9 +83,11 @@ def _rounded(b: Builder, x: Node, dtype: DType) -> _Rows:
 
 
 def _product(b: Builder, node: Node, x: _Rows, weights: ByteWeights) -> Node:
-    """``(stored - zero) @ numbers``, in integers, by the scales of rows and columns."""
+    """``(stored - zero) @ numbers``, in integers, by the scales of columns and rows."""
     sums = b(ops.matmul, x.stored, b.const(weights.numbers), out_dtype=types.i32)
     of_columns = b.const(weights.numbers.sum(axis=0, dtype=np.int32))
     steps = b(ops.sub, sums, b(ops.mul, x.zero, of_columns))
-    y = b(ops.mul, b(ops.mul, b(ops.cast, steps, dtype=types.f32), x.scale), b.const(weights.scale))
+    # Weights are no extremes, rows may be: by the column's scale first, what the result can hold is not exceeded.
+    of_weights = b(ops.mul, b(ops.cast, steps, dtype=types.f32), b.const(weights.scale))
+    y = b(ops.mul, of_weights, x.scale)
     return b(ops.reshape, y, shape=node.shape)

@@ -43,7 +43,8 @@ class QuantizedGraph(Graph):
     report: QuantizeReport = field(default=QuantizeReport((), 0))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as an ONNX model with ``QuantizeLinear`` and ``DequantizeLinear``.
+        """Write the graph as an ONNX model: with ``QuantizeLinear`` and ``DequantizeLinear``, or with
+        ``MatMulInteger`` where it was made with ``mode="dynamic"``.
 
         Raises ``CompileError`` naming nodes that ONNX has no op for, ``FileError`` where the file can't be written.
         """

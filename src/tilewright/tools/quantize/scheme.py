@@ -45,8 +45,9 @@ class Scheme:
             if getattr(self, name) not in offered:
                 text = f"{name}={getattr(self, name)!r:.80} is not offered"
                 raise OptionError(text, remedy=f"use one of {list(offered)}")
-        if self.smooth is not None and not 0 < self.smooth < 1:
-            raise OptionError(f"smooth={self.smooth!r:.40} is no exponent", remedy="use a number between 0 and 1: 0.5")
+        smooth: object = self.smooth
+        if smooth is not None and not (isinstance(smooth, int | float) and 0 < smooth < 1):
+            raise OptionError(f"smooth={smooth!r:.40} is no exponent", remedy="use a number between 0 and 1: 0.5")
         if self.is_dynamic and self.observer != OBSERVER:
             raise OptionError(
                 f'observer={self.observer!r} says nothing where mode="dynamic"',
