@@ -43,6 +43,13 @@ def test_files_are_merged(file: FoundSchedules, tmp_path: Path) -> None:
     assert file.get(HERE, ["k_1", "k_2"]) == {"k_1": replace(SOME, after=0.5), "k_2": replace(SOME, kernel="k_2")}
 
 
+def test_a_file_that_is_not_there_is_not_made_by_reading(file: FoundSchedules, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="there is no file"):
+        file.merge(tmp_path / "typo.db")
+    assert file.get(HERE, ["k_1"]) == {} and file.others(HERE, ["k_1"]) == 0
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_of_something_else(file: FoundSchedules) -> None:
     Path(file.path).write_bytes(b"no database at all, but long enough to be taken for one" * 20)
     with pytest.raises(InputError, match="can't be used"):

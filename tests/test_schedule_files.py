@@ -19,9 +19,10 @@ from tilewright.build.options import Clock, Options
 from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
+from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule.book import ScheduleBook
-from tilewright.tools.found_schedules import FoundSchedules
+from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules, machine_key
 from tilewright.tools.tune import Tuned, tune
 
 RNG = np.random.default_rng(0)
@@ -240,6 +241,16 @@ def test_a_search_keeps_its_budget(net: Path, saved: Path, monkeypatch: pytest.M
     )
     assert time.process_time() - start < 1.05 * 6.0
     assert found.gains and len(rounds) > rounds[0][2]  # it went on behind the strategies' candidates
+
+
+@pytest.mark.parametrize("steps", ["no step at all", "split(no_such_loop, 8)"])
+def test_what_is_stored_and_does_not_fit_costs_no_other_candidate(net: Path, steps: str) -> None:
+    graph = texts.read_graph(net)
+    store = FoundSchedules(net.with_suffix(".db"))
+    names = names_in(texts.schedules(graph, Options()))
+    store.put(machine_key(Target.parse("native"), 1), [FoundSchedule(x, steps, 2.0, 1.0) for x in names])
+    tried = tune(graph, [X], Options(), threads=1, seconds=0.3, store=store).n_candidates
+    assert tried == tune(graph, [X], Options(), threads=1, seconds=0.3).n_candidates > 0
 
 
 def test_a_search_begins_with_what_an_earlier_one_found(net: Path, saved: Path) -> None:

@@ -219,6 +219,15 @@ class KernelBuilder:
         lines = [Line(k, read_step(step)) for k, step in enumerate(author.steps.splitlines(), 1)]
         return schedule_by(made.computation, self.target, made.constants, name, lines, is_normal=author.is_normal)
 
+    def read_steps(self, name: str, steps: str) -> Schedule | None:
+        """The steps, a line each, as a schedule of the kernel; None where they don't fit it or give no code."""
+        try:
+            lines = [Line(k, read_step(step)) for k, step in enumerate(steps.splitlines(), 1)]
+            self._try_code(self._by_lines(self.groups[name], name, lines).kernel)
+        except Exception:  # whatever code generation says of steps of another version, or of somebody's hand
+            return None
+        return Schedule(tuple(line.step for line in lines))
+
     def _try_code(self, kernel: Kernel) -> None:
         """Raise what code generation says of a kernel that somebody scheduled by hand."""
         if self.on_gpu is None or self.on_gpu.emulates:

@@ -58,7 +58,9 @@ class FoundSchedules:
             file.executemany(_PUT, [(x.kernel, machine, x.steps, x.before, x.after) for x in found])
 
     def get(self, machine: str, kernels: Iterable[str]) -> dict[str, FoundSchedule]:
-        """What was found for these kernels on this machine, by the kernel's name."""
+        """What was found for these kernels on this machine, by the kernel's name; nothing where there is no file."""
+        if not os.path.exists(self.path):
+            return {}
         with self._open() as file:
             rows = file.execute("select kernel, steps, before, after from found where machine = ?", (machine,))
             every = {row[0]: FoundSchedule(*row) for row in rows}
@@ -66,13 +68,17 @@ class FoundSchedules:
 
     def others(self, machine: str, kernels: Iterable[str]) -> int:
         """Of how many of these kernels there are schedules for other machines or versions only."""
+        if not os.path.exists(self.path):
+            return 0
         with self._open() as file:
             rows = file.execute("select distinct kernel from found where machine != ?", (machine,)).fetchall()
         known = self.get(machine, kernels)
         return len({name for (name,) in rows} & {*kernels} - known.keys())
 
     def merge(self, other: str | os.PathLike[str]) -> None:
-        """Take over what another file has, of all machines."""
+        """Take over what another file has, of all machines; ``InputError`` where there is none."""
+        if not os.path.exists(other):
+            raise InputError(f"there is no file {os.fspath(other)!r:.200}", remedy="name a database of schedules")
         with FoundSchedules(other)._open() as file:
             rows = file.execute("select kernel, machine, steps, before, after from found").fetchall()
         with self._open() as file:

@@ -33,7 +33,7 @@ from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule import Schedule
-from tilewright.tile.schedule.book import read_step, schedule_text
+from tilewright.tile.schedule.book import schedule_text
 from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules, machine_key
 
 MARGIN = 0.03
@@ -102,7 +102,7 @@ def tune(
         # the others' times are mostly noise, and weigh nothing
         worth = [name for name in best if ticks[name] >= SMALLEST_SHARE * sum(ticks.values())]
         known = store.get(machine, worth) if store else {}
-        candidates = {name: [*_stored(known, name, best), *_candidates(kernels, name)] for name in worth}
+        candidates = {name: [*_stored(known, name, best, kernels), *_candidates(kernels, name)] for name in worth}
         rounds = max((len(c) for c in candidates.values()), default=0)
         for k, tried in enumerate(_tried(kernels, best, candidates, Random(seed), searches=budget is not None)):
             if end.is_near(reserve=2 * FEWEST_CALLS * current.seconds):
@@ -131,12 +131,14 @@ def tune(
     return found
 
 
-def _stored(known: Mapping[str, FoundSchedule], name: str, best: Mapping[str, Schedule]) -> Iterator[Schedule]:
-    """What an earlier search found for the kernel, unless this one begins with that."""
-    if name in known:
-        schedule = Schedule(tuple(map(read_step, known[name].steps.splitlines())))
-        if schedule != best[name]:
-            yield schedule
+def _stored(
+    known: Mapping[str, FoundSchedule], name: str, best: Mapping[str, Schedule], kernels: KernelBuilder
+) -> Iterator[Schedule]:
+    """What an earlier search found for the kernel, unless this one begins with that, or it fits no more."""
+    schedule = kernels.read_steps(name, known[name].steps) if name in known else None
+    # A round tries schedules of all kernels at once, so one without code would cost all of them the round.
+    if schedule is not None and schedule != best[name]:
+        yield schedule
 
 
 class _End:
