@@ -6,7 +6,7 @@ Not its business: which layout is good (``schedule.operands.pack`` derives it fr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,6 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
-    Mul,
     Sym,
     bounds,
     coef_of,
@@ -28,6 +27,7 @@ from tilewright.core.expr import (
     to_text,
 )
 from tilewright.core.types import Array
+from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.ir import Packed
 
 
@@ -188,7 +188,7 @@ def _gathered(source: Array, grid: tuple[Sym, ...], index: tuple[Dim, ...], grid
     indices: list[Array] = []
     inside: Array = np.ones((1,) * rank, np.bool_)
     for e, extent in zip(index, source.shape, strict=True):
-        at = np.asarray(_evaluate(e, axes))
+        at = np.asarray(valued(e, axes, OF_ARRAYS))
         lo, hi = bounds(e)
         if lo is None or hi is None or lo < 0 or hi >= extent:
             inside = inside & (at >= 0) & (at < extent)
@@ -196,22 +196,3 @@ def _gathered(source: Array, grid: tuple[Sym, ...], index: tuple[Dim, ...], grid
         indices.append(at)
     data = np.broadcast_to(source[tuple(indices)], grid_shape)
     return data if inside.all() else np.where(inside, data, np.zeros((), source.dtype))
-
-
-def _evaluate(e: Dim, axes: Mapping[Sym, Array]) -> Array | int:
-    if is_known(e):
-        return e
-    if isinstance(e, Sym):
-        return axes[e]
-    if isinstance(e, Mul):
-        result: Array | int = 1
-        for f in e.factors:
-            result = result * _evaluate(f, axes)
-        return result
-    if isinstance(e, BinaryExpr):
-        a, b = _evaluate(e.a, axes), _evaluate(e.b, axes)
-        return {"floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum}[e.op](a, b)
-    total: Array | int = e.const
-    for atom, coef in e.terms:
-        total = total + _evaluate(atom, axes) * coef
-    return total

@@ -8,14 +8,14 @@ mean (``torch.aten``).
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from tilewright.core.diag import OptionError
-from tilewright.core.dims import is_known
-from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym
+from tilewright.core.expr import Dim, Expr, Sym
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import TensorType
+from tilewright.core.valued import valued
 from tilewright.frontend.torch.aten.call import dtype_from_torch
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
@@ -84,7 +84,7 @@ def kernel_op(
         return [torch.as_tensor(x) for x in (made if isinstance(made, tuple) else (made,))]
 
     def fake(*tensors: Any) -> list[Any]:
-        sizes: dict[str, Any] = {}
+        sizes: dict[Sym, Any] = {}
         types = torch_types(tensors, sizes)
         return [
             tensors[0].new_empty([_evaluated(d, sizes) for d in t.shape], dtype=getattr(torch, t.dtype.numpy.name))
@@ -104,8 +104,8 @@ def kernel_op(
     return call
 
 
-def torch_types(tensors: Sequence[Any], sizes: dict[str, Any] | None = None) -> list[TensorType]:
-    """The types of tensors; a size that is a symbol of PyTorch's gets a name, and stands in ``sizes`` by that."""
+def torch_types(tensors: Sequence[Any], sizes: dict[Sym, Any] | None = None) -> list[TensorType]:
+    """The types of tensors; for a size that is a symbol of PyTorch's stands one of ours, by which ``sizes`` has it."""
     found = []
     for t in tensors:
         shape: list[Dim] = []
@@ -113,32 +113,18 @@ def torch_types(tensors: Sequence[Any], sizes: dict[str, Any] | None = None) -> 
             if isinstance(d, int):
                 shape.append(d)
             else:
-                name = f"size_{d}"
-                shape.append(Sym(name, 0))
+                size = Sym(f"size_{d}", 0)
+                shape.append(size)
                 if sizes is not None:
-                    sizes[name] = d
+                    sizes[size] = d
         found.append(TensorType(dtype_from_torch(t.dtype), tuple(shape)))
     return found
 
 
-def _evaluated(d: Dim, sizes: dict[str, Any]) -> Any:
+def _evaluated(d: Dim, sizes: Mapping[Sym, Any]) -> Any:
     """A size as PyTorch computes with it."""
-    if is_known(d):
-        return d
-    if isinstance(d, Sym):
-        return sizes[d.name]
-    if isinstance(d, Mul):
-        product: Any = 1
-        for f in d.factors:
-            product = product * _evaluated(f, sizes)
-        return product
-    if isinstance(d, BinaryExpr):
-        import torch
+    import torch
 
-        extremes: dict[str, Any] = {"min": torch.sym_min, "max": torch.sym_max}
-        by_op = {"floordiv": operator.floordiv, "mod": operator.mod, **extremes}
-        return by_op[d.op](_evaluated(d.a, sizes), _evaluated(d.b, sizes))
-    total: Any = d.const
-    for atom, c in d.terms:
-        total = total + c * _evaluated(atom, sizes)
-    return total
+    extremes: dict[str, Any] = {"min": torch.sym_min, "max": torch.sym_max}
+    by_op = {"floordiv": operator.floordiv, "mod": operator.mod, **extremes}
+    return valued(d, sizes, by_op)

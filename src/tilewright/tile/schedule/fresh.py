@@ -15,12 +15,10 @@ digits. Where loops of known extents alone decide the places, these are listed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import takewhile
 from math import prod
-from typing import cast
 
 import numpy as np
 
@@ -29,7 +27,6 @@ from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
-    Mul,
     Sym,
     ceildiv,
     floordiv,
@@ -37,10 +34,9 @@ from tilewright.core.expr import (
     mod,
     substitute,
     symbols,
-    terms_of,
 )
 from tilewright.core.indices import chosen, placed
-from tilewright.core.types import Array
+from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.affine import coefficient, never_negative, without
 from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym
@@ -129,32 +125,13 @@ def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
     at = dict(zip(loops, np.indices(extents).reshape(len(extents), prod(extents)), strict=True))
     inside = np.ones(prod(extents), bool)
     for d in guards:
-        inside &= _values(d, at) >= 0
+        inside &= valued(d, at, OF_ARRAYS) >= 0
     flat = np.zeros(prod(extents), np.int64)
     for d, size in zip(index, shape, strict=True):
-        flat = flat * size + _values(d, at)
+        flat = flat * size + valued(d, at, OF_ARRAYS)
     return set(flat[inside].tolist())
 
 
-def _values(e: Dim, at: Mapping[Sym, Array]) -> Array:
-    """What an expression is in each iteration."""
-    if isinstance(e, int):
-        return np.asarray(e)
-    if isinstance(e, Sym):
-        return at[e]
-    if isinstance(e, BinaryExpr):
-        return _OPERATIONS[e.op](_values(e.a, at), _values(e.b, at))
-    if isinstance(e, Mul):
-        return reduce(np.multiply, [_values(f, at) for f in e.factors])
-    terms = terms_of(e)
-    rest = e - sum((c * atom for atom, c in terms), start=cast(Dim, 0))
-    assert isinstance(rest, int)
-    return sum((c * _values(atom, at) for atom, c in terms), start=np.asarray(rest))
-
-
-_OPERATIONS: Mapping[str, Callable[[Array, Array], Array]] = {
-    "floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum
-}  # fmt: skip
 MOST_PLACES = 1 << 16
 """Elements of a temporary up to which they are listed: more than a block's memory holds tiles of."""
 
