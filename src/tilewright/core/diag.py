@@ -6,8 +6,11 @@ every problem at once. Not its business: errors of loading and running (``runtim
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 
 from tilewright.runtime.errors import TilewrightError
 
@@ -28,6 +31,23 @@ class Loc:
 
 
 UNKNOWN = Loc("unknown location")
+
+
+def users_frame(passed: tuple[str, ...]) -> FrameType:
+    """The innermost line of the user's program that is running.
+
+    ``passed`` are beginnings of paths of files that call each other on the way from it.
+    """
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(passed):
+        frame = frame.f_back
+    return frame
+
+
+def loc_of_frame(frame: FrameType) -> Loc:
+    """The line that runs."""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
 
 
 def join_locs(locs: Sequence[Loc]) -> Loc:

@@ -6,17 +6,15 @@ Not its business: steps of schedules that are not legal (``tile.errors``).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from dis import get_instructions
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from tilewright.core.diag import CompileError, Loc, Problem
+from tilewright.core.diag import CompileError, Loc, Problem, loc_of_frame, users_frame
 
-HERE = str(Path(__file__).parent)
+HERE = (str(Path(__file__).parent),)
 TRACED: ContextVar[str] = ContextVar("name of the kernel that is traced", default="")
 
 
@@ -37,9 +35,7 @@ def refused(rule: str, remedy: str = "", loc: Loc | None = None) -> KernelError:
 
 def here() -> Loc:
     """The innermost line of the user's program that is running: the first frame outside of this folder."""
-    frame = _users_frame()
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
+    return loc_of_frame(users_frame(HERE))
 
 
 def loc_of(function: Callable[..., Any]) -> Loc:
@@ -53,7 +49,7 @@ def assigned() -> list[str]:
 
     They are what the instructions after the running one store to, so that no source text is needed.
     """
-    frame = _users_frame()
+    frame = users_frame(HERE)
     names: list[str] = []
     n_values = 1
     for step in get_instructions(frame.f_code):
@@ -67,10 +63,3 @@ def assigned() -> list[str]:
         else:
             break
     return names[:n_values]
-
-
-def _users_frame() -> FrameType:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(HERE):
-        frame = frame.f_back
-    return frame

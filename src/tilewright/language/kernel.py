@@ -19,6 +19,7 @@ from tilewright.build.deploy import export
 from tilewright.build.driver import compile as compile_graph
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Builder, Graph, Node, Pool
+from tilewright.core.keys import key_of
 from tilewright.core.opdef import AuthorSchedule, OpDef
 from tilewright.core.types import TensorType, tensor_type_of
 from tilewright.frontend.torch.aten.call import Unsupported
@@ -123,7 +124,7 @@ class UserKernel:
         return self._known[key]
 
     def _key(self, types: Mapping[str, Any]) -> tuple[object, ...]:
-        key = tuple((p, *_known_by(v)) for p, v in types.items())
+        key = tuple((p, *key_of(v)) for p, v in types.items())
         try:
             hash(key)
         except TypeError as e:
@@ -173,13 +174,6 @@ class UserKernel:
 
     def _types_of(self, operands: Sequence[Any]) -> dict[str, Any]:
         return {p: self._type_of(p, x) for p, x in zip(self.signature.parameters, operands, strict=True)}
-
-
-def _known_by(value: Any) -> tuple[object, ...]:
-    """What is equal for values that a kernel can't tell apart: 0.0 is not -0.0, 1 not True, and NaN is NaN."""
-    if isinstance(value, tuple):
-        return type(value), *map(_known_by, value)
-    return type(value), repr(value) if isinstance(value, float | complex | np.generic) else value
 
 
 def _is_tensor(value: Any) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.build import driver
 from tilewright.core.diag import OpError, OptionError
 from tilewright.core.graph import Graph, Pool
+from tilewright.core.keys import key_of
 from tilewright.core.types import TensorType, dtype_of
 from tilewright.integrations.arrays.making import Operand
 from tilewright.integrations.arrays.traced import (
@@ -118,21 +119,12 @@ def _taken(value: Any, arrays: list[np.ndarray]) -> tuple[Any, Any]:
             raise InputError(f"argument {value!r}: {e.message}", remedy=e.remedy) from None
         arrays.append(native(array))
         return _ArrayPlace(len(arrays) - 1), _ArrayPlace
-    return value, (type(value), _known_by(value))
-
-
-def _known_by(value: Any) -> Any:
-    """What tells values apart that are no arrays: for floats their bits, for 0.0 equals -0.0 and no NaN itself."""
-    if isinstance(value, float):
-        return value.hex()
-    if isinstance(value, complex):
-        return value.real.hex(), value.imag.hex()
     try:
         hash(value)
     except TypeError:
         remedy = "pass arrays, numbers, text, or tuples, lists and dicts of them"
         raise InputError(f"argument {value!r} is no array and can't be hashed", remedy=remedy) from None
-    return value
+    return value, key_of(value)
 
 
 def _given(value: Any, arrays: list[Any]) -> Any:

@@ -10,7 +10,6 @@ evaluated, so that it means the same in both cases.
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.diag import CompileError, Loc, OpError, Problem
+from tilewright.core.diag import CompileError, Loc, OpError, Problem, loc_of_frame, users_frame
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
@@ -99,11 +98,7 @@ class TracedArray:
 
 def user_loc() -> Loc:
     """The line of the user's function that is being traced."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(NOT_THE_USERS):
-        frame = frame.f_back
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
+    return loc_of_frame(users_frame(NOT_THE_USERS))
 
 
 def untraceable(what: str, rule: str, remedy: str) -> CompileError:
