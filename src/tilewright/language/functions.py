@@ -11,8 +11,9 @@ from typing import Any
 
 from tilewright.core import types
 from tilewright.language.errors import refused
-from tilewright.language.trace import fold, neutral, reduce, signature_of
+from tilewright.language.trace import fold, reduce, signature_of
 from tilewright.language.values import Element, Scalar, Whole, element, unary, where
+from tilewright.tile.schedule.partials import identity_of
 
 # --- of one element -------------------------------------------------------------------------------------------------
 
@@ -181,6 +182,6 @@ def _argument(value: Callable[..., Any], extent: Whole, is_better: Callable[...,
     def better(a: Any, b: Any) -> tuple[Element, Element]:
         return where(is_better(a[0], b[0]), b[0], a[0]), where(is_better(a[0], b[0]), b[1], a[1])
 
-    _, at = fold(pair, extent, start=(lambda d: neutral(op, d), 0), combine=better)
+    _, at = fold(pair, extent, start=(lambda d: identity_of(op, d).value, 0), combine=better)
     found: Element = at
     return found

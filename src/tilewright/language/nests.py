@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tilewright.core.compute import Axis, Const, Reduction, Serial, Stage, buffers_of_value
+from tilewright.core.compute import Axis, Reduction, Serial, Stage, buffers_of_value
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import chosen
-from tilewright.language.trace import Traced, neutral
+from tilewright.language.trace import Traced
+from tilewright.tile.schedule.partials import identity_of
 
 
 def raised_kernel(traced: Traced) -> Traced:
@@ -60,5 +61,5 @@ def _as_stage(s: Stage, axes: Sequence[Axis]) -> Stage | None:
         return replace(s, axes=own)
     if s.update is None:
         return None  # the last iteration's value stays
-    start = Const(neutral(s.update, s.out.dtype), s.out.dtype)
+    start = identity_of(s.update, s.out.dtype)
     return replace(s, axes=own, reduction=Reduction(rest, s.update, (start,)))

@@ -24,7 +24,6 @@ from tilewright.core.compute import (
     Buffer,
     Combiner,
     Computation,
-    Const,
     Index,
     IndexLike,
     Inside,
@@ -55,6 +54,7 @@ from tilewright.language.values import (
     element,
 )
 from tilewright.tile.affine import never_negative
+from tilewright.tile.schedule.partials import identity_of
 
 Item = Stage | Serial
 Shape: TypeAlias = "Whole | Sequence[Whole]"
@@ -408,7 +408,7 @@ def reduce(op: str, value: Callable[..., Any], extents: Sequence[Whole]) -> Elem
     def reduction(axes: tuple[Axis, ...], values: Sequence[Value]) -> Reduction:
         for v in values:
             computed_with(op, v)
-        return Reduction(axes, op, tuple(Const(neutral(op, v.dtype), v.dtype) for v in values))
+        return Reduction(axes, op, tuple(identity_of(op, v.dtype) for v in values))
 
     (made,) = _reduced(value, extents, reduction)
     return made
@@ -530,21 +530,6 @@ def _loop_name(found: Trace) -> str:
 
 
 # --- stores ---------------------------------------------------------------------------------------------------------
-
-_NEUTRAL: Mapping[str, Callable[[DType], float]] = {
-    "add": lambda d: 0,
-    "mul": lambda d: 1,
-    "min": lambda d: float("inf") if d.is_float else d.max,
-    "max": lambda d: float("-inf") if d.is_float else d.min,
-    "and": lambda d: d.max if d.kind != "int" else -1,
-    "or": lambda d: 0,
-}
-
-
-def neutral(op: str, dtype: DType) -> float:
-    """What a fold by ``op`` begins with: it changes nothing."""
-    return _NEUTRAL[op](dtype)
-
 
 _ANY_ORDER = ("add", "mul", "min", "max", "and", "or")
 
