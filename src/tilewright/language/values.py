@@ -11,7 +11,7 @@ operand's dtype where it is a number of it; an index is an ``i64``, and takes th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Inside, Select, Unary, Value, value_text
@@ -25,11 +25,38 @@ Scalar: TypeAlias = "IndexExpr | Element | int | float | bool"
 Whole: TypeAlias = "IndexExpr | int"
 
 
-class IndexExpr:
+class _Compared:
+    """What indices and elements have in common: comparisons are conditions, so neither is a key."""
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]  # == makes a condition
+
+    def __rpow__(self: Any, other: Scalar) -> Element:
+        return arithmetic("pow", other, self)
+
+    def __lt__(self: Any, other: Scalar) -> Element:
+        return compare("lt", self, other)
+
+    def __le__(self: Any, other: Scalar) -> Element:
+        return compare("le", self, other)
+
+    def __gt__(self: Any, other: Scalar) -> Element:
+        return compare("gt", self, other)
+
+    def __ge__(self: Any, other: Scalar) -> Element:
+        return compare("ge", self, other)
+
+    def __eq__(self: Any, other: Scalar) -> Element:  # type: ignore[override]
+        return compare("eq", self, other)
+
+    def __ne__(self: Any, other: Scalar) -> Element:  # type: ignore[override]
+        return compare("ne", self, other)
+
+
+class IndexExpr(_Compared):
     """An integer that loops and sizes decide: ``2*i + 1``. With data it becomes an ``i64`` element."""
 
     __slots__ = ("dim",)
-    __hash__ = None  # type: ignore[assignment]  # == makes a condition, so an index is no key
 
     def __init__(self, dim: Dim) -> None:
         self.dim = dim
@@ -84,43 +111,21 @@ class IndexExpr:
     def __pow__(self, other: Scalar) -> Scalar:
         return self * self if isinstance(other, int) and other == 2 else element(self) ** other
 
-    def __rpow__(self, other: Scalar) -> Element:
-        return arithmetic("pow", other, self)
-
     def __neg__(self) -> IndexExpr:
         return IndexExpr(0 - self.dim)
 
     def __abs__(self) -> Scalar:
         return maximum_of(self, -self)
 
-    def __lt__(self, other: Scalar) -> Element:
-        return compare("lt", self, other)
-
-    def __le__(self, other: Scalar) -> Element:
-        return compare("le", self, other)
-
-    def __gt__(self, other: Scalar) -> Element:
-        return compare("gt", self, other)
-
-    def __ge__(self, other: Scalar) -> Element:
-        return compare("ge", self, other)
-
-    def __eq__(self, other: Scalar) -> Element:  # type: ignore[override]
-        return compare("eq", self, other)
-
-    def __ne__(self, other: Scalar) -> Element:  # type: ignore[override]
-        return compare("ne", self, other)
-
     def cast(self, dtype: DType) -> Element:
         """The index as an element of ``dtype``."""
         return element(self).cast(dtype)
 
 
-class Element:
+class Element(_Compared):
     """A value that data decide, of one dtype."""
 
     __slots__ = ("value",)
-    __hash__ = None  # type: ignore[assignment]  # as of an index
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -178,9 +183,6 @@ class Element:
     def __pow__(self, other: Scalar) -> Element:
         return self * self if isinstance(other, int) and other == 2 else arithmetic("pow", self, other)
 
-    def __rpow__(self, other: Scalar) -> Element:
-        return arithmetic("pow", other, self)
-
     def __and__(self, other: Scalar) -> Element:
         return arithmetic("and", self, other)
 
@@ -219,24 +221,6 @@ class Element:
 
     def __abs__(self) -> Element:
         return Element(Unary("abs", computed_with("abs", self.value)))
-
-    def __lt__(self, other: Scalar) -> Element:
-        return compare("lt", self, other)
-
-    def __le__(self, other: Scalar) -> Element:
-        return compare("le", self, other)
-
-    def __gt__(self, other: Scalar) -> Element:
-        return compare("gt", self, other)
-
-    def __ge__(self, other: Scalar) -> Element:
-        return compare("ge", self, other)
-
-    def __eq__(self, other: Scalar) -> Element:  # type: ignore[override]
-        return compare("eq", self, other)
-
-    def __ne__(self, other: Scalar) -> Element:  # type: ignore[override]
-        return compare("ne", self, other)
 
 
 _CHOOSE = "choose with where(condition, a, b); join conditions with & and |"
