@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question
@@ -99,7 +98,7 @@ class Later:
         """``Origin.refit``."""
         return self._origin().refit(model, weights)
 
-    def keep(self, model: CompiledModel, path: Path) -> None:
+    def keep(self, model: CompiledModel, path: str | os.PathLike[str]) -> None:
         """``Origin.keep``."""
         self._origin().keep(model, path)
 

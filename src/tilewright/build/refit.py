@@ -99,8 +99,8 @@ class Origin:
     def _options(self) -> Options:
         return Options(**{**self.options, "schedule": read_schedule(self.options["schedule"])})
 
-    def keep(self, model: CompiledModel, path: Path) -> None:
-        """Write how a model's weights are made, once that is seen to give the model's own.
+    def keep(self, model: CompiledModel, path: str | os.PathLike[str]) -> None:
+        """Write beside the model's file ``path`` how its weights are made, once that is seen to give its own.
 
         ``OptionError`` for a source whose weights have no names, or are changed on the way into the graph, and for one
         that has a tensor under two names.
@@ -116,7 +116,7 @@ class Origin:
             raise joined from error
         if made.tobytes() != model.weights.tobytes():
             raise joined
-        _write(path, recipe)
+        _write(Path(path).with_suffix(SUFFIX), recipe)
 
     def _of_onnx(self, own: Mapping[str, Array], options: Options) -> _Recipe:
         """The model without the numbers of its large tensors; the others are kept where nobody gives new ones."""

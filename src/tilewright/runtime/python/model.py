@@ -16,7 +16,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -155,7 +154,7 @@ class CompiledModel:
         With ``refit`` a file beside it (``.refit``) says how weights are made, which ``tilewright.refit`` asks for.
         """
         if refit:
-            self._origin().keep(self, Path(path).with_suffix(".refit"))
+            self._origin().keep(self, path)
         with writing(path):
             artifacts.save(path, self.manifest, self._objects, self._weights)
 
