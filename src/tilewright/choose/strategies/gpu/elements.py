@@ -10,7 +10,7 @@ be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, IndexLike
@@ -80,10 +80,24 @@ def fused(b: ScheduleBuilder, loops: list[str]) -> list[str]:
     at = len(loops) - 1
     while at > 0 and _is_known(b, loops[at]):
         at -= 1
-    made = loops[at]
-    for inner in loops[at + 1 :]:
+    return [*loops[:at], as_one(b, loops[at:])]
+
+
+def as_one(b: ScheduleBuilder, loops: Sequence[str]) -> str:
+    """Loops, each directly in the one before it, as one, from the outermost on."""
+    made = loops[0]
+    for inner in loops[1:]:
         made = b.do("fuse", made, inner).loops[0]
-    return [*loops[:at], made]
+    return made
+
+
+def at_most(b: ScheduleBuilder, loops: Sequence[str], n: int) -> list[str]:
+    """``n`` loops or fewer, of which the last one is all that were too many, from the innermost on."""
+    found = list(loops)
+    while len(found) > n:
+        inner = found.pop()
+        found.append(b.do("fuse", found.pop(), inner).loops[0])
+    return found
 
 
 def _is_known(b: ScheduleBuilder, loop: str) -> bool:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
-from tilewright.choose.strategies.gpu.elements import extent_of, in_vectors
+from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, in_vectors
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.dims import is_known
@@ -43,9 +43,7 @@ class _TiledLoop:
 def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile) -> None:
     """Schedule the four stages of a product as one grid."""
     *batches, row, column = [x.sym.name for x in only_nest(b.kernel, product.root).loops]
-    while len(batches) > MAX_DIMENSIONS - 2:
-        inner = batches.pop()
-        batches.append(b.do("fuse", batches.pop(), inner).loops[0])
+    batches = at_most(b, batches, MAX_DIMENSIONS - 2)
     rows, columns, terms = tile.shape.extents
     m = _tiled(b, row, (tile.rows, tile.own_rows, rows))
     n = _tiled(b, column, (tile.columns, tile.own_columns, columns))
@@ -98,7 +96,7 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, factor: str, at: str) ->
     leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
     assert isinstance(leaf, Store)
     along = {s.name for s in symbols_at(leaf.index[-1])}
-    lines, row = (_fused(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
+    lines, row = (as_one(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
     made = b.do("fuse", lines, in_vectors(b, gpu, row)).loops[0]
     turn, thread = b.split(made, tile.warps * gpu.warp_lanes, "guard")
     warp, lane = b.split(thread, gpu.warp_lanes)
@@ -109,10 +107,3 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, factor: str, at: str) ->
     row_elements = leaf.buffer.shape[-1]
     assert is_known(row_elements)
     b.do("align", factor, row_elements + tile.pad)
-
-
-def _fused(b: ScheduleBuilder, loops: list[str]) -> str:
-    made = loops[0]
-    for name in loops[1:]:
-        made = b.do("fuse", made, name).loops[0]
-    return made

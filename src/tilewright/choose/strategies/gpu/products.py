@@ -16,6 +16,7 @@ After, for tiles of 64 by 64 with 16 terms at a time, by 16 by 16 threads::
 from __future__ import annotations
 
 from tilewright.choose.strategies.gpu.block_tiles import ThreadTile
+from tilewright.choose.strategies.gpu.elements import at_most
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.expr import mod
@@ -29,9 +30,7 @@ from tilewright.tile.schedule.tree import find_loop
 def products(b: ScheduleBuilder, product: Product, tile: ThreadTile) -> None:
     """Schedule the four stages of a product as one grid."""
     *batches, row, column = [x.sym.name for x in only_nest(b.kernel, product.root).loops]
-    while len(batches) > MAX_DIMENSIONS - 2:
-        inner = batches.pop()
-        batches.append(b.do("fuse", batches.pop(), inner).loops[0])
+    batches = at_most(b, batches, MAX_DIMENSIONS - 2)
     lanes = _lanes_kind(b, tile, column)
     row_block, row_thread, row_own = _tiled(b, tile, row)
     column_block, column_thread, column_own = _tiled(b, tile, column)
