@@ -158,8 +158,8 @@ def cholesky(a: tl.f64("n", "n")) -> Any:
     return made
 
 
-@tw.kernel
-def lu(a: tl.f64("n", "n")) -> Any:
+def _factors(a: Any) -> Any:
+    """Both triangles of ``a``, of which the lower one has a diagonal of ones, in one tensor."""
     n = a.shape[0]
     made = a.copy()
     for i in tl.loop(n):
@@ -174,18 +174,14 @@ def lu(a: tl.f64("n", "n")) -> Any:
 
 
 @tw.kernel
+def lu(a: tl.f64("n", "n")) -> Any:
+    return _factors(a)
+
+
+@tw.kernel
 def ludcmp(a: tl.f64("n", "n"), b: tl.f64("n")) -> Any:
-    """The same without pivots, then both triangles are solved."""
-    n = a.shape[0]
-    made = a.copy()
-    for i in tl.loop(n):
-        for j in tl.loop(i):
-            for k in tl.loop(j):
-                made[i, j] -= made[i, k] * made[k, j]
-            made[i, j] = made[i, j] / made[j, j]
-        for j in tl.loop(i, n):
-            for k in tl.loop(i):
-                made[i, j] -= made[i, k] * made[k, j]
+    """The same, then both triangles are solved."""
+    n, made = a.shape[0], _factors(a)
     x = b.copy()
     for i in tl.loop(n):
         for j in tl.loop(i):
