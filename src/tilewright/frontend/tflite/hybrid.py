@@ -21,7 +21,7 @@ from tilewright.core.types import Array
 from tilewright.frontend.tflite.call import TfliteCall
 from tilewright.frontend.tflite.codes import nearest
 from tilewright.frontend.tflite.quantisation import Quantisation
-from tilewright.frontend.tflite.windows import around, strides_of
+from tilewright.frontend.tflite.windows import groups_of, rows_of, windows_of
 
 MOST = 127
 
@@ -69,8 +69,7 @@ def _weights(c: TfliteCall, axis: int) -> tuple[Quantisation, Array]:
         raise OpError(f"floats are not multiplied with codes of {c.x(1).type}", remedy="quantise weights to int8")
     if q.zeros.any():
         raise OpError("codes that are multiplied with floats have a zero point of 0")
-    if q.scales.size > 1 and q.axis != axis:
-        raise OpError(f"scales of weights lie along axis {q.axis}, not along the channels of the result")
+    q.check_along(axis)
     return q, c.known(1)
 
 
@@ -83,7 +82,7 @@ def fully_connected(c: TfliteCall) -> Node:
     """Each row has its own scale, with a zero point where the file asks for one."""
     q, codes = _weights(c, 0)
     n_out, depth = codes.shape
-    outer = c.size(c.x())[:-1] if c.option("KeepNumDims") else (prod(c.size(c.x())) // max(depth, 1),)
+    outer = rows_of(c, depth)
     x = c.shaped(c.x(), (prod(outer), depth))
     rows = _asymmetric(c, x) if c.option("AsymmetricQuantizeInputs") else _symmetric(c, x)
     weights = c.b.const(np.ascontiguousarray(codes.T.astype(np.int32)))
@@ -95,11 +94,9 @@ def fully_connected(c: TfliteCall) -> Node:
 def conv_2d(c: TfliteCall) -> Node:
     """Each image has its own scale, and a zero point unless all channels of the kernel have one scale."""
     q, codes = _weights(c, 0)
-    channels, own = c.size(c.x())[3], codes.shape[3]
-    if own < 1 or channels % own:
-        raise OpError(f"{channels} channels are no whole groups of {own}")
-    of_one_scale = channels == own and bool((q.scales == q.scales[0]).all())
-    return _convolved(c, q, codes.transpose(0, 3, 1, 2), channels // own, of_one_scale)
+    groups = groups_of(c, codes.shape[3])
+    of_one_scale = groups == 1 and bool((q.scales == q.scales[0]).all())
+    return _convolved(c, q, codes.transpose(0, 3, 1, 2), groups, of_one_scale)
 
 
 def depthwise(c: TfliteCall) -> Node:
@@ -109,14 +106,11 @@ def depthwise(c: TfliteCall) -> Node:
 
 
 def _convolved(c: TfliteCall, q: Quantisation, kernel: Array, groups: int, is_symmetric: bool = False) -> Node:
-    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
-    pads = around(c, c.size(c.x())[1:3], kernel.shape[2:], strides, dilations)
+    found = windows_of(c, kernel.shape[2:])
     rows = _symmetric(c, c.x()) if is_symmetric else _asymmetric(c, c.x())
     image = c.b(ops.transpose, rows.codes, perm=(0, 3, 1, 2))
-    sums = c.b(
-        ops.conv, image, c.b.const(np.ascontiguousarray(kernel.astype(np.int32))), strides=strides,
-        dilations=dilations, pads=pads, groups=groups, layout="NCHW",
-    )  # fmt: skip
+    weights = c.b.const(np.ascontiguousarray(kernel.astype(np.int32)))
+    sums = c.b(ops.conv, image, weights, groups=groups, layout="NCHW", **found)
     sums = c.cast(c.transposed(sums, (0, 2, 3, 1)), types.f32)
     if is_symmetric:
         return _finished(c, c.b(ops.mul, sums, c.b(ops.mul, rows.scale, c.number(float(q.scales[0]), sums))))

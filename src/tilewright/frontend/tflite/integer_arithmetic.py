@@ -5,7 +5,7 @@ In: calls whose operands are codes. Out: nodes. Not its business: functions of o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -90,12 +90,16 @@ def _compared(op: OpDef) -> Converter:
     return convert
 
 
+def _have_one_scale(quantised: Sequence[Quantisation]) -> bool:
+    """And one zero point?"""
+    return len({(float(q.scale), q.zero) for q in quantised}) == 1
+
+
 def _larger(op: OpDef) -> Converter:
     """Of codes as they are: both operands and the result have one scale."""
 
     def convert(c: TfliteCall) -> Node:
-        quantised = [of(c, 0), of(c, 1), result(c)]
-        if len({(float(q.scale), q.zero) for q in quantised}) > 1:
+        if not _have_one_scale([of(c, 0), of(c, 1), result(c)]):
             raise OpError("operands and result of a minimum or maximum must have one scale and zero point")
         return c.b(op, c.x(0), c.x(1))
 
@@ -230,8 +234,7 @@ def _pad(c: TfliteCall) -> Node:
 
 def _joined(c: TfliteCall) -> Node:
     """Codes of one scale; those of other scales would have to be computed anew."""
-    quantised = [*(of(c, k) for k in range(len(c.inputs))), result(c)]
-    if len({(float(q.scale), q.zero) for q in quantised}) > 1:
+    if not _have_one_scale([*(of(c, k) for k in range(len(c.inputs))), result(c)]):
         raise OpError("tensors of several scales are not joined", remedy="quantise with a newer converter")
     return joined(c)
 

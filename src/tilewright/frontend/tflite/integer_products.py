@@ -15,13 +15,12 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.diag import OpError
 from tilewright.core.graph import Node
 from tilewright.core.types import DType
 from tilewright.frontend.tflite import hybrid
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.codes import centred, coded, nearest, of, rescaled, result
-from tilewright.frontend.tflite.windows import around, strides_of, turned_padding
+from tilewright.frontend.tflite.windows import groups_of, rows_of, strides_of, turned_padding, windows_of
 
 LONG = 4
 """The schema's number for a bias of 64 bits is that of its type INT64."""
@@ -53,8 +52,7 @@ def _accumulator(c: TfliteCall, x: int, bias: int) -> DType:
 def _weights(c: TfliteCall, k: int, perm: tuple[int, ...], axis: int) -> Node:
     """Constant codes less their zero points, turned."""
     q, codes = of(c, k), c.known(k).astype(np.int32)
-    if q.scales.size > 1 and q.axis != axis:
-        raise OpError(f"scales of weights lie along axis {q.axis}, not along the channels of the result")
+    q.check_along(axis)
     zeros = q.zeros.reshape([-1 if q.zeros.size > 1 and j == q.axis else 1 for j in range(codes.ndim)])
     return c.b.const(np.ascontiguousarray((codes - zeros).astype(np.int32).transpose(perm)))
 
@@ -73,13 +71,8 @@ def _image(c: TfliteCall, k: int, dtype: DType) -> Node:
 
 
 def _convolved(c: TfliteCall, kernel: Node, groups: int) -> Node:
-    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
-    pads = around(c, c.size(c.x())[1:3], c.size(kernel)[2:], strides, dilations)
-    dtype = _accumulator(c, 0, 2)
-    sums = c.b(
-        ops.conv, _image(c, 0, dtype), c.cast(kernel, dtype), strides=strides, dilations=dilations, pads=pads,
-        groups=groups, layout="NCHW",
-    )  # fmt: skip
+    dtype, found = _accumulator(c, 0, 2), windows_of(c, c.size(kernel)[2:])
+    sums = c.b(ops.conv, _image(c, 0, dtype), c.cast(kernel, dtype), groups=groups, layout="NCHW", **found)
     return _finished(c, c.transposed(sums, (0, 2, 3, 1)), 2, _factors(c, 0, 1, in_floats=False))
 
 
@@ -87,10 +80,7 @@ def _conv_2d(c: TfliteCall) -> Node:
     if c.x().dtype.is_float:
         return hybrid.conv_2d(c)
     kernel = _weights(c, 1, (0, 3, 1, 2), 0)
-    channels, own = c.size(c.x())[3], c.size(kernel)[1]
-    if channels % own:
-        raise OpError(f"{channels} channels are no whole groups of {own}")
-    return _convolved(c, kernel, channels // own)
+    return _convolved(c, kernel, groups_of(c, c.size(kernel)[1]))
 
 
 def _depthwise(c: TfliteCall) -> Node:
@@ -114,11 +104,9 @@ def _transpose_conv(c: TfliteCall) -> Node:
 def _fully_connected(c: TfliteCall) -> Node:
     if c.x().dtype.is_float:
         return hybrid.fully_connected(c)
-    if c.option("WeightsFormat") != 0:
-        raise OpError("weights that are shuffled for one processor are not read", remedy="convert without shuffling")
     weights, dtype = _weights(c, 1, (1, 0), 0), _accumulator(c, 0, 2)
     depth, n_out = c.size(weights)
-    outer = c.size(c.x())[:-1] if c.option("KeepNumDims") else (prod(c.size(c.x())) // max(depth, 1),)
+    outer = rows_of(c, depth)
     rows = c.cast(centred(c, 0, c.shaped(c.x(), (prod(outer), depth))), dtype)
     sums = c.b(ops.matmul, rows, c.cast(weights, dtype))
     if c.x().dtype is not types.u8:

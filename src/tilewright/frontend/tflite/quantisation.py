@@ -51,6 +51,11 @@ class Quantisation:
         low, high = ACTIVATION_LIMITS[activation]
         return self.code(low, dtype), self.code(high, dtype)
 
+    def check_along(self, axis: int) -> None:
+        """``OpError`` for scales of weights that lie along another axis than the channels of the result."""
+        if self.scales.size > 1 and self.axis != axis:
+            raise OpError(f"scales of weights lie along axis {self.axis}, not along the channels of the result")
+
 
 def quantisation_of(tensor: Any, shape: tuple[int, ...], dtype: DType) -> Quantisation | None:
     """What a tensor's table says; None for a tensor of plain numbers."""

@@ -43,27 +43,33 @@ def strides_of(c: TfliteCall) -> tuple[int, int]:
     return strides
 
 
+def windows_of(c: TfliteCall, kernel: Sequence[int]) -> dict[str, Any]:
+    """Attributes of the op ``conv``: how windows of a kernel's height and width lie in the first operand."""
+    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
+    pads = around(c, c.size(c.x())[1:3], kernel, strides, dilations)
+    return {"strides": strides, "dilations": dilations, "pads": pads}
+
+
+def groups_of(c: TfliteCall, own: int) -> int:
+    """How many groups of ``own`` channels the first operand has."""
+    channels = c.size(c.x())[3]
+    if own < 1 or channels % own:
+        raise OpError(f"{channels} channels are no whole groups of {own}")
+    return channels // own
+
+
 def _conv_2d(c: TfliteCall) -> Node:
     """Kernels lie as output, height, width, input channels."""
     x, kernel = c.x(0), c.transposed(c.x(1), (0, 3, 1, 2))
-    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
-    channels, own = c.size(x)[3], c.size(kernel)[1]
-    if channels % own:
-        raise OpError(f"{channels} channels are no whole groups of {own}")
-    pads = around(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
-    made = c.b(
-        ops.conv, x, kernel, strides=strides, dilations=dilations, pads=pads, groups=channels // own, layout="NHWC"
-    )
-    return _with_bias(c, made)
+    _, own, *taps = c.size(kernel)
+    return _with_bias(c, c.b(ops.conv, x, kernel, groups=groups_of(c, own), layout="NHWC", **windows_of(c, taps)))
 
 
 def _depthwise(c: TfliteCall) -> Node:
     """Kernels lie as 1, height, width, output channels."""
     x, kernel = c.x(0), c.transposed(c.x(1), (3, 0, 1, 2))
-    strides, dilations = strides_of(c), (c.option("DilationHFactor"), c.option("DilationWFactor"))
-    pads = around(c, c.size(x)[1:3], c.size(kernel)[2:], strides, dilations)
-    made = c.b(ops.conv, x, kernel, strides=strides, dilations=dilations, pads=pads, groups=c.size(x)[3], layout="NHWC")
-    return _with_bias(c, made)
+    found = windows_of(c, c.size(kernel)[2:])
+    return _with_bias(c, c.b(ops.conv, x, kernel, groups=c.size(x)[3], layout="NHWC", **found))
 
 
 def turned_padding(
@@ -89,14 +95,18 @@ def _transpose_conv(c: TfliteCall) -> Node:
     return _with_bias(c, made, 3)
 
 
-def _fully_connected(c: TfliteCall) -> Node:
-    """Rows of the second operand are results; leading axes are one unless they are kept."""
-    x, weight = c.x(0), c.transposed(c.x(1), (1, 0))
-    depth, n_out = c.size(weight)
+def rows_of(c: TfliteCall, depth: int) -> tuple[int, ...]:
+    """Sizes of what a fully connected layer keeps: leading axes are one unless the options say otherwise."""
     if c.option("WeightsFormat") != 0:
         raise OpError("weights that are shuffled for one processor are not read", remedy="convert without shuffling")
-    keeps = bool(c.option("KeepNumDims"))
-    outer = c.size(x)[:-1] if keeps else (prod(c.size(x)) // max(depth, 1),)
+    return c.size(c.x())[:-1] if c.option("KeepNumDims") else (prod(c.size(c.x())) // max(depth, 1),)
+
+
+def _fully_connected(c: TfliteCall) -> Node:
+    """Rows of the second operand are results."""
+    x, weight = c.x(0), c.transposed(c.x(1), (1, 0))
+    depth, n_out = c.size(weight)
+    outer = rows_of(c, depth)
     made = c.b(ops.matmul, c.shaped(x, (prod(outer), depth)), weight)
     return _with_bias(c, c.shaped(made, (*outer, n_out)))
 
