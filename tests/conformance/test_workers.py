@@ -63,6 +63,11 @@ def test_a_fresh_process_takes_over_after_some_cases() -> None:
     assert [o.status for o in found] == ["passed"] * 3
 
 
+def test_a_suite_runs_for_a_target() -> None:
+    (found,) = workers.run_cases(SUITE, [Case("right", "r")], target="cuda")
+    assert found.detail == "for cuda" and workers.takes_targets(tiny_suite)
+
+
 def test_selecting() -> None:
     assert [c.name for c in workers.select(tiny_suite.cases(), "^w")] == ["wrong"]
     for pattern in ("no such case", "("):

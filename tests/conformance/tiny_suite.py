@@ -27,3 +27,7 @@ def run_case(case: Case) -> tuple[Status, str]:
         case "hangs":
             time.sleep(600)
     return "passed", ""
+
+
+def run_case_for(case: Case, target: str) -> tuple[Status, str]:
+    return "passed", f"for {target}"

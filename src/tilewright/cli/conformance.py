@@ -21,6 +21,7 @@ from tilewright.cli import show
 from tilewright.cli.compile_run import Json
 from tilewright.core.diag import OptionError
 from tilewright.runtime.files import write_text
+from tilewright.target.gpu import Gpu, is_gpu
 from tilewright.target.target import Target
 from tilewright.tools.conformance import coverage, workers
 from tilewright.tools.conformance.outcome import Outcome, by_group, by_tag, counts, read_json, table, write_json
@@ -96,6 +97,9 @@ def _command(known: SuiteEntry) -> Callable[..., None]:
         seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one case.")] = 120.0,
         output: Annotated[Path | None, typer.Option(help="Write all outcomes to this JSON file.")] = None,
         resume: Annotated[bool, typer.Option(help="Run only what --output's file lacks.")] = False,
+        target: Annotated[
+            str, typer.Option(help="The CPU or GPU to make code for, which is to run it: one of `tilewright targets`.")
+        ] = workers.NATIVE,
         verbose: Annotated[bool, typer.Option("--verbose", "-v", help="List every case that did not pass.")] = False,
         as_json: Json = False,
     ) -> None:
@@ -109,8 +113,11 @@ def _command(known: SuiteEntry) -> Callable[..., None]:
         elif resume:
             raise OptionError("--resume needs the file to go on with", remedy="name it by --output")
         suite = workers.load_suite(known.module)
+        if target != workers.NATIVE and not workers.takes_targets(suite):
+            raise OptionError(f"this suite runs on this CPU alone, not on {target}", remedy="leave --target away")
+        machine = _checked_target(target)
         cases = workers.select(suite.cases(), only)
-        facts = {**_facts(known), "only": only, "cases": len(suite.cases())}
+        facts = {**_facts(known, machine), "only": only, "cases": len(suite.cases())}
         # Outcomes of a run that was stopped; a case that is gone from the suite is left out.
         found = {o.name: o for o in read_json(output)[1]} if resume and output is not None and output.exists() else {}
 
@@ -118,7 +125,7 @@ def _command(known: SuiteEntry) -> Callable[..., None]:
             if output is not None:
                 write_json(output, suite.NAME, outcomes, facts)
 
-        outcomes = _run(known.module, suite.NAME, cases, jobs, seconds, found, save, quiet=as_json)
+        outcomes = _run(known.module, suite.NAME, cases, (jobs, seconds, target), found, save, quiet=as_json)
         save(outcomes)
         if as_json:
             show.emit_json({"facts": facts, "counts": counts(outcomes), "outcomes": [vars(o) for o in outcomes]})
@@ -134,21 +141,24 @@ def _run(
     module: str,
     name: str,
     cases: list[workers.Case],
-    jobs: int,
-    seconds: float,
+    how: tuple[int, float, str],
     found: dict[str, Outcome],
     save: Callable[[list[Outcome]], None],
     *,
     quiet: bool,
 ) -> list[Outcome]:
-    """All outcomes in the suite's own order, with a progress bar; ``found`` are known, ``save`` gets those so far."""
+    """All outcomes in the suite's own order, with a progress bar; ``found`` are known, ``save`` gets those so far.
+
+    ``how`` is the number of workers, the seconds of a case, and the target.
+    """
+    jobs, seconds, target = how
     err = show.console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     todo = [c for c in cases if c.name not in found]
     saved = time.monotonic()
     with Progress(*columns, console=err, transient=True, disable=quiet or not err.is_terminal) as bar:
         task = bar.add_task(name, total=len(cases), completed=len(cases) - len(todo))
-        for outcome in workers.run_cases(module, todo, jobs=jobs, seconds=seconds):
+        for outcome in workers.run_cases(module, todo, jobs=jobs, seconds=seconds, target=target):
             found[outcome.name] = outcome
             if time.monotonic() > saved + SAVE_SECONDS:
                 save([found[c.name] for c in cases if c.name in found])
@@ -157,10 +167,15 @@ def _run(
     return [found[c.name] for c in cases]
 
 
-def _facts(known: SuiteEntry) -> dict[str, Any]:
+def _checked_target(name: str) -> str:
+    """What kind of machine runs the cases; ``UnknownTargetError`` for a name that there is none of."""
+    return Gpu.parse(name).arch if is_gpu(name) else Target.parse(name).cpu
+
+
+def _facts(known: SuiteEntry, machine: str) -> dict[str, Any]:
     """Versions and the machine's kind: what a result depends on."""
     packages = ("tilewright", "numpy", "llvmlite", "ml_dtypes", *known.packages)
-    return {"versions": {p: _version(p) for p in packages}, "cpu": Target.host().cpu}
+    return {"versions": {p: _version(p) for p in packages}, "cpu": machine}
 
 
 def _version(package: str) -> str:

@@ -27,7 +27,7 @@ from onnx.backend.test.runner import Runner
 from tilewright.build import driver
 from tilewright.core.diag import CompileError
 from tilewright.tools.conformance.outcome import Status
-from tilewright.tools.conformance.workers import Case
+from tilewright.tools.conformance.workers import NATIVE, Case
 
 NAME = "onnx"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "real")
@@ -149,10 +149,15 @@ def cases() -> Sequence[Case]:
 
 def run_case(case: Case) -> tuple[Status, str]:
     """Compile the test's model and run its data through it."""
+    return run_case_for(case, NATIVE)
+
+
+def run_case_for(case: Case, target: str) -> tuple[Status, str]:
+    """The same by code for a target, which runs on this computer."""
     test = _tests()[case.name]
     model = test.model()
     try:
-        compiled = driver.compile(model, cache=False)
+        compiled = driver.compile(model, cache=False, target=target)
         for inputs, expected in test.data(model):
             answer = compiled(*inputs)
             results = [answer] if len(compiled.outputs) == 1 else list(answer)

@@ -1,7 +1,7 @@
 """PyTorch's operator database through ``torch.compile(backend="tilewright")``, compared with eager PyTorch.
 
 In: the installed ``torch``, which brings the database and its samples. Out: an outcome for each entry and dtype.
-Not its business: gradients; devices other than the CPU.
+Not its business: gradients.
 
 An entry with a dtype is one case. Of its samples (up to 1,440 of one shape family) at most ``SAMPLES`` run, evenly
 spread; ``tools.conformance.torch_all`` runs all. Dynamo's work on a frame is most of the time, so up to ``TOGETHER``
@@ -14,6 +14,8 @@ samples are first called in one function; where anything about that is not right
 * ``skipped`` when all agree but Dynamo itself breaks the graph, or eager PyTorch can't run it: there is nothing that a
   back end could be given.
 
+For a target that is a GPU, samples lie on the GPU, and eager PyTorch computes there too.
+
 A graph is whole when ``torch.compile(fullgraph=True)`` captures it, which by itself takes sizes and numbers that only
 data decide into the graph. Where that fails for the back end ``aot_eager`` too, the break is Dynamo's; else it is ours.
 """
@@ -24,7 +26,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Any
 
@@ -36,8 +38,9 @@ from torch.utils import _pytree as pytree
 from tilewright.build.driver import compile_graph
 from tilewright.core.diag import Problem
 from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.target.gpu import is_gpu
 from tilewright.tools.conformance.outcome import Status
-from tilewright.tools.conformance.workers import Case
+from tilewright.tools.conformance.workers import NATIVE, Case
 
 NAME = "torch"
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool)
@@ -67,14 +70,19 @@ UNINITIALISED = ("empty", "new_empty", "resize_", "resize_as_")
 
 @dataclass
 class Run:
-    """What happened while one case ran."""
+    """What happened while one case ran, and what it is compiled for."""
 
+    target: str = NATIVE
     fallbacks: dict[str, str] = field(default_factory=dict)
     breaks: dict[str, str] = field(default_factory=dict)
 
     def note(self, problems: Sequence[Problem]) -> None:
         """Take calls that PyTorch was left to run."""
         self.fallbacks.update({p.op: p.rule for p in problems})
+
+    def backend(self) -> Callable[..., Any]:
+        """The back end for the target, which notes here what it leaves to PyTorch."""
+        return partial(make_backend(compile_graph, self.note), options={"target": self.target})
 
 
 @dataclass(frozen=True)
@@ -108,13 +116,21 @@ def run_case(case: Case) -> tuple[Status, str]:
     return run_entry(case.name, SAMPLES)
 
 
-def run_entry(name: str, n_samples: int | None) -> tuple[Status, str]:
+def run_case_for(case: Case, target: str) -> tuple[Status, str]:
+    """The same by code for a target, which runs on this computer."""
+    return run_entry(case.name, SAMPLES, target)
+
+
+def run_entry(name: str, n_samples: int | None, target: str = NATIVE) -> tuple[Status, str]:
     """Run samples of the entry and dtype called ``name``; all without ``n_samples``."""
     op, dtype = _entries()[name]
+    device = "cuda" if is_gpu(target) else "cpu"
+    if dtype not in op.supported_dtypes(device):
+        return "skipped", f"eager PyTorch has none for {device}"
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)  # workers share the cores
-    samples = _spread(list(op.sample_inputs("cpu", dtype, requires_grad=False)), n_samples)
-    run = Run()
+    samples = _spread(list(op.sample_inputs(device, dtype, requires_grad=False)), n_samples)
+    run = Run(target)
     known: list[SampleInEager] = []
     for k, sample in enumerate(samples):
         with suppress(Exception):  # eager PyTorch refuses: jiterator on a CPU
@@ -123,7 +139,7 @@ def run_entry(name: str, n_samples: int | None) -> tuple[Status, str]:
         return "skipped", "eager PyTorch runs no sample here"
     with _unmeasured():
         for part in _batched(known, TOGETHER):
-            if len(part) > 1 and _are_right_together(op, part):
+            if len(part) > 1 and _are_right_together(op, part, run.target):
                 continue
             for one in part:
                 problem = _run_alone(op, one, run)
@@ -223,9 +239,9 @@ def _unmeasured() -> Iterator[None]:
         module.profile_guard_manager = kept
 
 
-def _are_right_together(op: Any, part: Sequence[SampleInEager]) -> bool:
+def _are_right_together(op: Any, part: Sequence[SampleInEager], target: str) -> bool:
     """Does one function of all the samples compile whole and give what eager gives for each?"""
-    f, run = op.op, Run()
+    f, run = op.op, Run(target)
     dynamo.reset()
 
     def traced(calls: list[tuple[tuple[Any, ...], dict[str, Any]]]) -> list[Any]:
@@ -235,7 +251,7 @@ def _are_right_together(op: Any, part: Sequence[SampleInEager]) -> bool:
     torch.manual_seed(0)
     try:
         with torch.no_grad(), _unseeded():
-            results = torch.compile(traced, backend=make_backend(compile_graph, run.note), fullgraph=True)(calls)
+            results = torch.compile(traced, backend=run.backend(), fullgraph=True)(calls)
     except Exception:  # running each alone tells of which
         return False
     if run.fallbacks:
@@ -248,7 +264,7 @@ def _are_right_together(op: Any, part: Sequence[SampleInEager]) -> bool:
 
 def _run_alone(op: Any, one: SampleInEager, run: Run) -> str:
     """Run a sample compiled; how it differs from eager PyTorch, or nothing."""
-    f, ours = op.op, make_backend(compile_graph, run.note)
+    f, ours = op.op, run.backend()
 
     def traced(*args: Any, **kwargs: Any) -> Any:  # Dynamo traces functions of Python only
         return f(*args, **kwargs)

@@ -12,15 +12,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from tilewright.core.diag import OptionError
 from tilewright.tools.conformance.outcome import Outcome, Status
 
 START_SECONDS = 300.0  # a worker imports the suite's library and may load all of its cases
+NATIVE = "native"
 CASES_PER_WORKER = 500  # then a fresh process: what native libraries keep does not add up
 
 
@@ -34,7 +36,11 @@ class Case:
 
 
 class Suite(Protocol):
-    """What a suite's module offers; ``run_case`` may raise, which is a failed outcome."""
+    """What a suite's module offers; ``run_case`` may raise, which is a failed outcome.
+
+    A suite that can also be run on another machine than this CPU has ``run_case_for(case, target)`` too, which
+    ``run_case`` is for the target ``native``.
+    """
 
     NAME: str
 
@@ -48,6 +54,11 @@ class Suite(Protocol):
 def load_suite(module: str) -> Suite:
     """The suite in a module."""
     return cast(Suite, import_module(module))
+
+
+def takes_targets(suite: Suite) -> bool:
+    """Can the suite be run for another target than ``native``?"""
+    return hasattr(suite, "run_case_for")
 
 
 def select(cases: Sequence[Case], pattern: str) -> list[Case]:
@@ -69,15 +80,19 @@ def run_cases(
     jobs: int = 1,
     seconds: float = 120.0,
     cases_per_worker: int = CASES_PER_WORKER,
+    target: str = NATIVE,
 ) -> Iterator[Outcome]:
-    """Outcomes of ``cases`` in the order in which they end; ``seconds`` is the limit of each."""
+    """Outcomes of ``cases`` in the order in which they end; ``seconds`` is the limit of each.
+
+    Another ``target`` than ``native`` is for suites that take targets.
+    """
     name = load_suite(module).NAME
     queue = deque(cases)
     workers: list[_Worker] = []
     try:
         while queue or workers:
             while queue and len(workers) < jobs:
-                workers.append(_Worker(module, name, cases_per_worker))
+                workers.append(_Worker(module, name, cases_per_worker, target))
             for worker in workers:
                 if worker.case is None and worker.ready and queue:
                     worker.give(queue.popleft(), seconds)
@@ -101,10 +116,10 @@ def run_cases(
 class _Worker:
     """One process and what it is doing."""
 
-    def __init__(self, module: str, suite: str, n_cases: int) -> None:
+    def __init__(self, module: str, suite: str, n_cases: int, target: str) -> None:
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(module, theirs), daemon=True)
+        self.process: BaseProcess = context.Process(target=_serve, args=(module, target, theirs), daemon=True)
         self.process.start()
         theirs.close()
         self.suite, self.n_left = suite, n_cases
@@ -169,11 +184,12 @@ def _death(code: int | None) -> str:
     return f"the process died of signal {-code}" if code is not None and code < 0 else f"the process ended with {code}"
 
 
-def _serve(module: str, pipe: Connection) -> None:
+def _serve(module: str, target: str, pipe: Connection) -> None:
     """A worker's life: load the suite, then run each case that comes."""
     try:
         suite = load_suite(module)
         suite.cases()
+        run_case = suite.run_case if target == NATIVE else partial(cast(Any, suite).run_case_for, target=target)
     except Exception as e:
         pipe.send(f"{type(e).__name__}: {e}")
         return
@@ -183,7 +199,7 @@ def _serve(module: str, pipe: Connection) -> None:
             case = pipe.recv()
         except EOFError:
             return
-        pipe.send(_run(suite.run_case, case))
+        pipe.send(_run(run_case, case))
 
 
 def _run(run_case: Callable[[Case], tuple[Status, str]], case: Case) -> tuple[Status, str]:
