@@ -160,7 +160,8 @@ class _Worker:
         assert self.case is not None
         case, self.case, self.deadline = self.case, None, float("inf")
         self.n_left -= 1
-        self.ended = self.n_left <= 0
+        # An error may leave the process as it should not be: after one of a GPU nothing runs on it any more.
+        self.ended = self.n_left <= 0 or status == "failed"
         return Outcome(
             self.suite, case.name, case.group, status, detail, round(time.monotonic() - self.started, 3), case.tags
         )
