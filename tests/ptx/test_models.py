@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks import gpu as gpu_benchmark
+from benchmarks import gpu_calls
 
 from ptx.assembler import assemble, needs_ptxas
 from ptx.recorder import Recorder
@@ -149,6 +150,15 @@ def test_the_benchmark_goes_through(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a recorder, compute capability 9.0" in printed and all(
         f"| {case.name} |" in printed for case in gpu_benchmark.cases(64)
     )
+
+
+def test_the_benchmark_of_calls_goes_through(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_benchmark, "ROUNDS", 1)
+    monkeypatch.setattr(gpu_benchmark, "CALLS", 1)
+    assert gpu_calls.main(Recorder, counts=(2,)) == 0
+    assert capsys.readouterr().out.count("\n") == 3
 
 
 def test_machine_code_for_the_host_is_refused() -> None:
