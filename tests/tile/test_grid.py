@@ -179,6 +179,20 @@ def test_what_moves_into_threads_must_not_race():
     refuses(softmax(4, 16), *steps[:2], ("compute_at", sums, column, "global"), rule="thread iterations would")
 
 
+def test_steps_that_are_taken_as_one_must_not_race_at_their_end():
+    first = build(softmax(4, 16))
+    row, column = (x.sym.name for x in first.body[-1].loops)
+    sums = next(s.buffer.name for s in walk(first.body) if isinstance(s, Update) and s.op == "add")
+    builder = ScheduleBuilder(first)
+    with pytest.raises(ScheduleError, match="thread iterations would"), builder.as_one():
+        builder.do("kind", row, "block")
+        builder.do("kind", column, "thread")
+        builder.do("compute_at", sums, column, "global")
+        racing = builder.kernel  # which a step on its own refuses, and here the end of the block
+    with pytest.raises(ScheduleError, match="thread iterations would"):
+        ScheduleBuilder(racing).do("align", sums, 32)
+
+
 def test_a_flat_kernel_is_not_rescheduled():
     with pytest.raises(ScheduleError, match="is flat"):
         ScheduleBuilder(turned()).do("enclose", "b")

@@ -159,7 +159,8 @@ def fits(
     """Did a strategy schedule the stages that make ``root``? One that did not leaves no trace but a note."""
     mark = b.mark()
     try:
-        apply()
+        with b.as_one():
+            apply()
         return True
     except ScheduleError as e:
         if not is_quiet:

@@ -58,7 +58,8 @@ def schedule_for_gpu(
     for stages in _runs(normal, taken):
         for cluster in clusters_of(stages, normal, known, chains=False):
             work.tried(cluster.root.out.name, work.strategies(cluster))
-    work.rest()
+    with b.as_one():
+        work.rest()
     kernel = replace(b.kernel, notes=tuple(work.notes))
     return Scheduled(kernel, normal, b.schedule, tuple(work.done))
 

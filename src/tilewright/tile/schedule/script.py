@@ -6,7 +6,8 @@ Not its business: choosing steps (``choose.default``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -84,15 +85,20 @@ class Schedule:
 
 def apply_step(kernel: Kernel, step: Step) -> Kernel:
     """One step; wrong argument counts are a ``ScheduleError`` too, and so is a race of a GPU's blocks or threads."""
+    made = _taken(kernel, step)
+    grids.check_races(made, step.primitive, ", ".join(map(str, step.args)))
+    return made
+
+
+def _taken(kernel: Kernel, step: Step) -> Kernel:
+    """One step, after which nobody has looked for races yet."""
     primitive = PRIMITIVES.get(step.primitive)
     if primitive is None:
         raise ScheduleError(step.primitive, "", "no such primitive", remedy=f"known: {', '.join(PRIMITIVES)}")
     try:
-        made = primitive(kernel, *step.args)
+        return primitive(kernel, *step.args)
     except TypeError as e:
         raise ScheduleError(step.primitive, str(step), f"wrong arguments: {e}") from e
-    grids.check_races(made, step.primitive, ", ".join(map(str, step.args)))
-    return made
 
 
 @dataclass(frozen=True)
@@ -127,11 +133,27 @@ class ScheduleBuilder:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.steps: list[Step] = []
+        self._apply = apply_step
+
+    @contextmanager
+    def as_one(self) -> Iterator[None]:
+        """Look for races once, after all steps of the block, which raises ``ScheduleError`` for what they made.
+
+        Loops keep their meaning in every step, so only the last kernel has to be free of races; to look at each on the
+        way takes longer than all else that a strategy does.
+        """
+        before, self._apply = self._apply, _taken
+        try:
+            yield
+        finally:
+            self._apply = before
+        last = self.steps[-1] if self.steps else Step("", ())
+        grids.check_races(self.kernel, last.primitive, ", ".join(map(str, last.args)))
 
     def do(self, primitive: str, *args: Arg) -> Made:
         """Apply and record one step; what it made."""
         step, before = Step(primitive, args), self.kernel
-        self.kernel = apply_step(before, step)
+        self.kernel = self._apply(before, step)
         self.steps.append(step)
         return Made(before, self.kernel)
 
