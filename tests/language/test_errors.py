@@ -1,5 +1,6 @@
 """What a user gets wrong in a kernel or its schedule is told at the line, with the kernel's name and a remedy."""
 
+import math
 import re
 
 import numpy as np
@@ -31,6 +32,17 @@ REFUSED = {
     "a bool and an index": (element(lambda x, i: x[i] + i), M, "add of bool and i64", ".cast(i64)"),
     "floats of two sizes": (element(lambda x, i: x[i] + x[i].cast(tl.f64)), X, "add of f32 and f64", ".cast(f64)"),
     "a chain of comparisons": (element(lambda x, i: tl.where(0 < i < 3, x[i], 0)), X, "has no value", "join"),
+    "a function of NumPy": (element(lambda x, i: np.sqrt(x[i])), X, "x[i] has no value", "numpy.sqrt needs numbers"),
+    "NumPy's of an index": (element(lambda x, i: np.sqrt(i)), X, "i has no value", "numpy.sqrt needs numbers"),
+    "an array beside": (element(lambda x, i: X * x[i]), X, "x[i] has no value", "numpy.multiply needs numbers"),
+    "NumPy's choice": (element(lambda x, i: np.where(x[i] > 0, x[i], 0)), X, "has no value", "pass the array"),
+    "an index of NumPy's array": (element(lambda x, i: X[i]), X, "i has no value", "pass the array as an argument"),
+    "a Python float": (element(lambda x, i: math.sqrt(x[i])), X, "the element x[i] has no value", "tl's functions"),
+    "a Python integer": (element(lambda x, i: int(x[i])), X, "the element x[i] has no value", "tl's functions"),
+    "a rounded element": (element(lambda x, i: round(x[i])), X, "x[i] has no value", "tl.rint"),
+    "a cut element": (element(lambda x, i: math.trunc(x[i])), X, "x[i] has no value", "tl.trunc"),
+    "an element's element": (element(lambda x, i: x[i][0]), X, "x[i] has no elements", "x[i, j]"),
+    "elements of an element": (element(lambda x, i: [*x[i]]), X, "x[i] has no elements", "tl.loop"),
     "a whole tensor": (lambda x: x + 1, X, "all of the tensor x", "tl.compute(x.shape, lambda i0: ...) with x[i0]"),
     "a negative tensor": (lambda x: -x, X, "all of the tensor x", "tl.compute"),
     "a dtype's name": (element(lambda x, i: x[i].cast("f64")), X, "'f64' is no dtype", "tl.f32"),

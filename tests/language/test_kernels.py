@@ -98,6 +98,29 @@ def test_a_kernel_has_a_reference():
     np.testing.assert_array_equal(node.op.reference([X, SCALE], node.attrs), X * SCALE)
 
 
+WHOLE = np.arange(-3, 9)
+TWO = np.int64(2)
+
+
+@pytest.mark.parametrize("of", [
+    lambda i: ~i, lambda i: 1 << i % 5, lambda i: i << 1, lambda i: i >> 1, lambda i: i & 5, lambda i: 6 ^ i,
+    lambda i: i | 1, lambda i: +i, lambda i: divmod(i, 3)[0], lambda i: divmod(i, 3)[1], lambda i: TWO * i,
+    lambda i: i * TWO, lambda i: i // TWO, lambda i: i % TWO, lambda i: TWO - i, lambda i: np.int32(7) & i,
+])  # fmt: skip
+def test_operators_of_indices_are_python_s(of):
+    """Bits, and NumPy's numbers on either side."""
+    made = tw.kernel(lambda n: tl.compute(n, lambda i: of(i - 3)))(len(WHOLE))
+    np.testing.assert_array_equal(made, of(WHOLE))
+
+
+def test_numbers_of_numpy_are_numbers():
+    def of(x):
+        return np.float32(2) * x + x * np.float64(0.5) - np.int32(1)
+
+    made = tw.kernel(lambda x: tl.compute(x.shape, lambda i: of(x[i]) + x[np.int64(1)]))(SCALE)
+    np.testing.assert_array_equal(made, of(SCALE) + SCALE[1])
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 

@@ -4,14 +4,17 @@ In: Python operators and numbers. Out: ``IndexExpr`` (an expression of loops and
 data); both hold what the compiler works with, ``core.expr`` and ``core.compute``.
 Not its business: tensors, loops and stages (``trace``).
 
-Two elements of one operation have one dtype: the language converts no data by itself. A Python number takes the other
-operand's dtype where it is a number of it; an index is an ``i64``, and takes the dtype of a float beside it.
+Two elements of one operation have one dtype: the language converts no data by itself. A number of Python or NumPy takes
+the other operand's dtype where it is a number of it; an index is an ``i64``, and takes the dtype of a float beside it.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Inside, Select, Unary, Value, value_text
@@ -25,11 +28,77 @@ Scalar: TypeAlias = "IndexExpr | Element | int | float | bool"
 Whole: TypeAlias = "IndexExpr | int"
 
 
-class _Compared:
-    """What indices and elements have in common: comparisons are conditions, so neither is a key."""
+class _Operand:
+    """What indices and elements have in common: comparisons are conditions, so neither is a key; bits are elements.
+
+    What asks for a Python number is refused, also where NumPy or ``math`` asks.
+    """
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == makes a condition
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise _undecided(f"{self!r:.80}", "pass the array as an argument of the kernel, and read its elements")
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **kwargs: Any) -> Any:
+        """The operator that NumPy's number on its left was asked for first."""
+        if ufunc not in _OF_NUMPY or method != "__call__" or any(isinstance(x, np.ndarray) for x in xs):
+            raise _undecided(f"{self!r:.80}", f"numpy.{ufunc.__name__} needs numbers: use tl's functions of elements")
+        return _OF_NUMPY[ufunc](*(x.item() if isinstance(x, np.generic) else x for x in xs))
+
+    def __getitem__(self, key: object) -> NoReturn:
+        raise refused(f"{self!r:.80} has no elements", "give all indices of a tensor at once: x[i, j]")
+
+    def __iter__(self) -> NoReturn:
+        raise refused(f"{self!r:.80} has no elements", "go through a tensor with tl.loop")
+
+    def __round__(self, *_: Any) -> NoReturn:
+        raise _undecided(f"{self!r:.80}", "use tl.rint of a float")
+
+    def __trunc__(self) -> NoReturn:
+        raise _undecided(f"{self!r:.80}", "use tl.trunc of a float, or .cast(tl.i32)")
+
+    def __pos__(self: Any) -> Any:
+        return self
+
+    def __divmod__(self: Any, other: Scalar) -> tuple[Scalar, Scalar]:
+        return self // other, self % other
+
+    def __rdivmod__(self: Any, other: Scalar) -> tuple[Scalar, Scalar]:
+        return other // self, other % self
+
+    def __invert__(self: Any) -> Element:
+        return Element(Unary("not", computed_with("not", element(self).value)))
+
+    def __and__(self: Any, other: Scalar) -> Element:
+        return arithmetic("and", self, other)
+
+    def __rand__(self: Any, other: Scalar) -> Element:
+        return arithmetic("and", other, self)
+
+    def __or__(self: Any, other: Scalar) -> Element:
+        return arithmetic("or", self, other)
+
+    def __ror__(self: Any, other: Scalar) -> Element:
+        return arithmetic("or", other, self)
+
+    def __xor__(self: Any, other: Scalar) -> Element:
+        return arithmetic("xor", self, other)
+
+    def __rxor__(self: Any, other: Scalar) -> Element:
+        return arithmetic("xor", other, self)
+
+    def __lshift__(self: Any, other: Scalar) -> Element:
+        return arithmetic("shl", self, other)
+
+    def __rlshift__(self: Any, other: Scalar) -> Element:
+        return arithmetic("shl", other, self)
+
+    def __rshift__(self: Any, other: Scalar) -> Element:
+        return arithmetic("shr", self, other)
+
+    def __rrshift__(self: Any, other: Scalar) -> Element:
+        return arithmetic("shr", other, self)
 
     def __rpow__(self: Any, other: Scalar) -> Element:
         return arithmetic("pow", other, self)
@@ -53,7 +122,7 @@ class _Compared:
         return compare("ne", self, other)
 
 
-class IndexExpr(_Compared):
+class IndexExpr(_Operand):
     """An integer that loops and sizes decide: ``2*i + 1``. With data it becomes an ``i64`` element."""
 
     __slots__ = ("dim",)
@@ -122,7 +191,7 @@ class IndexExpr(_Compared):
         return element(self).cast(dtype)
 
 
-class Element(_Compared):
+class Element(_Operand):
     """A value that data decide, of one dtype."""
 
     __slots__ = ("value",)
@@ -139,6 +208,9 @@ class Element(_Compared):
 
     def __bool__(self) -> bool:
         raise _undecided("an element")
+
+    def __index__(self) -> int:
+        raise _undecided(f"the element {self!r:.80}", "use tl's functions in place of Python's")
 
     def cast(self, dtype: DType) -> Element:
         """Convert: float to integer truncates and saturates, integers wrap, to bool is ``!= 0``."""
@@ -183,46 +255,21 @@ class Element(_Compared):
     def __pow__(self, other: Scalar) -> Element:
         return self * self if isinstance(other, int) and other == 2 else arithmetic("pow", self, other)
 
-    def __and__(self, other: Scalar) -> Element:
-        return arithmetic("and", self, other)
-
-    def __rand__(self, other: Scalar) -> Element:
-        return arithmetic("and", other, self)
-
-    def __or__(self, other: Scalar) -> Element:
-        return arithmetic("or", self, other)
-
-    def __ror__(self, other: Scalar) -> Element:
-        return arithmetic("or", other, self)
-
-    def __xor__(self, other: Scalar) -> Element:
-        return arithmetic("xor", self, other)
-
-    def __rxor__(self, other: Scalar) -> Element:
-        return arithmetic("xor", other, self)
-
-    def __lshift__(self, other: Scalar) -> Element:
-        return arithmetic("shl", self, other)
-
-    def __rlshift__(self, other: Scalar) -> Element:
-        return arithmetic("shl", other, self)
-
-    def __rshift__(self, other: Scalar) -> Element:
-        return arithmetic("shr", self, other)
-
-    def __rrshift__(self, other: Scalar) -> Element:
-        return arithmetic("shr", other, self)
-
     def __neg__(self) -> Element:
         return Element(Unary("neg", computed_with("neg", self.value)))
-
-    def __invert__(self) -> Element:
-        return Element(Unary("not", computed_with("not", self.value)))
 
     def __abs__(self) -> Element:
         return Element(Unary("abs", computed_with("abs", self.value)))
 
 
+_OF_NUMPY: dict[Any, Callable[..., Any]] = {
+    np.add: operator.add, np.subtract: operator.sub, np.multiply: operator.mul, np.true_divide: operator.truediv,
+    np.floor_divide: operator.floordiv, np.remainder: operator.mod, np.power: operator.pow, np.divmod: divmod,
+    np.bitwise_and: operator.and_, np.bitwise_or: operator.or_, np.bitwise_xor: operator.xor,
+    np.left_shift: operator.lshift, np.right_shift: operator.rshift, np.less: operator.lt,
+    np.less_equal: operator.le, np.greater: operator.gt, np.greater_equal: operator.ge, np.equal: operator.eq,
+    np.not_equal: operator.ne,
+}  # fmt: skip
 _CHOOSE = "choose with where(condition, a, b); join conditions with & and |"
 
 
@@ -237,8 +284,8 @@ def dim_of(x: object) -> Dim:
     """The index expression of an index or a Python integer."""
     if isinstance(x, IndexExpr):
         return x.dim
-    if isinstance(x, int) and not isinstance(x, bool):
-        return x
+    if isinstance(x, int | np.integer) and not isinstance(x, bool):
+        return int(x)
     raise refused(f"{x!r} is no index expression", "use loops, sizes and integers")
 
 
@@ -257,6 +304,7 @@ def element(x: Scalar, dtype: DType | None = None) -> Element:
         x = x.dim if isinstance(x.dim, int) else Element(IndexValue(x.dim))
     if isinstance(x, Element):
         return x.cast(dtype) if dtype is not None and dtype.is_float else x
+    x = x.item() if isinstance(x, np.generic) else x
     if not isinstance(x, int | float):
         raise refused(f"{x!r:.80} is no number", "use elements, indices and numbers")
     own = types.bool_ if isinstance(x, bool) else types.i64 if isinstance(x, int) else types.f32
@@ -304,13 +352,14 @@ def _of_indices(a: Scalar, b: Scalar, how: Callable[[Dim, Dim], Dim], op: str) -
 def _divided(a: Scalar, b: Scalar, how: Callable[[Dim, Dim], Dim], op: str) -> Scalar:
     if not _are_whole(a, b):
         return element(a) // b if op == "//" else element(a) % b
-    if not isinstance(b, int) or b <= 0:
+    divisor = dim_of(b)
+    if not isinstance(divisor, int) or divisor <= 0:
         raise refused(f"an index {op} {b!r}", "divide indices by positive integers")
-    return IndexExpr(how(dim_of(a), b))
+    return IndexExpr(how(dim_of(a), divisor))
 
 
 def _are_whole(*xs: Scalar) -> bool:
-    return all(isinstance(x, IndexExpr | int) and not isinstance(x, bool) for x in xs)
+    return all(isinstance(x, IndexExpr | int | np.integer) and not isinstance(x, bool) for x in xs)
 
 
 def arithmetic(op: str, a: Scalar, b: Scalar) -> Element:
