@@ -146,6 +146,26 @@ def test_operators_and_methods() -> None:
     check(f(X, Y, WHOLE), wanted)
 
 
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "sums": lambda x: [x.sum(), x.sum(0), x.sum(axis=1, keepdims=True), x.sum(1, np.float64), x.prod(axis=(0, 1))],
+    "extremes": lambda x: [x.max(), x.min(1), x.argmax(), x.argmin(axis=0), x.argsort(), x.argsort(0)],
+    "moments": lambda x: [x.mean(), x.mean(1), x.var(ddof=1), x.std(0, ddof=0), x.std(axis=1, keepdims=True)],
+    "flags": lambda x: [(x > 0).any(), (x > 0).all(axis=0)],
+    "running": lambda x: [x.cumsum(0), x.cumprod(axis=1), x[0].cumsum()],
+    "elements": lambda x: [x.clip(-0.5, 0.5), x.clip(min=0), x.round(), x.astype(np.int32), x.copy()],
+    "shapes": lambda x: [x.reshape(2, 6), x.reshape((4, -1)), x.reshape(-1), x.flatten(), x.ravel(), x[:1].squeeze()],
+    "axes": lambda x: [x.transpose(), x.transpose(1, 0), x.transpose((1, 0)), x.transpose(None), x.swapaxes(0, -1)],
+    "choices": lambda x: [x.repeat(2), x.repeat(2, 0), x.repeat(3, axis=1), x.take([2, 0], 0), x[0].take(PLACES)],
+    "divisions": lambda x: [*divmod(x, 0.5), *divmod(2.5, abs(x) + 1)],
+    "shapes that NumPy asks for": lambda x: x * np.ndim(x) + np.shape(x)[0] + np.size(x),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_means_what_it_means_to_numpy(name: str) -> None:
+    check(tw.jit(METHODS[name], threads=1)(X), METHODS[name](X))
+
+
 def test_structures_and_other_arguments() -> None:
     calls = []
 

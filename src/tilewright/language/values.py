@@ -28,7 +28,7 @@ Scalar: TypeAlias = "IndexExpr | Element | int | float | bool"
 Whole: TypeAlias = "IndexExpr | int"
 
 
-class _Operand:
+class _Expression:
     """What indices and elements have in common: comparisons are conditions, so neither is a key; bits are elements.
 
     What asks for a Python number is refused, also where NumPy or ``math`` asks.
@@ -122,7 +122,7 @@ class _Operand:
         return compare("ne", self, other)
 
 
-class IndexExpr(_Operand):
+class IndexExpr(_Expression):
     """An integer that loops and sizes decide: ``2*i + 1``. With data it becomes an ``i64`` element."""
 
     __slots__ = ("dim",)
@@ -191,7 +191,7 @@ class IndexExpr(_Operand):
         return element(self).cast(dtype)
 
 
-class Element(_Operand):
+class Element(_Expression):
     """A value that data decide, of one dtype."""
 
     __slots__ = ("value",)

@@ -19,7 +19,7 @@ from tilewright.core.diag import OpError, OptionError
 from tilewright.core.graph import Graph, Pool
 from tilewright.core.keys import key_of
 from tilewright.core.types import TensorType, dtype_of
-from tilewright.integrations.arrays.making import Operand
+from tilewright.integrations.arrays.methods import Operand
 from tilewright.integrations.arrays.traced import (
     TracedArray,
     lifted,

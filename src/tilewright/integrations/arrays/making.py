@@ -17,7 +17,6 @@ from tilewright.core.diag import OpError
 from tilewright.core.graph import Pool
 from tilewright.core.opdef import OpDef
 from tilewright.integrations.arrays.functions import (
-    FUNCTIONS,
     Axis,
     axes_in_order,
     axes_of,
@@ -25,7 +24,7 @@ from tilewright.integrations.arrays.functions import (
     offered,
     whole_numbers,
 )
-from tilewright.integrations.arrays.traced import TracedArray, apply, cast, known, lifted, promoted, untraceable
+from tilewright.integrations.arrays.traced import TracedArray, apply, cast, known, lifted, promoted
 
 Shape = int | Sequence[int]
 
@@ -388,63 +387,3 @@ def places(pool: Pool, indices: Any, n: int) -> TracedArray:
         wrong = numbers[(numbers < -n) | (numbers >= n)][0]
         raise OpError(f"index {wrong} is outside of an axis of {n} elements", remedy=f"use {-n} to {n - 1}")
     return cast(made, np.int64)
-
-
-# --- operators ------------------------------------------------------------------------------------------------------
-
-_OPERATORS = {
-    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
-    "mod": "remainder", "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or",
-    "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
-}  # fmt: skip
-_COMPARED = {"eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal"}
-_UFUNCS = {
-    getattr(np, "power" if name == "pow" else name): name for name in (*_OPERATORS.values(), *_COMPARED.values())
-}
-_ALONE = {"neg": "negative", "pos": "positive", "abs": "abs", "invert": "bitwise_invert"}
-
-
-def _with_operators() -> type[TracedArray]:
-    """Traced arrays with Python's operators, which are functions of the table."""
-
-    def two(name: str, *, turned: bool = False) -> Callable[[Any, Any], Any]:
-        f = FUNCTIONS[name]
-        return (lambda x, y: f(y, x)) if turned else f
-
-    for name, of in (_OPERATORS | _COMPARED).items():
-        setattr(TracedArray, f"__{name}__", two(of))
-    for name, of in _OPERATORS.items():
-        setattr(TracedArray, f"__r{name}__", two(of, turned=True))
-    for name, of in _ALONE.items():
-        setattr(TracedArray, f"__{name}__", FUNCTIONS[of])
-    _getitem.__name__ = "[]"
-    index = offered(_getitem)
-    members = {
-        "__getitem__": index,
-        "__iter__": lambda x: (index(x, k) for k in range(len(x))),
-        "T": property(lambda x: FUNCTIONS["permute_dims"](x, tuple(reversed(range(x.ndim))))),
-        "mT": property(FUNCTIONS["matrix_transpose"]),
-    }
-    members["__array_ufunc__"] = _by_ufunc
-    for name, member in members.items():
-        setattr(TracedArray, name, member)
-    return TracedArray
-
-
-_NOT_TO_NUMPY = "a function of NumPy asks for the numbers of an array, which only a call brings"
-
-
-def _by_ufunc(_: TracedArray, ufunc: Any, method: str, *xs: Any, **kwargs: Any) -> TracedArray:
-    """What an operator between an array of NumPy and a traced one means; other functions of NumPy are refused."""
-    if method == "__call__" and not kwargs and ufunc in _UFUNCS:
-        made: TracedArray = FUNCTIONS[_UFUNCS[ufunc]](*xs)
-        return made
-    raise untraceable(f"numpy.{ufunc.__name__}", _NOT_TO_NUMPY, "use the function of tilewright.numpy")
-
-
-def _getitem(pool: Pool, x: TracedArray, key: Any) -> TracedArray:
-    return indexed(x, key)
-
-
-Operand = _with_operators()
-del FUNCTIONS["[]"]
