@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.core.expr import Dim, Sym, evaluate
+from tilewright.core.expr import Dim, Sym, evaluate, floordiv, mod
 from tilewright.partition.memory import MemoryPlan, Storage, plan_memory
 
 B = Sym("B", 1)
@@ -40,6 +40,13 @@ def test_static_plan_never_overlaps(sizes: list[tuple[Dim, tuple[int, int]]]) ->
 def test_symbolic_plan_never_overlaps(sizes: list[tuple[Dim, tuple[int, int]]], batch: int) -> None:
     storages = _storages(sizes)
     _check(storages, plan_memory(storages), {B: batch})
+
+
+def test_sizes_that_have_no_value_where_all_symbols_are_equal() -> None:
+    """The planner weighs sizes by guesses, and its guess for two symbols may be one number."""
+    apart, parts = B - Sym("C"), B * 64
+    storages = [Storage(64 * n, k, k + 1) for k, n in enumerate((floordiv(parts, apart), parts, mod(parts, apart)))]
+    _check(storages, plan_memory(storages), {B: 7, Sym("C"): 2})
 
 
 def test_a_chain_needs_two_buffers() -> None:

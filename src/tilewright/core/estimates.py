@@ -7,7 +7,7 @@ In: nothing. Out: ``Times``, means over batches, and constants. Not its business
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import geometric_mean
 
@@ -48,8 +48,19 @@ def over_batches(batch: Dim, cost: Callable[[int], float]) -> float:
     if is_known(batch):
         return cost(batch)
     sizes = [{s: nearest_size(s, 1 << k) for s in symbols(batch)} for k in range(LOG_MOST_IMAGES + 1)]
-    costs = [cost(n) for n in dict.fromkeys(max(evaluate(batch, known_as), 1) for known_as in sizes)]
+    costs = [cost(n) for n in dict.fromkeys(max(size_at(batch, known_as), 1) for known_as in sizes)]
     return geometric_mean(costs) if min(costs) > 0 else 0.0
+
+
+def size_at(size: Dim, sizes: Mapping[Sym, int]) -> int:
+    """What a size counts as where those that only a call knows are taken to be ``sizes``.
+
+    It is 0 where these go together in no call: ``n // (a - b)`` has no value where all of them are taken to be equal.
+    """
+    try:
+        return max(evaluate(size, sizes), 0)
+    except ZeroDivisionError:
+        return 0
 
 
 def nearest_size(symbol: Sym, size: int) -> int:

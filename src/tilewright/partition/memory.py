@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tilewright.core.dims import is_known
-from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size
-from tilewright.core.expr import Dim, evaluate, floordiv, is_nonneg, maximum, symbols
+from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size, size_at
+from tilewright.core.expr import Dim, floordiv, is_nonneg, maximum, symbols
 
 ALIGNMENT = 64
 MAX_REPAIRS = 32
@@ -112,17 +112,17 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
     proofs: dict[tuple[Dim, Dim], bool] = {}
 
     def is_below(end: Dim, lo: Dim) -> bool:
-        if evaluate(end, values) > evaluate(lo, values):
+        if size_at(end, values) > size_at(lo, values):
             return False
         if (end, lo) not in proofs:
             proofs[end, lo] = is_nonneg(lo - end)
         return proofs[end, lo]
 
     found: dict[int, Dim] = {}
-    _, in_order = _best_packing(storages, {k: evaluate(n, values) for k, n in sizes.items()})
+    _, in_order = _best_packing(storages, {k: size_at(n, values) for k, n in sizes.items()})
     for k in in_order:
         alive = [(at, at + sizes[j]) for j, at in found.items() if _overlap(storages[k], storages[j])]
-        ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=lambda e: evaluate(e, values))
+        ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=lambda e: size_at(e, values))
         free = (at for at in ends if all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive))
         at = next(free, None)
         if at is None:

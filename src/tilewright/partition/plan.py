@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tilewright.core.diag import Loc, join_locs
-from tilewright.core.expr import Dim, Sym, evaluate, largest, symbols
+from tilewright.core.estimates import size_at
+from tilewright.core.expr import Dim, Sym, largest, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import product
 from tilewright.partition.beside import CallGroup, Item, arrange
@@ -204,9 +205,5 @@ class GraphPlan:
 
 
 def _assumed(n_bytes: Dim) -> int:
-    """A number of bytes to compare with others; 0 where the assumed sizes go together in no call."""
-    sizes = {s: ASSUMED_SIZE if s.hi is None else min(s.hi, ASSUMED_SIZE) for s in symbols(n_bytes)}
-    try:
-        return max(evaluate(n_bytes, sizes), 0)
-    except ZeroDivisionError:
-        return 0
+    """A number of bytes to compare with others."""
+    return size_at(n_bytes, {s: ASSUMED_SIZE if s.hi is None else min(s.hi, ASSUMED_SIZE) for s in symbols(n_bytes)})

@@ -101,7 +101,11 @@ class CallSizes:
             return d
         found = self._known.get(d)
         if found is None:
-            found = self._known[d] = substitute(d, dict(self.sizes))
+            try:
+                found = substitute(d, dict(self.sizes))
+            except ZeroDivisionError:  # sizes that go together in no call
+                found = 0
+            self._known[d] = found
         return found
 
     def offset(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
