@@ -49,13 +49,19 @@ def gpu_of(graph: Any) -> torch.device | None:
 
 
 def calls_elsewhere(graph: Any, gpu: torch.device) -> dict[Any, Problem]:
-    """The calls that read or make a tensor of another device, which are left to PyTorch, and why."""
+    """The calls that read or make a tensor of another device, which are left to PyTorch, and why.
+
+    A number of the CPU's, a tensor without axes, is an operand like any other, as PyTorch has it: it is copied.
+    """
     found = {}
     for node in graph.nodes:
         if node.op != "call_function" or _is_constant(node):
             continue
-        operands = [node, *[x for x in node.all_input_nodes if not _is_constant(x)]]
-        others = sorted({str(x.device) for n in operands for x in _tensors(n) if x.device != gpu})
+        made = list(_tensors(node))
+        read = [x for n in node.all_input_nodes if not _is_constant(n) for x in _tensors(n)]
+        if made and all(x.device == gpu for x in made):
+            read = [x for x in read if x.dim() or x.device.type != "cpu"]
+        others = sorted({str(x.device) for x in (*made, *read) if x.device != gpu})
         if others:
             rule = f"it has tensors on {' and '.join(others)}, the graph's others are on {gpu}"
             found[node] = Problem(location_of(node), str(node.target), rule, f"move them by .to({str(gpu)!r})")

@@ -22,6 +22,9 @@ from tilewright.runtime.python.model import CompiledModel
 class CompiledGpuModel(CompiledModel):
     """PTX, a program and weights. Calling it needs a GPU: ``NoGpuError`` says what is missing."""
 
+    understands_tensors = False
+    """Its results are arrays, for tensors too."""
+
     def __init__(
         self, manifest: Manifest, code: GpuCode, weights: Any, *, open_driver: Callable[[], Driver] = CudaDriver
     ) -> None:

@@ -207,7 +207,7 @@ def _copied(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
     if x.layout is not torch.strided or type(x) is not torch.Tensor:
         return x.clone()
     n = x.untyped_storage().nbytes() // x.element_size()
-    flat = torch.as_strided(x.detach(), (n,), (1,), 0).clone() if n else torch.empty(0, dtype=x.dtype)
+    flat = torch.as_strided(x.detach(), (n,), (1,), 0).clone() if n else x.new_empty(0)
     if dtype is not None and x.dtype.is_floating_point:
         flat = flat.to(dtype)
     copy = flat.as_strided(x.shape, x.stride(), x.storage_offset())
