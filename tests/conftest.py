@@ -4,11 +4,13 @@ In: the command line. Out: the option ``--update-golden``; an environment in whi
 after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE`` names the marker ``emulation``, tests
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
 the processor time of every test, the largest printed at the end, and a failure where one is over ``--cpu-limit``; of
-the cases of a test marked ``one_in(n)`` all but every n-th marked ``slow``; the fixture ``shared_kernels``.
+the cases of a test marked ``one_in(n)`` all but every n-th marked ``slow``; the fixture ``shared_kernels``; a garbage
+collector that leaves libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
 import faulthandler
+import gc
 import json
 import os
 from collections import Counter
@@ -44,6 +46,32 @@ def _strict() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_STRICT", "compiler")
         yield
+
+
+YOUNG = 20_000
+"""So many more new objects than released ones start a collection, instead of Python's 700."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Import the tests without the garbage collector: nothing that they load is given back."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.set_threshold(YOUNG)
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries_set_aside() -> None:
+    """Take what is loaded by now out of the garbage collector's sight.
+
+    PyTorch, JAX and transformers hold half a million objects, and walking them again and again is a tenth of a run.
+    What a test makes is collected as ever.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture
