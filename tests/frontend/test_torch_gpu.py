@@ -174,3 +174,50 @@ def test_what_no_gpu_does_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         target_for(torch.device("cuda"), {})
     with pytest.raises(OptionError, match="can't be emulated"):
         target_for(torch.device("cuda"), {"emulate": True})
+
+
+def calls_of(f, monkeypatch: pytest.MonkeyPatch, *examples: torch.Tensor) -> list[torch.Tensor]:
+    """The results of a function of which no call is left to PyTorch."""
+    gpu = Gpu(f, monkeypatch, *examples)
+    assert gpu.told == []
+    return gpu(*map(gpu.placed, examples))
+
+
+ATTENTIONS = {
+    "flash": lambda q, k, v, mask: torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0],
+    "efficient": lambda q, k, v, mask: torch.ops.aten._scaled_dot_product_efficient_attention(q, k, v, mask, False)[0],
+    "cudnn": lambda q, k, v, mask: torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, mask, False)[0],
+}
+"""What PyTorch makes of ``scaled_dot_product_attention`` where tensors lie on a GPU."""
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_gpus_calls_of_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (torch.randn(1, 2, 8, 16) for _ in range(3))
+    mask = torch.randn(1, 2, 8, 8)
+    of_mask = {"is_causal": True} if name == "flash" else {"attn_mask": mask}
+    want = torch.nn.functional.scaled_dot_product_attention(q, k, v, **of_mask)
+    got = calls_of(lambda *args: [ATTENTIONS[name](*args)], monkeypatch, q, k, v, mask)
+    close(got, [want])
+
+
+def test_a_gpus_call_of_batch_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(2, 3, 4, 4)
+    scale, bias, mean, var = torch.randn(3), torch.randn(3), torch.randn(3), torch.rand(3) + 0.5
+
+    def f(*args: torch.Tensor) -> list[torch.Tensor]:
+        return [torch.ops.aten.cudnn_batch_norm(*args, False, 0.1, 0.01)[0]]
+
+    want = torch.nn.functional.batch_norm(x, mean, var, scale, bias, eps=0.01)
+    close(calls_of(f, monkeypatch, x, scale, bias, mean, var), [want])
+
+
+def test_a_gpu_keeps_statistics_of_halves_in_f32(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 64).half()
+    _, mean, deviation = calls_of(
+        lambda x: list(torch.ops.aten.native_layer_norm(x, [64], None, None, 1e-5)), monkeypatch, x
+    )
+    assert mean.dtype is deviation.dtype is torch.float32
+    wide = x.float()
+    close([mean], [wide.mean(-1, keepdim=True)])
+    close([deviation], [torch.rsqrt(wide.var(-1, keepdim=True, correction=0) + 1e-5)], 1e-4)

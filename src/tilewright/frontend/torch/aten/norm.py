@@ -39,7 +39,8 @@ def _batch_norm(mean: str, var: str) -> Convert:
         scale = _filled(c, c.optional("weight"), 1.0, x, n)
         bias = _filled(c, c.optional("bias"), 0.0, x, n)
         parts = [cast(c.b, p, x.dtype) for p in (scale, bias, c.tensor(mean), c.tensor(var))]
-        y = c.b(ops.batch_norm, x, *parts, epsilon=float(c["eps"]), axis=1)
+        epsilon = c["epsilon"] if "epsilon" in c.args else c["eps"]  # cuDNN's call spells it out
+        y = c.b(ops.batch_norm, x, *parts, epsilon=float(epsilon), axis=1)
         return y if len(c.results) == 1 else (y, *_empty(c))
 
     return convert
@@ -107,7 +108,10 @@ def _layer_norm(c: AtenCall) -> Result:
     y = c.b(ops.layer_norm, x, *affine, axis=rank - n, epsilon=float(c["eps"]))
     if len(c.results) == 1:
         return y
-    return y, *_statistics(c, x, range(rank - n, rank), c["eps"])
+    kept = [x.dtype if t is None else t.dtype for t in c.results[1:]]  # a GPU's call keeps those of 16 bits in f32
+    wide = cast(c.b, x, f32) if f32 in kept else x
+    parts = _statistics(c, wide, range(rank - n, rank), c["eps"])
+    return y, *(cast(c.b, p, d) for p, d in zip(parts, kept, strict=True))
 
 
 def _rms_norm(c: AtenCall) -> Result:
@@ -178,7 +182,7 @@ def _attention(c: AtenCall) -> Result:
     elif scale is None:
         root = c.b(ops.sqrt, dim_scalar(c.b, width, f32))
         q, scale = c.b(ops.mul, q, cast(c.b, c.b(ops.reciprocal, root), q.dtype)), 1.0
-    mask = c.optional("attn_mask")
+    mask = next((c.optional(name) for name in ("attn_mask", "attn_bias") if name in c.args), None)
     operands = [] if mask is None else [_mask(c, mask if mask.dtype is bool_ else cast(c.b, mask, q.dtype),
                                               len(c["query"].shape))]  # fmt: skip
     y = c.b(ops.attention, q, k, v, *operands, scale=float(scale), causal=bool(c["is_causal"]))
@@ -218,4 +222,8 @@ TABLE: Mapping[str, Convert] = {
     "scaled_dot_product_attention.default": _attention,
     "_scaled_dot_product_flash_attention_for_cpu.default": _flash_attention,
     "_scaled_dot_product_attention_math.default": _attention,
+    # What PyTorch traces for a GPU; what else they give is for backward calls, which PyTorch has the kernels of.
+    "_scaled_dot_product_flash_attention.default": _attention,
+    "_scaled_dot_product_efficient_attention.default": _attention,
+    "_scaled_dot_product_cudnn_attention.default": _attention,
 }  # fmt: skip

@@ -353,7 +353,8 @@ class Importer:
             raise _unsupported(name, is_complex=is_complex, is_known=convert is not None)
         if name in STRIDED:
             args["storage_offset"] = offset_within(node, args, self.symbols.dim)
-        types = tuple(None if v is None else self.type_of(v) for v in results)
+        # Beside tensors some calls give numbers, as attention does the largest length; nobody reads them here.
+        types = tuple(self.type_of(v) if hasattr(v, "dtype") else None for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         b = self.builder(location_of(node))
         made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer))
