@@ -35,14 +35,15 @@ class Decoder(nn.Module):
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
+        from transformers import DynamicCache  # here: Dynamo follows no import of a part of a package
+
         self.model = model
+        self.cache_of = DynamicCache
 
     def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        from transformers import DynamicCache
-
-        cache = DynamicCache([(past[i], past[i + 1]) for i in range(0, len(past), 2)] or None)
+        cache = self.cache_of([(past[i], past[i + 1]) for i in range(0, len(past), 2)] or None)
         start = past[0].shape[2] if past else 0
-        positions = torch.arange(start, start + input_ids.shape[1])[None]
+        positions = torch.arange(start, start + input_ids.shape[1], device=input_ids.device)[None]
         result = self.model(input_ids=input_ids, past_key_values=cache, position_ids=positions, use_cache=True)
         return (result.logits, *(t for layer in cache.layers for t in (layer.keys, layer.values)))
 

@@ -304,9 +304,9 @@ class UNet(nn.Module):
 
     def embed_time(self, step: Tensor) -> Tensor:
         half = self.width // 2
-        frequencies = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32) / half)
+        frequencies = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32, device=step.device) / half)
         angles = step.float()[:, None] * frequencies[None]
-        return self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))
+        return self.time(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.last.weight.dtype))
 
     def forward(self, latent: Tensor, step: Tensor, text: Tensor) -> Tensor:
         time = self.embed_time(step)
