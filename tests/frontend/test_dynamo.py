@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from tilewright.core.graph import Graph
+from tilewright import ops
+from tilewright.core.graph import Graph, topological
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import _decompositions, make_backend
 from tilewright.integrations.torch_compile.capture import FallbackWarning
@@ -197,6 +198,15 @@ def test_fallback_with_dynamic_sizes(recorder: Recorder) -> None:
         for n in (3, 5):
             x = torch.randn(n, n)
             assert_close(compiled(x), f(x))
+
+
+def test_the_places_in_a_number_have_room(recorder: Recorder) -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        for x in (torch.tensor(1.0), torch.tensor(0.0)):
+            assert_close(recorder.compile(torch.nonzero)(x), torch.nonzero(x))
+    for graph in recorder.graphs:
+        reshapes = [n for n in topological(graph.outputs) if n.op is ops.reshape]
+        assert all(n.inputs[0].type.n_elements == n.type.n_elements for n in reshapes)
 
 
 def test_columns_of_a_size_that_data_decide(recorder: Recorder) -> None:

@@ -108,7 +108,7 @@ def _nonzero(c: AtenCall) -> Node:
     if x.type.n_elements == 0:
         return _nothing(c)[0]
     if not x.shape:
-        return reshape(c.b, places(c, reshape(c.b, x, (1,))), c.shape)
+        return slice_axis(c.b, places(c, reshape(c.b, x, (1,))), 1, 0, 0)
     return places(c, x)
 
 
