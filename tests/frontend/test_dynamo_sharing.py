@@ -1,6 +1,8 @@
 """Results of ``torch.compile`` share memory where those of eager PyTorch do."""
 
+import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,6 +46,25 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 177])
 def test_random_functions_of_views(seed: int) -> None:
     check(seed)
+
+
+@pytest.mark.parametrize("size", [
+    lambda n: math.ceil(n / 3), lambda n: round(n / 3), lambda n: int(n * 0.75), lambda n: math.floor(n / 2.5),
+    lambda n: int(n**0.5), lambda n: max(n - math.ceil(n / 4), 1),
+])  # fmt: skip
+def test_views_whose_sizes_come_of_floats(size: Callable[[Any], int]) -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        computed = x + 1
+        n = size(x.shape[1])
+        return x[:, :n], computed, computed[:, :n]
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend=make_backend(interpreted), dynamic=True)
+    for n in (9, 7, 16, 2):
+        x = torch.rand(2, n)
+        wanted, got = f(x), compiled(x)
+        assert places([x, *wanted]) == places([x, *got])
+        assert all(torch.equal(a, b) for a, b in zip(wanted, got, strict=True))
 
 
 @pytest.mark.slow

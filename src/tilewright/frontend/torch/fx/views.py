@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
-Number = Callable[[Sequence[Any], Sequence[Any]], int]
-"""A size that a call of a view takes, from the arguments and the computed results."""
+Number = Callable[[Sequence[Any], Sequence[Any]], Any]
+"""A size that a call of a view takes, or a float on the way to it, from the arguments and the computed results."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class _Computed:
         if node.all_input_nodes and all(self._is_known(n) for n in node.all_input_nodes):
             numbers = {n: self.number(n) for n in node.all_input_nodes}
             call = _Call(node.target, tuple(node.args), dict(node.kwargs), numbers)
-            return lambda args, results: int(call((), args, results))
+            return lambda args, results: call((), args, results)
         k = self.add(node)
         return lambda args, results: results[k]
 
