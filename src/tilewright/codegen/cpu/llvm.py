@@ -19,7 +19,7 @@ import llvmlite.binding as llvm
 
 from tilewright.choose.shares import whole_extent
 from tilewright.codegen.cpu.function import CpuFunction, CpuModule
-from tilewright.codegen.cpu.polls import ASK, DECLARATIONS
+from tilewright.codegen.cpu.polls import ASK, DECLARATIONS, may_ask
 from tilewright.codegen.cpu.scratch import FLAG_BYTES
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.analysis import analyse
@@ -80,6 +80,7 @@ def _emit(kernel: Kernel, target: Target, *, narrow: bool, part: bool, polls: bo
     module = CpuModule(kernel, target, analyse(kernel, target), splits, has_narrow_tails=narrow)
     module.has_part = part and whole_extent(kernel) is not None
     is_whole = part and not module.has_part
+    polls = polls and may_ask(module)
     own = _define(module, f'@"{kernel.name}"', "i32 %threads", in_task=False, polls=polls)
     if is_whole or module.has_part:  # all of it, on the thread that calls
         alone = _define(module, module.symbol("part"), "i64 %first, i64 %end", in_task=True, polls=False)

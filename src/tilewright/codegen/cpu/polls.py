@@ -42,6 +42,15 @@ DECLARATIONS = {
 }
 
 
+def may_ask(module: CpuModule) -> bool:
+    """May a loop of the kernel take long enough for a question? None takes longer than all of them together do.
+
+    Most kernels are short, and this is asked of the kernel once instead of every loop within every other one.
+    """
+    body = module.kernel.body
+    return any(_is_unknown(module, s) for s in body) or _cycles(module, body) >= POLL_CYCLES
+
+
 def is_long(fn: CpuFunction, f: For) -> bool:
     """May the loop take long enough for a question? It may where a call can say so many turns."""
     return _most_cycles(fn, f) >= POLL_CYCLES
