@@ -58,7 +58,7 @@ def digests(process: int, nets: tuple[str, ...], targets: tuple[str, ...]) -> di
 
 
 def test_two_processes_agree() -> None:
-    nets = ("perceptron", "network:3", "edges:1")
+    nets = ("perceptron", "network:9", "edges:1")
     one, two = (digests(k, nets, TARGETS[:1]) for k in (1, 2))
     assert one == two and len(one) == 3 * len(nets)
 
