@@ -30,7 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("which", ["oldest", "newest"])
+@pytest.mark.parametrize("which", ["oldest", pytest.param("newest", marks=pytest.mark.slow)])
 def test_the_wheel_without_extras(which: str, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel in a fresh environment of one of the Pythons that are here, with nothing but what it depends on."""
     for name, value in (("PYTHONPATH", ""), ("OMP_NUM_THREADS", "1"), ("TILEWRIGHT_CACHE", str(tmp_path / "cache"))):
