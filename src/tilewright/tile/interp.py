@@ -361,6 +361,7 @@ _FLOAT_UNARY: Mapping[str, Callable[[Any], Any]] = {
     "atanh": np.arctanh,
     "erf": math.erf,
     "pow2i": np.exp2,
+    "exp2_flushed": np.exp2,
     "rint_rest": lambda x: np.float64(0) if np.isinf(x) else x - np.rint(x),
 }
 

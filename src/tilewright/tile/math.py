@@ -9,7 +9,7 @@ NaN, infinities, signed zeros and denormals give what C's library gives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Fma, Unary, Value, rewrite_value
@@ -21,6 +21,7 @@ UNARY: Mapping[str, Callable[[Value, Style], Value]] = {
     "erf": special.erf,
     "exp": exponential.exp,
     "exp2": exponential.exp2,
+    "exp2_flushed": exponential.exp2,
     "expm1": exponential.expm1,
     "log": exponential.log,
     "log2": exponential.log2,
@@ -50,16 +51,25 @@ BINARY: Mapping[str, Callable[[Value, Value, Style], Value]] = {
 }
 
 
-def expand(value: Value, *, has_fma: bool = True, has_f64: bool = True, has_scalef: bool = False) -> Value:
+def expand(
+    value: Value,
+    *,
+    has_fma: bool = True,
+    has_f64: bool = True,
+    has_scalef: bool = False,
+    functions: Container[str] = (),
+) -> Value:
     """``value`` with every transcendental function spelled out for a target with these instructions.
 
-    Without ``has_f64`` the other two hold for f32 alone.
+    Without ``has_f64`` the other two hold for f32 alone. ``functions`` of one f32 are instructions, and stay.
     """
     narrow_style, wide_style = Style(has_fma, has_scalef), Style(has_fma and has_f64, has_scalef and has_f64)
 
     def leaf(v: Value) -> Value | None:
         style = wide_style if v.dtype is types.f64 else narrow_style
         if isinstance(v, Unary) and v.op in UNARY:
+            if v.op in functions and v.dtype is not types.f64:
+                return _in_wide(v, lambda a: Unary(v.op, a), v.a)
             function = UNARY[v.op]
             return _in_wide(v, lambda a: function(a, style), v.a)
         if isinstance(v, Binary) and v.op in BINARY and v.dtype.is_float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
@@ -55,13 +55,17 @@ class KernelModule:
     n_zero_bytes: int = 0
     has_narrow_tails: bool = False
     """May a known part of a vector be held in a smaller register?"""
+    functions_of_target: ClassVar[frozenset[str]] = frozenset()
+    """Transcendental functions of f32 that are one instruction."""
 
     def expand(self, v: Value) -> Value:
         """``v`` with transcendental functions spelled out. Keeps the original alive: its identity is a key."""
         found = self.expanded.get(id(v))
         if found is None:
             t = self.target
-            expansion = tile_math.expand(v, has_fma=t.has_fma, has_f64=t.has_f64, has_scalef=t.has_scalef)
+            expansion = tile_math.expand(
+                v, has_fma=t.has_fma, has_f64=t.has_f64, has_scalef=t.has_scalef, functions=self.functions_of_target
+            )
             found = self.expanded[id(v)] = (v, expansion)
         return found[1]
 
