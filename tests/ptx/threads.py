@@ -51,7 +51,7 @@ class Threads:
         self.kernel = kernel
         made = emit(kernel, Gpu.parse(gpu))
         self.launches = made.launches
-        self.meets = BARRIER in made.text or "@llvm.nvvm.mma" in made.text
+        self.meets = BARRIER in made.text or "@llvm.nvvm.mma" in made.text or "@llvm.nvvm.shfl" in made.text
         self.warps = Warps()
         machine = target_machine(HOST)
         module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{host_text(made.text)}')

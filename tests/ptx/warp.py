@@ -16,9 +16,12 @@ import numpy as np
 EXCHANGE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 MMA = {"m16n8k16.row.col.bf16": ml_dtypes.bfloat16, "m16n8k16.row.col.f32.f32": np.float16}
 LOADS = ("x2", "x2.trans", "x4", "x4.trans")
-KINDS = (*MMA, *LOADS)
+SHUFFLE = "bfly.f32"
+PAIRS = {"ff2bf16x2.rn": ml_dtypes.bfloat16, "ff2f16x2.rn": np.float16}
+KINDS = (*MMA, *LOADS, SHUFFLE, *PAIRS)
 _CALL = re.compile(
-    r"= call (\{[^}]*\}) @llvm\.nvvm\.(?:mma|ldmatrix\.sync\.aligned\.m8n8)\.([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
+    r"= call (\{[^}]*\}|float|<2 x \w+>) @llvm\.nvvm\.(?:mma\.|ldmatrix\.sync\.aligned\.m8n8\.|shfl\.sync\.)?"
+    r"([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
 )
 
 
@@ -41,13 +44,15 @@ def _copies(text: str) -> str:
 
 def host_calls(text: str) -> str:
     """The text with a function of its own for each intrinsic, which hands its operands over by memory."""
-    text, wrappers = _copies(text), dict[str, str]()
+    text, wrappers = _copies(text).replace("@llvm.nvvm.ex2.approx.ftz.f(", "@llvm.exp2.f32("), dict[str, str]()
 
     def change(line: str) -> str:
         found = _CALL.search(line)
         if found is None:
             return line
         result, name, operands = found.groups()
+        if name not in KINDS:
+            return line
         kinds = [re.match(r"(ptr addrspace\(3\)|<2 x half>|\w+) ", x)[1] for x in re.split(r", (?=[a-z<])", operands)]
         wrappers[name] = _wrapper(name, result, kinds)
         return f'{line[: found.start()]}= call {result} @"{name}"({operands})'
@@ -65,6 +70,8 @@ def _wrapper(name: str, result: str, kinds: list[str]) -> str:
     for k, kind in enumerate(kinds):
         lines.append(f"  %g{k} = getelementptr i64, ptr %given, i64 {k}\n  store {kind} %a{k}, ptr %g{k}")
     lines.append(f"  call void @exchange(i32 {KINDS.index(name)}, ptr %given, ptr %made)")
+    if not result.startswith("{"):
+        return "\n".join([*lines, f"  %r = load {result}, ptr %made\n  ret {result} %r", "}"])
     elements, last = result.strip("{}").split(", "), "poison"
     for k, element in enumerate(elements):
         lines.append(f"  %m{k} = getelementptr i32, ptr %made, i64 {k}\n  %v{k} = load {element}, ptr %m{k}")
@@ -101,11 +108,22 @@ class Warps:
             name = KINDS[kind]
             self.calls.append(name)
             operands = np.array([np.frombuffer(self.given[warp][k], np.uint32) for k in range(32)])[:, ::2]
-            self.made[warp] = _product(name, operands) if name in MMA else self._load(name, warp)
+            self.made[warp] = self._together(name, warp, operands)
         self.meetings[warp].wait()
         row = np.ascontiguousarray(self.made[warp][lane])
         ctypes.memmove(made, row.ctypes.data, row.nbytes)
         self.meetings[warp].wait()
+
+    def _together(self, name: str, warp: int, operands: np.ndarray) -> np.ndarray:
+        """What each lane gets of one instruction."""
+        if name in MMA:
+            return _product(name, operands)
+        if name == SHUFFLE:  # mask, value, distance, clamp
+            assert (operands[:, 0] == 0xFFFFFFFF).all() and (operands[:, 3] == 31).all()
+            return operands[np.arange(32) ^ operands[:, 2], 1:2]
+        if name in PAIRS:  # the high half comes first
+            return operands[:, [1, 0]].copy().view(np.float32).astype(PAIRS[name]).view(np.uint32)
+        return self._load(name, warp)
 
     def _load(self, name: str, warp: int) -> np.ndarray:
         """Registers by lane: eight rows of 16 bytes for each, whose addresses lanes 8*j to 8*j + 7 give."""

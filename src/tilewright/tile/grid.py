@@ -7,14 +7,15 @@ Not its business: races (primitives refuse them), or limits of one GPU (``target
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from tilewright.core.compute import Buffer, loads, symbols_of_value
 from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
+from tilewright.core.indices import symbols_in
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.ir import NESTS, Barrier, Commit, For, If, Kernel, Kind, Loop, Space, Stmt, walk, written
+from tilewright.tile.ir import NESTS, Barrier, Commit, For, If, Kernel, Kind, Loop, Space, Stmt, Store, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of
 
 MAX_DIMENSIONS = 3
@@ -54,6 +55,28 @@ def thread_nest(body: Body) -> tuple[tuple[Loop, ...], Body]:
 def warp_nest(body: Body) -> tuple[tuple[Loop, ...], Body]:
     """The same of warp loops."""
     return _nest_of_kind(body, Kind.WARP)
+
+
+def warp_nests(body: Body) -> Iterator[tuple[tuple[Loop, ...], Body]]:
+    """Every perfect nest of warp loops in a body, with what is in it."""
+    for s in body:
+        if isinstance(s, For) and s.loop.kind is Kind.WARP:
+            yield warp_nest((s,))
+        elif isinstance(s, NESTS):
+            yield from warp_nests(s.body)
+
+
+def rows_of_warps(body: Body) -> set[Buffer]:
+    """The buffers with an element for each row of a warp's sums: what a nest of one warp loop stores at its iterations.
+
+    In registers each is held by all lanes that share the row.
+    """
+    found: set[Buffer] = set()
+    for loops, inside in warp_nests(body):
+        if len(loops) == 1:
+            stores = (s for s in walk(inside) if isinstance(s, Store) and loops[0].sym in symbols_in(s.index))
+            found |= {s.buffer for s in stores}
+    return found
 
 
 def _nest_of_kind(body: Body, kind: Kind) -> tuple[tuple[Loop, ...], Body]:

@@ -30,9 +30,9 @@ from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.expr import Sym, evaluate
 from tilewright.core.types import Array
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import SUMS
+from tilewright.target.matrices import LEFT, SUMS
 from tilewright.tile.errors import TileRunError
-from tilewright.tile.grid import Grid, grids_of, is_flat, warp_nest
+from tilewright.tile.grid import Grid, grids_of, is_flat, rows_of_warps, warp_nest
 from tilewright.tile.interp import Compiler, Env, StmtFn, ValueFn, binary_fn
 from tilewright.tile.ir import (
     NESTS,
@@ -153,6 +153,10 @@ class _Observed:
         self.n_instructions = 0
         self.instruction: tuple[int, ...] | None = None
         """Of a matrix instruction, its number and which eights of rows, columns and depth are read."""
+        self.holder = 0
+        """Of a matrix instruction, the thread that has the left operand's element in its registers."""
+        self.of_rows: set[Buffer] = set()
+        """Registers with an element for each row of a warp's sums, which all lanes of the row hold alike."""
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         """Bind the parameters; temporaries begin unwritten."""
@@ -192,7 +196,7 @@ class _Observed:
         role, space = self.places[b].role, self.places[b].space
         if entry.writer is None and (space is not Space.GLOBAL or role is Role.TMP) and self.places[b].table is None:
             self.fault(FaultKind.UNWRITTEN, b.name, self.thread)
-        me = (self.n_block, self.epoch, self.thread)
+        me = (self.n_block, self.epoch, self._owner(b))
         if entry.arrives:
             self.fault(FaultKind.RACE, b.name, self.thread)
         if entry.writer is not None and self._meets(entry.writer, me):
@@ -206,7 +210,7 @@ class _Observed:
         if flat is None:
             return
         entry = self._element(b, flat)
-        me = (self.n_block, self.epoch, self.thread)
+        me = (self.n_block, self.epoch, self._owner(b))
         for other in sorted(entry.readers | ({entry.writer} if entry.writer is not None else set())):
             if self._meets(other, me):
                 self.fault(FaultKind.RACE, b.name, other[2], self.thread)
@@ -256,13 +260,17 @@ class _Observed:
     def _array(self, b: Buffer) -> Array:
         if not self._is_own(b):
             return self.arrays[b]
-        key = (b, self.thread)
+        key = (b, self._owner(b))
         if key not in self.own:
             self.own[key] = np.zeros(self.shapes[b], b.dtype.numpy)
         return self.own[key]
 
     def _element(self, b: Buffer, flat: int) -> _Element:
-        return self.touched.setdefault((b, self.thread if self._is_own(b) else -1, flat), _Element())
+        return self.touched.setdefault((b, self._owner(b) if self._is_own(b) else -1, flat), _Element())
+
+    def _owner(self, b: Buffer) -> int:
+        """The thread whose registers an element is in; of what belongs to rows, the first one of the warp."""
+        return self.thread - self.thread % self.gpu.warp_lanes if b in self.of_rows else self.thread
 
     def _meets(self, a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
         """May two accesses of one grid happen at one time?"""
@@ -312,6 +320,7 @@ class _GridRun:
 
     def __init__(self, memory: _Observed, grid: Grid, number: int, sizes: Mapping[Sym, int]) -> None:
         self.memory, self.grid, self.number, self.sizes = memory, grid, number, sizes
+        memory.of_rows = {b for b in rows_of_warps(grid.body) if memory.places[b].space is Space.REG}
         self.threads = SimtCompiler(memory)
         for s in (*sizes, *(x.sym for x in (*grid.blocks, *grid.threads))):
             self.threads.slot(s)
@@ -352,6 +361,7 @@ class SimtCompiler(Compiler):
     def __init__(self, memory: _Observed) -> None:
         super().__init__({}, reverse=False)
         self.observed = memory
+        self.is_instruction = False
 
     def routine(self, body: Body) -> Routine:
         """Statements as a routine that stops at every barrier, and gives its number."""
@@ -418,8 +428,10 @@ class SimtCompiler(Compiler):
         """Iterations of warp loops, each by the lane that has it."""
         loops, inside = warp_nest((s,))
         slots, extents = [self.slot(x.sym) for x in loops], [self.dim(x.extent) for x in loops]
-        body, memory, n_lanes = [self.stmt(x) for x in inside], self.observed, self.observed.gpu.warp_lanes
-        is_instruction = len(loops) > len(SUMS.lane)
+        memory, n_lanes = self.observed, self.observed.gpu.warp_lanes
+        is_instruction = self.is_instruction = len(loops) > len(SUMS.lane)
+        body = [self.stmt(x) for x in inside]
+        self.is_instruction = False
 
         def go(env: Env) -> None:
             first = memory.thread
@@ -430,6 +442,7 @@ class SimtCompiler(Compiler):
                 memory.thread = first + (at[0] % n_lanes if len(at) == 1 else SUMS.lanes[at[0], at[1]])
                 if is_instruction:
                     memory.instruction = (memory.n_instructions, *[i // EIGHT for i in at])
+                    memory.holder = first + LEFT.lanes[at[0], at[2]]
                 for step in body:
                     step(env)
             memory.thread, memory.instruction = first, None
@@ -446,7 +459,16 @@ class SimtCompiler(Compiler):
         if not isinstance(v, Load):
             return super().value(v)
         at, memory, b, site = self.place(v.index), self.observed, v.buffer, id(v)
-        return lambda env: memory.load(b, at(env), site)
+        if not self.is_instruction or memory.places[b].space is not Space.REG:
+            return lambda env: memory.load(b, at(env), site)
+
+        def operand(env: Env) -> Any:
+            thread, memory.thread = memory.thread, memory.holder
+            value = memory.load(b, at(env), site)
+            memory.thread = thread
+            return value
+
+        return operand
 
     def store(self, s: Store) -> StmtFn:
         """A write, observed."""

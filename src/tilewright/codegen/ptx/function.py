@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import copysign
+from typing import ClassVar
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.addresses import Mention
@@ -21,16 +22,17 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.registers import Key, Slot
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
-from tilewright.codegen.ptx.arith import PtxArith
+from tilewright.codegen.ptx.arith import FUNCTIONS, PtxArith
+from tilewright.codegen.ptx.fragments import PAIR, PAIRED
 from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import block_indices, block_of, grid_of, thread_index
 from tilewright.codegen.ptx.loops import PtxLoops
 from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxMemory
 from tilewright.core.compute import Buffer, Const, Load, Select, Value
 from tilewright.core.expr import Sym
-from tilewright.core.types import DType
+from tilewright.core.types import DType, i32
 from tilewright.target.matrices import SUMS
-from tilewright.tile.grid import Grid, warp_nest
+from tilewright.tile.grid import Grid, rows_of_warps, warp_nests
 from tilewright.tile.ir import Barrier, Commit, For, Kind, Prefetch, Space, Stmt, Store, walk, written
 
 SHARED_ALIGNMENT = 128
@@ -46,6 +48,7 @@ class PtxModule(KernelModule):
     """What the grids of one kernel share: tables, and zeros to read where nothing may be read."""
 
     target: ThreadInstructions
+    functions_of_target: ClassVar[frozenset[str]] = FUNCTIONS
 
 
 @dataclass
@@ -76,6 +79,8 @@ class PtxFunction(KernelFunction):
         self.shared = SharedMemory(f"{entry}_shared")
         self.indices: dict[Sym, Val] = {}
         self.has_warps = any(isinstance(s, For) and s.loop.kind is Kind.WARP for s in walk(grid.body))
+        self.of_rows = self._in_registers(rows_of_warps(grid.body))
+        """The register buffers that have an element for each row of a warp's sums."""
         self.fragments = self._find_fragments()
         self.element: int | None = None
         """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
@@ -192,15 +197,16 @@ class PtxFunction(KernelFunction):
 
     def _find_fragments(self) -> set[Buffer]:
         """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
-        made: list[Buffer] = []
-        for s in walk(self.grid.body):
-            if isinstance(s, For) and s.loop.kind is Kind.WARP and len(warp_nest((s,))[0]) > 1:
-                made += [b for x in walk((s,)) for b in written(x)]
-        found = [b for b in dict.fromkeys(made) if self.analysis.places[id(b)].space is Space.REG]
-        for b in found:
+        nests = [inside for loops, inside in warp_nests(self.grid.body) if len(loops) > 1]
+        found = self._in_registers({b for inside in nests for x in walk(inside) for b in written(x)}) - self.of_rows
+        for b in found | self.of_rows:
             self.registers.groups[id(b)] = 0
-            self.registers.dtypes[id(b)] = b.dtype
-        return set(found)
+            # Of narrow elements, a register has two.
+            self.registers.dtypes[id(b)] = b.dtype if b.dtype not in PAIRED else i32
+        return found
+
+    def _in_registers(self, buffers: set[Buffer]) -> set[Buffer]:
+        return {b for b in buffers if self.analysis.places[id(b)].space is Space.REG}
 
     def keys_of(self, mention: Mention, loops: set[Sym]) -> list[Key]:
         """The registers of a lane's elements: a fragment's place in the buffer, and the element's number in it."""
@@ -224,22 +230,26 @@ class PtxFunction(KernelFunction):
 
     def read(self, mention: Mention, ctx: Lanes, memo: Memo) -> Val:
         """An element of a fragment is the one that the lane holds; all else lies where it lies."""
-        if mention.buffer not in self.fragments:
+        if mention.buffer not in self.fragments | self.of_rows:
             return super().read(mention, ctx, memo)
-        return self.register(self._key(mention))
+        if mention.buffer.dtype in PAIRED:
+            raise CodegenError(f"{mention.buffer.name}: narrow elements in registers are operands, and nothing else")
+        return self.register(self.key_of(mention))
 
     def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
         """The same for writing."""
-        if mention.buffer not in self.fragments:
+        if mention.buffer not in self.fragments | self.of_rows:
             self.operands.clear()
             super().write(mention, value, ctx, memo)
         else:
-            self.set_register(self._key(mention), value)
+            self.set_register(self.key_of(mention), value)
 
-    def _key(self, mention: Mention) -> Key:
+    def key_of(self, mention: Mention) -> Key:
+        """The register of the element that the present statements are about, or of its row."""
         if self.element is None:
             raise CodegenError(f"{mention.buffer.name} is a warp's: it is used in warp loops alone")
-        return self.keys_of(mention, self.lane_syms)[self.element]
+        element = self.element - self.element % PAIR if mention.buffer in self.of_rows else self.element
+        return self.keys_of(mention, self.lane_syms)[element]
 
     def shared_text(self, static_limit: int) -> tuple[str, int]:
         """The declaration of the block's array and the bytes that a launch must ask for: all or none."""

@@ -5,7 +5,8 @@ are and how they lay matrices out (``mma``), all other loops (``loops``).
 
 Three forms, told apart by how many loops there are:
 
-* One: lane ``l`` runs iterations ``l``, ``l + 32``, ...
+* One: lane ``l`` runs iterations ``l``, ``l + 32``, ... Where registers are stored by its variable, it counts rows of
+  an instruction's sums instead, and each lane runs those rows of which it holds elements (``fragments``).
 * Two, of the extents of an instruction's sums: a lane runs the iterations whose elements it holds. A ``reg`` buffer
   that is indexed by them is the warp's, and its elements lie in the lanes' registers.
 * Three, of the extents of an instruction: ``sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n]))`` is that
@@ -23,6 +24,7 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx import fragments
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Cast, Load
 from tilewright.core.expr import Sym, symbols
@@ -45,10 +47,13 @@ def emit(fn: PtxFunction, f: For) -> None:
     loops, body = warp_nest((f,))
     extents = tuple(loop.extent for loop in loops)
     syms = tuple(loop.sym for loop in loops)
-    if len(loops) == 1 and isinstance(extents[0], int):
+    if len(loops) == 1 and fragments.are_rows(fn, body):
+        fragments.of_rows(fn, loops[0], body)
+    elif len(loops) == 1 and isinstance(extents[0], int):
         _shared_out(fn, syms[0], extents[0], body)
     elif extents == (SUMS.rows, SUMS.columns):
-        _of_sums(fn, syms, body)
+        if not fragments.of_all_lanes(fn, syms, body):
+            of_sums(fn, syms, body)
     elif len(loops) == 3:
         _product(fn, syms, extents, body)
     else:
@@ -58,7 +63,7 @@ def emit(fn: PtxFunction, f: For) -> None:
 
 def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) -> None:
     for start in range(0, extent, WARP):
-        value = _plus(fn, fn.lane, start)
+        value = fragments.plus(fn, fn.lane, start)
         fn.space.bind_run(sym, value.text, 0, (start, min(start + WARP, extent) - 1))
         if start + WARP <= extent:
             fn.body(body, NO_LANES)
@@ -68,38 +73,11 @@ def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) 
         fn.space.unbind(sym)
 
 
-def _of_sums(fn: PtxFunction, syms: Sequence[Sym], body: tuple[Stmt, ...]) -> None:
+def of_sums(fn: PtxFunction, syms: Sequence[Sym], body: tuple[Stmt, ...]) -> None:
+    """The statements for each element that a lane holds."""
     for element in range(SUMS.count):
-        _bind(fn, syms, SUMS, element)
-        fn.element, fn.lane_syms = element, set(syms)
-        fn.body(body, NO_LANES)
-        fn.element = None
-    for sym in syms:
-        fn.space.unbind(sym)
-
-
-def _bind(fn: PtxFunction, syms: Sequence[Sym], fragment: Fragment, element: int) -> None:
-    """Let two loops' variables be the row and column of a lane's element."""
-    extents = (fragment.rows, fragment.columns)
-    for axis, (sym, extent) in enumerate(zip(syms, extents, strict=True)):
-        at = sum(d.of(element) for d in fragment.element[axis])
-        value = _plus(fn, _lane_part(fn, fragment.lane[axis]), at)
-        fn.space.bind_run(sym, value.text, value.level, (0, extent - 1))
-
-
-def _lane_part(fn: PtxFunction, digits: Sequence[Digit]) -> Val:
-    """What the lane's number adds, as instructions: each digit is a shift, a mask and a factor."""
-    total = Val("0", 0, 0)
-    for d in digits:
-        part = fn.lane
-        for op, n, neutral in (("udiv", d.divisor, 1), ("urem", d.base, 0), ("mul", d.weight, 1)):
-            part = part if n == neutral else fn.arith.instruction(op, "i64", part, Val(str(n), 0, 0))
-        total = part if total.text == "0" else fn.arith.instruction("add", "i64", total, part)
-    return total
-
-
-def _plus(fn: PtxFunction, value: Val, n: int) -> Val:
-    return fn.arith.instruction("add", "i64", value, Val(str(n), 0, 0)) if n else value
+        with fragments.element_of(fn, syms, element):
+            fn.body(body, NO_LANES)
 
 
 # --- one instruction ------------------------------------------------------------------------------------------------
@@ -119,17 +97,17 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[object], bo
     update = body[0] if len(body) == 1 else None
     match update:
         case Update(op="add", value=Binary(op="mul", a=Cast(a=Load() as left), b=Cast(a=Load() as right))):
-            shape = tuple(e for e in extents if isinstance(e, int))
+            numbers = tuple(e for e in extents if isinstance(e, int))
             same = left.dtype is right.dtype and update.buffer in fn.fragments
-            found = instruction_for(left.dtype, shape) if same else None
+            found = instruction_for(left.dtype, numbers) if same else None
         case _:
             found = None
     if found is None or not isinstance(update, Update):
         rule = "sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n])) of an instruction's extents and dtypes"
         raise CodegenError(f"three warp loops that are no matrix instruction: {rule}")
-    fragments, instruction = found
-    a = _registers(fn, _Operand(left, (m, k), fragments.left), instruction)
-    b = _registers(fn, _Operand(right, (k, n), fragments.right), instruction)
+    shape, instruction = found
+    a = _registers(fn, _Operand(left, (m, k), shape.left), instruction)
+    b = _registers(fn, _Operand(right, (k, n), shape.right), instruction)
     for sym, extent in ((m, SUMS.rows), (n, SUMS.columns)):
         fn.space.bind_run(sym, "0", 0, (0, extent - 1))
     keys = fn.keys_of(fn.mention(update, update.buffer, update.index), {m, n})
@@ -143,7 +121,9 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[object], bo
 
 def _registers(fn: PtxFunction, operand: _Operand, instruction: MatrixInstruction) -> list[str]:
     """A lane's registers of an operand."""
-    words = _by_ldmatrix(fn, operand)
+    words = fragments.words_of(fn, operand.load, operand.syms)
+    if words is None:
+        words = _by_ldmatrix(fn, operand)
     if words is None:
         words = _by_elements(fn, operand)
     if instruction.operand == "i32":
@@ -155,7 +135,7 @@ def _by_elements(fn: PtxFunction, operand: _Operand) -> list[Val]:
     """Pairs of elements as words, each loaded from wherever it lies."""
     halves = []
     for element in range(operand.fragment.count):
-        _bind(fn, operand.syms, operand.fragment, element)
+        fragments.bind(fn, operand.syms, operand.fragment, element)
         value = fn.load(operand.load, NO_LANES, {})
         halves.append(_bits(fn, value, operand.load.dtype))
         for sym in operand.syms:
@@ -192,7 +172,7 @@ def _by_ldmatrix(fn: PtxFunction, operand: _Operand) -> list[Val] | None:
     # ``lines`` go from one row of memory to the next, ``chunks`` by eight elements along one.
     lines, chunks = (row, column) if along_column else (column, row)
     at_line, at_chunk = _LANE_ROWS[is_left, along_column]
-    line, chunk = _lane_part(fn, at_line), _lane_part(fn, at_chunk)
+    line, chunk = fragments.lane_part(fn, at_line), fragments.lane_part(fn, at_chunk)
     pointer = _row_address(fn, mention, lines, chunks, line)
     if pointer is None:
         return None

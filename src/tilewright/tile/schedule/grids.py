@@ -23,7 +23,7 @@ from tilewright.tile.schedule.tree import (
     find_place,
     fresh,
     identifier,
-    is_depth,
+    is_folded,
     new_loop,
     replace_stmt,
     touches,
@@ -160,5 +160,5 @@ def check_races(kernel: Kernel, primitive: str, where: str) -> None:
     if any(isinstance(s, Barrier) for s in walk(kernel.body)):
         raise ScheduleError(primitive, where, "the kernel is flat", remedy="schedule it before it is made flat")
     for s in walk(kernel.body):
-        if isinstance(s, For) and s.loop.kind in RACING and s.loop.extent != 1 and not is_depth(kernel, s):
+        if isinstance(s, For) and s.loop.kind in RACING and s.loop.extent != 1 and not is_folded(kernel, s):
             check_apart(kernel, s, s.loop.kind, primitive, where)

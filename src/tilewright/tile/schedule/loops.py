@@ -37,7 +37,7 @@ from tilewright.tile.schedule.tree import (
     enclosing,
     find_loop,
     fresh,
-    is_depth,
+    is_folded,
     nest_of,
     new_loop,
     replace_stmt,
@@ -305,7 +305,7 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
         raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
     if k is Kind.VECTOR:
         check_exchange(target.body, [target.loop.sym], "kind", loop)
-    if k in AT_ONE_TIME and target.loop.extent != 1 and not (k is Kind.WARP and is_depth(kernel, target)):
+    if k in AT_ONE_TIME and target.loop.extent != 1 and not (k is Kind.WARP and is_folded(kernel, target)):
         check_apart(kernel, target, k, "kind", loop)
     if k in (Kind.BLOCK, Kind.THREAD, Kind.WARP):
         _check_grid(kernel, target, k)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.expr import Dim, Sym
+from tilewright.core.indices import symbols_in
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Stmt, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of
@@ -190,9 +191,17 @@ def touches(s: Stmt, buffer: Buffer) -> bool:
     return any(buffer in written(x) or reads(x, buffer) for x in walk((s,)))
 
 
-def is_depth(kernel: Kernel, target: For) -> bool:
-    """Is the loop the third of three nested warp loops around one sum: the depth of a matrix instruction?"""
+def is_folded(kernel: Kernel, target: For) -> bool:
+    """Do the lanes of a warp fold the loop's iterations into one element, in one instruction or by asking each other?
+
+    It is the third of three nested warp loops around one sum, the depth of a matrix instruction, or the second of two
+    around one update of what belongs to a row.
+    """
     around = enclosing(kernel.body, target)[-2:]
     of_warps = [s for s in around if isinstance(s, For) and s.loop.kind is Kind.WARP and len(s.body) == 1]
     (leaf, *others) = target.body
-    return len(of_warps) == 2 and not others and isinstance(leaf, Update) and leaf.op == "add"
+    if others or not isinstance(leaf, Update):
+        return False
+    if len(of_warps) == 1:
+        return {of_warps[0].loop.sym, target.loop.sym} & symbols_in(leaf.index) == {of_warps[0].loop.sym}
+    return len(of_warps) == 2 and leaf.op == "add"
