@@ -12,6 +12,7 @@ if __name__ == "__main__":
 
 from tile.kernels import constants_of, elementwise, matmul, reduction
 from tile.test_hints import product_with
+from tile.test_online import Case
 from tile.test_ring import window
 from tile.test_schedule import masked_rows, padded_taps, rows_twice, three_rows
 from tilewright.core.compute import Computation
@@ -61,6 +62,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         ("cache(C)", "split(C_w0, 2)", "kind(C_w0_i, unroll)", "kind(C_w1, unroll)", "compute_at(C_c, C_w0_o, reg)"),
     ),
     "tree": (reduction((3, 9), 1, "add"), "tree(Y, i1, 4)", ("kind(i0_1, block)",)),
+    "online": (Case(40, 40, 16, 8, causal=True).computation(), "online(Y, 1, 16, 2)", ()),
     "trim": (masked_rows(), "trim(i1_2, i0_4_o)", ("split(i0_4, 4)",)),
     "skip": (padded_taps(), "skip(k1)", ()),
     "pack": (matmul(3, 8, 5, False), "pack(B)", ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)")),

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import grids, loops, memory, operands, partials, stages, trim
+from tilewright.tile.schedule import grids, loops, memory, online, operands, partials, stages, trim
 
 Arg: TypeAlias = str | int
 
@@ -31,6 +31,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "enclose": grids.enclose,
     "fill": grids.fill,
     "pipeline": grids.pipeline,
+    "online": online.online,
     "fork": stages.fork,
     "cache": stages.cache,
     "compute_at": stages.compute_at,

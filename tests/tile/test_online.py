@@ -1,0 +1,268 @@
+"""Averages by softmax weights as one grid: right in every form of the kernel, by every lane, for edges and masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptx.threads import Threads
+from tile.kernels import arrays_of
+from tile.test_flatten import GPU
+from tile.test_simt import changed
+from tilewright.choose.gpu import schedule_for_gpu
+from tilewright.choose.strategies.gpu.averages import KeyTile, averages
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Const,
+    Inside,
+    Load,
+    Reduction,
+    Select,
+    Stage,
+    Unary,
+    Value,
+    axes_for,
+    syms,
+)
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.types import DType, bf16, bool_, f16, f32
+from tilewright.runtime.values import aligned_buffer
+from tilewright.tile.emulate import emulated
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.flatten import flatten
+from tilewright.tile.interp import run
+from tilewright.tile.ir import Barrier, Commit, Kernel, Space, walk
+from tilewright.tile.lower import lower
+from tilewright.tile.rewrite import Body
+from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.online import online
+from tilewright.tile.simt import FaultKind, simulate
+from tilewright.tile.verify import verify
+
+N = Sym("N")
+LOWEST = Const(float("-inf"), f32)
+FACTOR = 0.7
+SMALL = KeyTile(1, 16, 2, 2)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Attention of ``heads`` that share keys; ``mask`` says what a row sees, or what is added to its scores."""
+
+    rows: Dim
+    keys: Dim
+    depth: int
+    columns: int
+    dtype: DType = f16
+    heads: int = 1
+    causal: bool = False
+    mask: str = ""
+
+    def computation(self) -> Computation:
+        shape = (self.heads, self.rows, self.keys)
+        axes = axes_for(shape[:2])
+        h, i = syms(axes)
+        j, j2 = Sym("j", 0), Sym("j2", 0)
+        (d,), (k,) = axes_for((self.columns,), "d"), axes_for((self.depth,), "k")
+        q = Buffer("Q", self.dtype, (self.heads, self.rows, self.depth))
+        x, v = (Buffer(n, self.dtype, (self.keys, e)) for n, e in (("X", self.depth), ("V", self.columns)))
+        m = Buffer("B", bool_ if self.mask == "bool" else self.dtype, (self.rows, self.keys))
+        y = Buffer("Y", self.dtype, (self.heads, self.rows, self.columns))
+        s, t, e = (Buffer(n, f32, shape) for n in "STE")
+        p, o = Buffer("P", self.dtype, shape), Buffer("O", f32, (*shape[:2], self.columns))
+        top, total = (Buffer(n, f32, shape[:2]) for n in ("M", "L"))
+        at = (h, i, j)
+        of_keys = Axis(j, self.keys)
+        product = Binary("mul", Cast(q[h, i, k.sym], f32), Cast(x[j, k.sym], f32))
+        below = Binary("mul", Binary("sub", t[at], top[h, i]), Const(FACTOR, f32))
+        weight = Cast(Binary("mul", e[at], Binary("div", Const(1.0, f32), total[h, i])), self.dtype)
+        average = Binary("mul", Cast(p[h, i, j2], f32), Cast(v[j2, d.sym], f32))
+        zero = (Const(0.0, f32),)
+        stages = (
+            Stage((s,), (*axes, of_keys), at, (product,), Reduction((k,), "add", zero)),
+            Stage((t,), (*axes, of_keys), at, (self._score(s[at], m, i, j),)),
+            Stage((top,), axes, (h, i), (t[at],), Reduction((of_keys,), "max", (LOWEST,))),
+            Stage((e,), (*axes, of_keys), at, (Unary("exp2", below),)),
+            Stage((total,), axes, (h, i), (e[at],), Reduction((of_keys,), "add", zero)),
+            Stage((p,), (*axes, of_keys), at, (weight,)),
+            Stage((o,), (*axes, d), (h, i, d.sym), (average,), Reduction((Axis(j2, self.keys),), "add", zero)),
+            Stage((y,), (*axes, d), (h, i, d.sym), (Cast(o[h, i, d.sym], self.dtype),)),
+        )
+        inputs = (q, x, v, *([m] if self.mask else []))
+        return Computation(inputs, (y,), stages, (s, t, top, e, total, p, o))
+
+    def _score(self, sums: Load, mask: Buffer, i: Sym, j: Sym) -> Value:
+        score: Value = sums
+        if self.mask == "bool":
+            score = Select(mask[i, j], score, LOWEST)
+        elif self.mask:
+            score = Binary("add", score, Cast(mask[i, j], f32))
+        return Select(Inside((i - j,)), score, LOWEST) if self.causal else score
+
+    def expected(self, arrays: dict[str, np.ndarray]) -> np.ndarray:
+        """In double precision."""
+        q, x, v = (arrays[n].astype(np.float64) for n in "QXV")
+        s = q @ x.T
+        if self.mask == "bool":
+            s = np.where(arrays["B"], s, -np.inf)
+        elif self.mask:
+            s = s + arrays["B"].astype(np.float64)
+        if self.causal:
+            s = np.where(np.tri(*s.shape[1:], dtype=np.bool_), s, -np.inf)
+        with np.errstate(invalid="ignore"):
+            w = np.exp2((s - s.max(-1, keepdims=True)) * FACTOR)
+            return w / w.sum(-1, keepdims=True) @ v
+
+
+def close(got: np.ndarray, want: np.ndarray, dtype: DType) -> None:
+    eps = float(ml_dtypes.finfo(dtype.numpy).eps)
+    np.testing.assert_allclose(got.astype(np.float64).reshape(want.shape), want, rtol=2 * eps, atol=2 * eps)
+
+
+def scheduled(case: Case, tile: KeyTile = SMALL) -> Kernel:
+    """The kernel in phases."""
+    b = ScheduleBuilder(lower(case.computation()))
+    averages(b, GPU, "Y", tile)
+    verify(b.kernel)
+    return b.kernel
+
+
+def seen_right(case: Case, sizes: dict[str, int] | None = None) -> None:
+    """The scheduled form and that for CPUs compute the averages."""
+    kernel = scheduled(case)
+    flat = flatten(kernel)
+    given = arrays_of(case.computation(), sizes or {})
+    for made in (flat, emulated(flat)):
+        verify(made)
+    for made in (kernel, emulated(flat)):
+        close(run(made, given, sizes or {}, reverse=True)["Y"], case.expected(given), case.dtype)
+
+
+CASES = {
+    "whole": Case(32, 32, 16, 16),
+    "ragged": Case(17, 35, 24, 20, bf16),
+    "causal": Case(35, 35, 16, 16, causal=True),
+    "more keys than rows": Case(16, 50, 16, 8, bf16, causal=True),
+    "more rows than keys": Case(50, 16, 16, 8, causal=True),
+    "heads that share keys": Case(20, 17, 16, 16, heads=3, causal=True),
+    "told what to see": Case(20, 35, 16, 16, mask="bool", causal=True),
+    "with numbers added": Case(20, 35, 16, 16, bf16, mask="add"),
+}
+SHORT = Case(16, 70, 16, 8, causal=False)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_averages_are_right_in_every_form(name: str) -> None:
+    seen_right(CASES[name])
+
+
+@pytest.mark.parametrize("name", ["ragged", "causal"])
+def test_lanes_neither_race_nor_wait_for_banks(name: str) -> None:
+    case = CASES[name]
+    flat, arrays = flatten(scheduled(case)), arrays_of(case.computation(), {})
+    seen = simulate(flat, GPU, arrays)
+    assert seen.faults == ()
+    close(seen.arrays["Y"], case.expected(arrays), case.dtype)
+    shared = [p.buffer.name for p in flat.places if p.space is Space.SHARED]
+    assert len(shared) == 2 and (name == "ragged" or all(seen.traffic[b].bank_conflicts == 0 for b in shared))
+
+
+def test_a_lack_of_waiting_is_found() -> None:
+    flat, arrays = flatten(scheduled(SHORT, KeyTile(1, 16, 1, 3))), arrays_of(SHORT.computation(), {})
+    assert simulate(flat, GPU, arrays).faults == ()
+    for at, s in enumerate(walk(flat.body)):
+        wrong: list[Body] = [()] if isinstance(s, Commit) else [(Barrier(9),), ()] if isinstance(s, Barrier) else []
+        for body in wrong:
+            found = simulate(changed(flat, at, lambda _, body=body: body), GPU, arrays).faults
+            assert FaultKind.RACE in {f.kind for f in found}, (at, body)
+
+
+@pytest.mark.parametrize("name", ["causal", "heads that share keys"])
+def test_the_code_of_lanes_is_right(name: str) -> None:
+    case = CASES[name]
+    given = {}
+    for b, a in arrays_of(case.computation(), {}).items():
+        memory, start = aligned_buffer(max(a.nbytes, 1))
+        given[b] = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        given[b][...] = a
+    threads = Threads(flatten(scheduled(case)))
+    threads(given)
+    close(given["Y"], case.expected(given), case.dtype)
+    assert {"m16n8k16.row.col.f32.f32", "bfly.f32", "ff2f16x2.rn"} <= set(threads.warps.calls)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_known_at_run_time(causal: bool) -> None:
+    for n in (1, 37):
+        seen_right(Case(N, N, 16, 8, causal=causal), {"N": n})
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_attention_of_narrow_floats_takes_it(dtype: DType) -> None:
+    made = schedule_for_gpu(Case(200, 200, 64, 64, dtype, heads=2, causal=True).computation(), GPU)
+    assert [t.taken for t in made.tried] == ["averages"], made.kernel.notes
+    assert any(p.ahead for p in made.kernel.places)
+
+
+def test_rows_that_see_nothing_are_no_numbers_and_others_are_right() -> None:
+    case = Case(20, 35, 16, 16, mask="bool")
+    given = arrays_of(case.computation(), {})
+    given["B"][3], given["B"][4, :33] = False, False
+    given["B"][4, 34] = True
+    got = run(scheduled(case), given, {})["Y"].reshape(20, 16)
+    assert np.isnan(got[3].astype(np.float32)).all() and not np.isnan(np.delete(got, 3, 0).astype(np.float32)).any()
+    close(np.delete(got, 3, 0), np.delete(case.expected(given)[0], 3, 0), case.dtype)
+
+
+def test_great_scores_leave_no_other_numbers() -> None:
+    """The maximum so far is taken off before the factor: products with it would overflow."""
+    case = Case(16, 35, 16, 16, bf16, mask="add")
+    given = arrays_of(case.computation(), {})
+    given["B"][:, :20] = ml_dtypes.finfo(ml_dtypes.bfloat16).min
+    given["B"][2, :] = ml_dtypes.finfo(ml_dtypes.bfloat16).min
+    got = run(scheduled(case), given, {})["Y"].astype(np.float64).reshape(1, 16, 16)
+    want = case.expected(given)
+    want[0, 2] = given["V"].astype(np.float64).mean(0)  # the mask swallows what is added to it
+    close(got, want, bf16)
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.integers(1, 40), st.integers(1, 50), st.integers(1, 24), st.integers(1, 24), st.sampled_from([f16, bf16]),
+    st.integers(1, 2), st.booleans(), st.sampled_from(["", "bool", "add"]),
+)  # fmt: skip
+def test_averages_of_all_sizes(
+    m: int, n: int, k: int, d: int, dtype: DType, heads: int, causal: bool, mask: str
+) -> None:
+    case = Case(m, n, k, d, dtype, heads, causal, mask)
+    given = arrays_of(case.computation(), {})
+    if mask == "bool":
+        given["B"][:, 0] = True
+    close(run(scheduled(case), given, {})["Y"], case.expected(given), dtype)
+
+
+def test_what_is_no_average_is_refused() -> None:
+    case = CASES["whole"]
+    computation = case.computation()
+    kernel = lower(computation)
+    for root in ("O", "P", "E"):
+        with pytest.raises(ScheduleError):
+            online(kernel, root, 1, 16, 1)
+    for sizes in ((0, 16, 1), (1, 8, 1), (1, 16, 0)):
+        with pytest.raises(ScheduleError, match="tiles of"):
+            online(kernel, "Y", *sizes)
+    wanted = replace(
+        computation, outputs=(*computation.outputs, computation.temps[3]),
+        temps=tuple(b for b in computation.temps if b.name != "E"),
+    )  # fmt: skip
+    with pytest.raises(ScheduleError, match="E is wanted by itself"):
+        online(lower(wanted), "Y", 1, 16, 1)
