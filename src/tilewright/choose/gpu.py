@@ -17,9 +17,10 @@ from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.collapse import collapse
 from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, refuse
 from tilewright.choose.normalize import drop_unit_axes, inline
+from tilewright.choose.strategies.gpu.averages import Averages, averages, averages_in
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
 from tilewright.choose.strategies.gpu.elements import elements
-from tilewright.choose.strategies.gpu.matrices import as_products
+from tilewright.choose.strategies.gpu.matrices import Product, as_products
 from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import rows
@@ -44,10 +45,12 @@ def schedule_for_gpu(
 ) -> Scheduled:
     """A correct kernel of grids for any computation, with the steps that made it."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal, found = as_products(_normal(computation), gpu)
+    normal, found, online = _spelled(computation, gpu)
     known = [b for b in normal.inputs if b.name in fixed]
     b = ScheduleBuilder(lower(normal, name, known))
     work = _Grids(b, gpu, normal, known, on_broken)
+    for x in online:
+        work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))])
     for product in found:
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
@@ -55,6 +58,7 @@ def schedule_for_gpu(
             strategy = ("products", partial(products, b, product, product.tile))
         work.tried(product.root, [strategy])
     taken = {name for x in found for name in (x.left, x.right, x.sums, x.root)}
+    taken |= {name for x in online for name in x.stages}
     for stages in _runs(normal, taken):
         for cluster in clusters_of(stages, normal, known, chains=False):
             work.tried(cluster.root.out.name, work.strategies(cluster))
@@ -69,9 +73,17 @@ def schedule_for_gpu_by(
 ) -> Scheduled:
     """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal, _ = as_products(_normal(computation), gpu)
+    normal, _, _ = _spelled(computation, gpu)
     kernel = apply_lines(lower(normal, name, [b for b in normal.inputs if b.name in fixed]), lines)
     return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
+
+
+def _spelled(computation: Computation, gpu: Gpu) -> tuple[Computation, list[Product], list[Averages]]:
+    """What schedules are for: averages as they are, other products as those of matrices."""
+    normal = _normal(computation)
+    online = averages_in(normal, gpu)
+    normal, found = as_products(normal, gpu, {name for x in online for name in x.stages})
+    return normal, found, online
 
 
 def _normal(computation: Computation) -> Computation:

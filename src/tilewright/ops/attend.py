@@ -99,7 +99,7 @@ def _decompose_attention(b: Builder, inputs: tuple[Node, ...], a: Attrs) -> Node
     scores = _masked(b, scores, masks, a.causal)
     e = weights_below_top(b, scores, rank - 1, a.scale if is_late else 1.0)
     per_sum = b(ew.reciprocal, b(reduce_sum, e, axes=(rank - 1,), keepdims=True))
-    if v.dtype is types.bf16:  # rounded, so that the product can use the instructions of its dtype
+    if v.dtype in (types.bf16, types.f16):  # rounded, so that the product can use the instructions of its dtype
         weights = cast_node(b, b(ew.mul, e, per_sum), v.dtype)
         return b(reshape, b(matmul, weights, v), shape=shape)
     product = b(ew.mul, b(matmul, e, cast_node(b, v, score_dtype)), per_sum)

@@ -18,7 +18,7 @@ axis of a group has a size that is known at run time only, which would have to b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -66,8 +66,8 @@ class Product:
     tile: ThreadTile | WarpTile
 
 
-def as_products(computation: Computation, gpu: Gpu) -> tuple[Computation, list[Product]]:
-    """The computation with its products spelled as those of matrices."""
+def as_products(computation: Computation, gpu: Gpu, apart: Container[str] = ()) -> tuple[Computation, list[Product]]:
+    """The computation with its products spelled as those of matrices; stages ``apart``, by name, stay as they are."""
     stages = [x for x in computation.items if isinstance(x, Stage)]
     if len(stages) != len(computation.items):
         return computation, []
@@ -77,7 +77,7 @@ def as_products(computation: Computation, gpu: Gpu) -> tuple[Computation, list[P
     for s in stages:
         if id(s) in taken:
             continue
-        parts = _parts(s)
+        parts = _parts(s) if s.out.name not in apart else None
         if parts is None:
             made.append(s)
             continue

@@ -1,0 +1,100 @@
+"""The strategy for averages by softmax weights, as attention has: one grid, in which no score goes to memory.
+
+In: a builder, a GPU, the root's name. Out: one grid by the primitive ``online``, with tiles of keys and values copied
+ahead. Not its business: softmax without a product behind it (``rows``), factors without matrix instructions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.core import types
+from tilewright.core.compute import Computation, Stage, Unary, walk
+from tilewright.core.dims import is_known
+from tilewright.target.gpu import Gpu
+from tilewright.target.matrices import SUMS, WARP
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Kind, Space
+from tilewright.tile.lower import lower
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.weighted import Weighted, weighted
+
+TURNS = (1, 2)
+KEYS = (32, 64)
+STAGES = 2
+"""One step's keys and values are read while the next one's are on their way."""
+
+
+@dataclass(frozen=True)
+class KeyTile:
+    """A warp's rows, ``turns`` instructions of them; keys of a step; warps of a block; steps in shared memory."""
+
+    turns: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True)
+class Averages:
+    """A root that the strategy fits, the names of its stages, and the tile for it."""
+
+    root: str
+    stages: frozenset[str]
+    tile: KeyTile
+
+
+def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
+    """What of a computation the strategy is for; each was tried by itself."""
+    stages = [x for x in computation.items if isinstance(x, Stage)]
+    if not any(isinstance(v, Unary) and v.op == "exp2" for s in stages for x in s.exprs for v in walk(x)):
+        return []
+    kernel, found = lower(computation), list[Averages]()
+    for s in stages:
+        root = s.out.name
+        try:
+            seen = weighted(kernel, root)
+            tile = key_tile(gpu, seen)
+            averages(ScheduleBuilder(kernel), gpu, root, tile)
+        except ScheduleError:
+            continue
+        found.append(Averages(root, frozenset([root, *[b.name for b in seen.temporaries]]), tile))
+    return found
+
+
+def key_tile(gpu: Gpu, w: Weighted) -> KeyTile:
+    """The tile whose elements a thread's registers hold, with most rows for each key that is read.
+
+    Each warp reads all keys and values of a step from shared memory, once for all of its rows: so rows count first.
+    """
+    found = [
+        KeyTile(turns, keys, gpu.sm_schedulers, STAGES)
+        for turns in TURNS
+        for keys in KEYS
+        if _registers(w, turns, keys) < gpu.max_thread_registers
+    ]
+    least = KeyTile(min(TURNS), min(KEYS), gpu.sm_schedulers, STAGES)
+    return max(found, key=lambda t: (t.turns, t.keys), default=least)
+
+
+def _registers(w: Weighted, turns: int, keys: int) -> int:
+    """What a thread holds: words of queries and weights, two elements in each; scores and averages."""
+    terms, columns = (x.extent if is_known(x.extent) else 0 for x in (w.term, w.column))
+    narrow = w.dtype.n_bytes
+    held = narrow * (terms + keys) + types.f32.n_bytes * (keys + columns)
+    return turns * SUMS.rows * held // (WARP * types.f32.n_bytes)
+
+
+def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
+    """Schedule the nests that end in ``root`` as one grid."""
+    if not gpu.has_mma:
+        raise ScheduleError("averages", root, "the GPU has no matrix instructions of a warp")
+    made = b.do("online", root, tile.turns, tile.keys, tile.warps)
+    shared = [p.buffer.name for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
+    (walk_of_keys,) = [
+        x.sym.name for x in loops_of(b.kernel.body) if x.kind is Kind.SERIAL and x.sym.name in made.loops
+    ]
+    if gpu.has_async_copies and tile.stages > 1:
+        first, second = (b.do("pipeline", x, walk_of_keys, tile.stages).loops[0] for x in shared)
+        b.do("merge", first, second)
