@@ -205,6 +205,8 @@ def test_an_error_names_the_line() -> None:
         with pytest.raises(tw.CompileError) as failed:
             tw.jit(f)(X)
         assert rule in str(failed.value) and line_of(f, less) in str(failed.value)
+    with pytest.raises(tw.OptionError, match="can't be called"):
+        tw.jit(5)
     with pytest.raises(tw.OptionError, match="there is no option 'speed'"):
         tw.jit(wrong, speed=3)
 

@@ -116,6 +116,14 @@ def test_an_argument_is_not_written_to_and_the_remedy_works():
         written.graph()
 
 
+@pytest.mark.parametrize("make", [
+    lambda: tw.kernel(5), lambda: tw.kernel(len), lambda: tw.schedule(5), lambda: tw.schedule(lambda x: x),
+])  # fmt: skip
+def test_what_is_no_function_or_no_kernel(make):
+    with pytest.raises(tw.OptionError, match=r"put @tw\.kernel before"):
+        make()
+
+
 @pytest.mark.parametrize("size", ["a b", "", 1.5, -1, True])
 def test_what_is_no_size(size):
     with pytest.raises(tw.OptionError, match="is no size"):

@@ -17,6 +17,7 @@ import numpy as np
 
 from tilewright.build.deploy import export
 from tilewright.build.driver import compile as compile_graph
+from tilewright.core.diag import OptionError
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.keys import key_of
@@ -39,6 +40,8 @@ class UserKernel:
     """
 
     def __init__(self, function: Callable[..., Any], author: AuthorSchedule | None = None) -> None:
+        if not hasattr(function, "__code__"):
+            raise OptionError(f"{function!r:.80} is no Python function", remedy="put @tw.kernel before a def")
         self.function, self.author = function, author
         self.__name__, self.__doc__ = function.__name__, function.__doc__
         self.loc = loc_of(function)

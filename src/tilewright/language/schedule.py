@@ -16,7 +16,7 @@ from difflib import unified_diff
 from typing import Any
 
 from tilewright.choose.default import schedule_with_steps
-from tilewright.core.diag import CompileError, Problem
+from tilewright.core.diag import CompileError, OptionError, Problem
 from tilewright.core.opdef import AuthorSchedule
 from tilewright.language.errors import here
 from tilewright.language.kernel import UserKernel
@@ -49,6 +49,8 @@ class KernelSchedule:
     """The loops of a kernel, and the steps that made them. Methods change it, and give it back for the next step."""
 
     def __init__(self, kernel: UserKernel, *args: Any) -> None:
+        if not isinstance(kernel, UserKernel):
+            raise OptionError(f"{kernel!r:.80} is no kernel", remedy="put @tw.kernel before the function")
         self.kernel = kernel
         self.traced: Traced = kernel.traced(*args)
         self.is_normal = False

@@ -49,6 +49,8 @@ def jit(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """
     if function is None:
         return functools.partial(jit, **options)
+    if not callable(function):
+        raise OptionError(f"{function!r:.80} can't be called", remedy="pass a function")
     if unknown := sorted(options.keys() - set(driver.OFFERED)):
         raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {list(driver.OFFERED)}")
     return TracedFunction(function, options)
