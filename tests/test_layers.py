@@ -46,12 +46,14 @@ LAYERS = {
 
 RUNTIME_ROOMS = ("runtime", "runtime.cpu", "runtime.python", "runtime.cuda")
 """What is stored, what works with this process's machine code, what serves calls from Python, and GPUs: none imports a
-later one. A model in a shared library (`runtime/library.py`) is called from Python too; its name is at the top."""
+later one. A model in a shared library (`runtime/library.py`) is called from Python too, and whoever loads a model
+(`runtime/models.py`) knows all kinds; their names are at the top."""
 
 LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
     "build/front.py": "the compiler is loaded only where the cache has no answer",
     "build/driver.py": "ahead-of-time export is loaded only where a model is exported, the way to a GPU for one",
+    "runtime/models.py": "what runs models on GPUs is loaded only for one",
     "build/kernels.py": "schedules and PTX of grids are loaded only for GPUs",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
@@ -161,7 +163,7 @@ def test_rooms_of_the_runtime_have_an_order() -> None:
     wrong = []
     for path in (PACKAGE / "runtime").rglob("*.py"):
         own = ".".join(path.relative_to(SOURCE).parent.parts)
-        if relative_path(path) == "runtime/library.py" or path.name == "__init__.py":
+        if relative_path(path) in ("runtime/library.py", "runtime/models.py") or path.name == "__init__.py":
             continue
         for module, line, _ in imports(path):
             later = [r for r in rooms[rooms.index(own) + 1 :] if module == r or module.startswith(f"{r}.")]

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
         ResourceError,
         TilewrightError,
     )
+    from tilewright.runtime.models import load
     from tilewright.runtime.python.decoder import load_decoder
-    from tilewright.runtime.python.model import LoadedModel, load
+    from tilewright.runtime.python.model import LoadedModel
     from tilewright.target.target import Target
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
@@ -53,7 +54,7 @@ _HOMES = {
     "CalibrationWarning": "tools.quantize.quantize",
     "quantize_weights": "tools.weights",
     "refresh": "integrations.torch_compile.weights",
-    "load": "runtime.python.model",
+    "load": "runtime.models",
     "load_decoder": "runtime.python.decoder",
     "LoadedModel": "runtime.python.model",
     "from_sklearn": "integrations.sklearn.predictor",

@@ -24,7 +24,6 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.opdef import OpDef
 from tilewright.runtime.cuda.compiled import CompiledGpuModel
 from tilewright.runtime.cuda.errors import NoGpuError
-from tilewright.runtime.errors import ArtifactError
 from tilewright.target.gpu import Gpu, named_gpus
 from tilewright.target.target import Target
 
@@ -136,8 +135,6 @@ def test_compile_gives_ptx_and_says_what_is_missing() -> None:
     model = driver.compile_graph(graph_of(ops.softmax, sample), target="cuda-sm80")
     assert isinstance(model, CompiledGpuModel) and all(".target sm_80" in ptx for ptx in model.ptx.values())
     assert "kernels" in str(model.report())
-    with pytest.raises(ArtifactError, match="can't be saved yet"):
-        model.save("model.tw")
     try:
         model(*sample.arrays)
     except NoGpuError as error:  # where there is a GPU, the call is right

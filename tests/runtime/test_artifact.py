@@ -19,7 +19,8 @@ from runtime.tiny import TARGET, scale_model, scale_parts
 from tilewright.runtime import artifact, host
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
-from tilewright.runtime.python.model import LoadedModel, load
+from tilewright.runtime.models import load
+from tilewright.runtime.python.model import LoadedModel
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 

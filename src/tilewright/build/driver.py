@@ -30,8 +30,8 @@ from tilewright.frontend.source import Called, Examples, Source, import_called
 from tilewright.runtime.answers import Keyed, asked_sizes, keyed_source, question, remember_answer
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.host import misfit
-from tilewright.runtime.python.model import CompiledModel, LoadedModel
+from tilewright.runtime.models import model_of
+from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.target.gpu import Gpu
 
@@ -66,7 +66,8 @@ def compile(
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
     # A model from the cache was not checked now.
-    store = Cache() if cache and not verify and options.alone_on_gpu is None else None
+    store = Cache() if cache and not verify else None
+    gpu = options.alone_on_gpu
     keyed, artifact = _look_up(keyed or Keyed(source), store, input_shapes, fix_dims, options, clock)
     key, found = keyed.key, artifact
     called: Called | None = None
@@ -77,9 +78,8 @@ def compile(
                 graph = called.graph
         except NeedsCall as needs:
             return _per_call(keyed.source, needs, options, input_shapes, fix_dims, threads)
-        # Files of compiled models, and so the cache, hold machine code for a host; a GPU's model is made anew.
-        if options.alone_on_gpu is not None:
-            return _build_for_gpu(called, options, options.alone_on_gpu, clock)
+        if gpu is not None:
+            _check_for_gpu(called)
         # A source that has no digest, a module in memory, is known by its graph once that is read.
         if store and key is None:
             with clock.stage("key"):
@@ -87,7 +87,8 @@ def compile(
             found = artifact = _cached(store, key, options, clock)
         if artifact is None:
             dump_if_asked(graph, options)
-            artifact = build(graph, options, clock, checks=STRICT if verify else None)
+            checks = STRICT if verify else None
+            artifact = build(graph, options, clock, checks=checks) if gpu is None else _gpus(graph, options, gpu, clock)
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(cache_key(key, options), artifact)
@@ -96,6 +97,8 @@ def compile(
         asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize))
         remember_answer(store, asked, cache_key(keyed.key, options))
     made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)
+    if gpu is not None:
+        return made  # it has no exports, and no other weights
     made.exporter = partial(
         _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
         fix_dims=fix_dims, threads=threads, **{**asdict(options), "schedule": schedule},
@@ -108,11 +111,19 @@ def compile(
     return made
 
 
-def _build_for_gpu(called: Called, options: Options, gpu: Gpu, clock: Clock) -> CompiledModel:
-    """:func:`tilewright.build.gpu.build_called_for_gpu`, loaded by the first model for a GPU."""
-    from tilewright.build.gpu import build_called_for_gpu
+def _gpus(graph: Graph, options: Options, gpu: Gpu, clock: Clock) -> Artifact:
+    """:func:`tilewright.build.gpu.build_for_gpu`, loaded by the first model for a GPU."""
+    from tilewright.build.gpu import build_for_gpu
 
-    return build_called_for_gpu(called, options, gpu, clock)
+    made = build_for_gpu(graph, options, gpu, clock)
+    return Artifact(made.manifest, made.objects, made.weights)
+
+
+def _check_for_gpu(called: Called) -> None:
+    """``OptionError`` for a source that keeps state or writes to its inputs."""
+    if called.convention.state or called.convention.written:
+        remedy = "compile it for a CPU, or a module that returns what it would keep"
+        raise OptionError("a model for a GPU keeps no state between calls yet, and writes no inputs", remedy=remedy)
 
 
 def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, **options: Any) -> Any:
@@ -185,18 +196,14 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
     chosen, clock, threads = Options(**options), Clock(), checked_threads(threads)
     dump_if_asked(graph, chosen)
     if chosen.alone_on_gpu is not None:
-        return _build_for_gpu(Called(graph), chosen, chosen.alone_on_gpu, clock)
+        return _ready(_gpus(graph, chosen, chosen.alone_on_gpu, clock), threads, clock, from_cache=False)
     return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
 
 
 def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache: bool) -> CompiledModel:
     """The model, loaded where this machine can run it; its report says what this compile spent, stage by stage."""
-    model: CompiledModel
     with clock.stage("link"):
-        if misfit(artifact.manifest.target) is None:
-            model = LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
-        else:
-            model = CompiledModel(artifact.manifest, artifact.objects, artifact.weights)
+        model = model_of(artifact, threads=threads)
     seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
     model.manifest = model.manifest.with_facts(seconds=seconds, from_cache=from_cache)
     return model

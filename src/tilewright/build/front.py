@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question
-from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.host import misfit
-from tilewright.runtime.python.model import CompiledModel, LoadedModel
+from tilewright.runtime.models import model_of
+from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads
 
 if TYPE_CHECKING:
@@ -123,17 +122,11 @@ def _known(
     if artifact is None:
         return keyed, None
     read = time.perf_counter()
-    model = _ready(artifact, checked_threads(threads))
+    model = model_of(artifact, threads=checked_threads(threads))
     spent = {"key": known - start, "cache": read - known, "link": time.perf_counter() - read}
     seconds = {name: round(s, 6) for name, s in spent.items()}
     model.manifest = model.manifest.with_facts(seconds=seconds, from_cache=True)
     return keyed, model
-
-
-def _ready(artifact: Artifact, threads: int | None) -> CompiledModel:
-    if misfit(artifact.manifest.target) is not None:
-        return CompiledModel(artifact.manifest, artifact.objects, artifact.weights)
-    return LoadedModel(artifact.manifest, artifact.objects, artifact.weights, threads=threads)
 
 
 def _export(source: Any, folder: str | os.PathLike[str], **options: Any) -> Any:

@@ -13,14 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.build.kernels import SplitGraph, optimise_and_split
-from tilewright.build.manifest import manifest_of, with_complex
+from tilewright.build.manifest import manifest_of
 from tilewright.build.options import Clock, Options
 from tilewright.codegen.ptx.compile import compile_kernel
 from tilewright.codegen.ptx.launch import Launch
-from tilewright.core.diag import OptionError
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
-from tilewright.frontend.source import Called
 from tilewright.partition.program import (
     Branch,
     Copy,
@@ -67,16 +65,6 @@ def build_for_gpu(graph: Graph, options: Options, gpu: Gpu, clock: Clock) -> Com
     manifest = replace(manifest, target=TargetSpec(gpu.triple, gpu.arch))
     seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
     return CompiledGpuModel(manifest.with_facts(seconds=seconds, from_cache=False), code, weights)
-
-
-def build_called_for_gpu(called: Called, options: Options, gpu: Gpu, clock: Clock) -> CompiledGpuModel:
-    """The same for a source whose calls have a convention; ``OptionError`` where that keeps state or writes inputs."""
-    if called.convention.state or called.convention.written:
-        remedy = "compile it for a CPU, or a module that returns what it would keep"
-        raise OptionError("a model for a GPU keeps no state between calls yet, and writes no inputs", remedy=remedy)
-    made = build_for_gpu(called.graph, options, gpu, clock)
-    made.manifest = with_complex(made.manifest, called)
-    return made
 
 
 def gpu_code(split: SplitGraph, gpu: Gpu, clock: Clock) -> GpuCode:

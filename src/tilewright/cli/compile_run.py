@@ -19,7 +19,8 @@ from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import replacing
-from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
+from tilewright.runtime.models import load
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
 _KINDS = "A model: ONNX (.onnx), PyTorch's export (.pt2), StableHLO (.mlir), TFLite (.tflite), a graph's text (.txt)"
 Model = Annotated[Path, typer.Argument(help=f"{_KINDS} or compiled (.tw).", show_default=False)]

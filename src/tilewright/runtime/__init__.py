@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     )
     from tilewright.runtime.library import LibraryModel
     from tilewright.runtime.manifest import Manifest
-    from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
+    from tilewright.runtime.models import load
+    from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
 __all__ = [
     "Artifact",
@@ -57,7 +58,7 @@ _HOME = {
     "LibraryModel": "library",
     "LoadedModel": "python.model",
     "Violation": "errors",
-    "load": "python.model",
+    "load": "models",
     "Manifest": "manifest",
     "ObjectImage": "artifact",
     "ResourceError": "errors",

@@ -89,6 +89,11 @@ class TargetSpec:
     cpu: str
     features: tuple[str, ...] = ()
 
+    @property
+    def is_gpu(self) -> bool:
+        """Are the objects for a GPU, which a driver runs, and no machine code of a host?"""
+        return self.triple.startswith("nvptx")
+
 
 @dataclass(frozen=True, slots=True)
 class WeightsSpec:

@@ -6,11 +6,11 @@ Not its business: calls (``model``), what a GPU is (``driver``).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.runtime.cuda.driver import CudaDriver, Driver
+from tilewright.runtime.cuda.files import objects_of
 from tilewright.runtime.cuda.model import GpuModel
 from tilewright.runtime.cuda.program import GpuCode
 from tilewright.runtime.errors import ArtifactError
@@ -28,7 +28,7 @@ class CompiledGpuModel(CompiledModel):
     def __init__(
         self, manifest: Manifest, code: GpuCode, weights: Any, *, open_driver: Callable[[], Driver] = CudaDriver
     ) -> None:
-        super().__init__(manifest, (), weights)
+        super().__init__(manifest, objects_of(code), weights)
         self.code = code
         self._open_driver = open_driver
         self._opening = ForkLock()
@@ -55,11 +55,6 @@ class CompiledGpuModel(CompiledModel):
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
         return self._first().run(feeds)
-
-    def save(self, path: str | os.PathLike[str], *, refit: bool = False) -> None:
-        """Refused: files of models hold code for CPUs."""
-        remedy = "compile it where it runs; the PTX of its kernels is in .ptx"
-        raise ArtifactError("a model for a GPU can't be saved yet", remedy=remedy)
 
     def _first(self) -> GpuModel:
         with self._opening.lock:

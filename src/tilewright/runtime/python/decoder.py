@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.runtime.manifest import DecodingSpec
+from tilewright.runtime.models import load
 from tilewright.runtime.once import ForkLock
-from tilewright.runtime.python.model import CompiledModel, LoadedModel, load
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
 Tokens = npt.NDArray[np.int64]
 Logits = npt.NDArray[np.float32]
@@ -42,7 +43,7 @@ def load_decoder(
     """
     model = load(path, threads=threads, key=key, copy=copy)
     found = model.manifest.decoding
-    if found is None:
+    if found is None or not isinstance(model, LoadedModel):
         raise ArtifactError(f"{os.fspath(path)} holds no decoder", remedy="read it with tilewright.load")
     if len(model.inputs) <= N_PLAIN or len(model.outputs) != 1 + len(model.inputs) - N_PLAIN:
         raise ArtifactError("the decoder's step has no cache", remedy="compile the model again")

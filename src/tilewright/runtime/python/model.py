@@ -65,27 +65,6 @@ _RUN = ctypes.CFUNCTYPE(
 _PLAN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def load(
-    path: str | os.PathLike[str],
-    *,
-    threads: int | None = None,
-    key: str | os.PathLike[str] | None = None,
-    copy: bool | None = None,
-) -> LoadedModel:
-    """Check, link and return the model of a ``.tw`` file. Any defect of the file is an ``ArtifactError``.
-
-    Weights of a large file are used where they lie, in the page cache, which all processes share. Never write into such
-    a file while it is loaded (``cp NEW FILE`` does): the model would compute with the new bytes, or die of SIGBUS where
-    the file became shorter. Replace it: ``save``, ``mv`` and ``install`` do. With ``copy=True`` the model has memory of
-    its own and does not care, with False it never has; by default up to 16 MiB.
-
-    ``key`` is the PEM file of a public key whose signature (``FILE.sig``, by ``tilewright sign``) the file must have.
-    Files come from people you trust as you trust a program's author: the checks find damage, not malice.
-    """
-    found = artifacts.load(path, key=key, copy=copy)
-    return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
-
-
 class CompiledModel:
     """Native code + weights + manifest, which may be for another machine: to look at and to save."""
 

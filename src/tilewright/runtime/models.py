@@ -1,0 +1,50 @@
+"""A compiled model of any kind, from a file or from what the compiler made.
+
+In: a path, or an ``Artifact``. Out: a model that runs on this machine's CPU, one for a GPU, or one to look at.
+Not its business: the file (``artifact``), calls (``python``, ``cuda``).
+"""
+
+from __future__ import annotations
+
+import os
+
+from tilewright.runtime import artifact
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.host import misfit
+from tilewright.runtime.python.model import CompiledModel, LoadedModel
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    key: str | os.PathLike[str] | None = None,
+    copy: bool | None = None,
+) -> CompiledModel:
+    """Check, link and return the model of a ``.tw`` file. Any defect of the file is an ``ArtifactError``.
+
+    Weights of a large file are used where they lie, in the page cache, which all processes share. Never write into such
+    a file while it is loaded (``cp NEW FILE`` does): the model would compute with the new bytes, or die of SIGBUS where
+    the file became shorter. Replace it: ``save``, ``mv`` and ``install`` do. With ``copy=True`` the model has memory of
+    its own and does not care, with False it never has; by default up to 16 MiB.
+
+    ``key`` is the PEM file of a public key whose signature (``FILE.sig``, by ``tilewright sign``) the file must have.
+    Files come from people you trust as you trust a program's author: the checks find damage, not malice.
+
+    A model for a GPU opens the driver when it is first called; it takes no ``threads``.
+    """
+    found = artifact.load(path, key=key, copy=copy)
+    if found.manifest.target.is_gpu:
+        return model_of(found)
+    return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
+
+
+def model_of(made: Artifact, *, threads: int | None = None) -> CompiledModel:
+    """The model, ready to be called where this machine can run it; a GPU's machine is its driver's to know."""
+    parts = (made.manifest, made.objects, made.weights)
+    if made.manifest.target.is_gpu:
+        from tilewright.runtime.cuda.compiled import CompiledGpuModel
+        from tilewright.runtime.cuda.files import code_of
+
+        return CompiledGpuModel(made.manifest, code_of(made.objects), made.weights)
+    return LoadedModel(*parts, threads=threads) if misfit(made.manifest.target) is None else CompiledModel(*parts)
