@@ -23,6 +23,8 @@ JOBS ?= 2
 
 VENV := .venv
 RUN := $(VENV)/bin/python
+# Of the packages' fifteen thousand files a run imports a third, and Python keeps the bytecode of those that it imports.
+INSTALL = $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS)
 KEYS := $(shell $(PYTHON) -c 'import hashlib, os, sys; \
 	base = hashlib.sha256((os.getcwd() + sys.version).encode()); \
 	full = hashlib.sha256(base.digest() + open("pyproject.toml", "rb").read()); \
@@ -62,7 +64,7 @@ test-all: lint  ## lint, then every test, full-size models too
 
 # CUDA's driver comes with the GPU; the bindings, and code for it, from pip. Without a GPU every test skips.
 test-gpu: $(STAMP)-dev  ## models and every op on this computer's NVIDIA GPU, under nine minutes
-	$(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable ".[cuda]"
+	$(INSTALL) --editable ".[cuda]"
 	$(ONE_THREAD) $(RUN) -m pytest -m gpu $(PYTEST_ARGS) tests/ptx
 
 # QEMU, node and an Arm compiler come from the system (docs/deploy.md names Debian's packages); all else from pip.
@@ -99,5 +101,5 @@ $(STAMP)-dev: EXTRAS := dev,torch
 $(STAMP)-bench: EXTRAS := dev,torch,bench
 $(STAMP)-%: | $(BASE)
 	@rm -f $(filter-out $(STAMP)-%,$(wildcard $(VENV)/stamp-*))
-	$(RUN) -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable ".[$(EXTRAS)]"
+	$(INSTALL) --editable ".[$(EXTRAS)]"
 	@touch $@
