@@ -459,9 +459,13 @@ def test_sampling_at_coordinates() -> None:
 
 @pytest.mark.parametrize("n_channels", [8, 20])
 def test_sampling_rows_of_channels(n_channels: int) -> None:
-    """Many points of many channels: two images, one read of all channels for each element."""
+    """Many points of many channels: two images, one read of all channels for each element.
+
+    In every mode and with every padding; the test above has all of their pairs.
+    """
     grid, image = torch.rand(2, 6, 9, 2) * 3 - 1.5, torch.randn(2, n_channels, 5, 7)
-    graph = check(Several(_samplers(2)), (image, grid), rtol=1e-4)
+    module = Several(dict(list(_samplers(2).items())[::5]))
+    graph = check(module, (image, grid), rtol=1e-4)
     assert any(n.op is ops.gather for n in graph.nodes())
 
 
