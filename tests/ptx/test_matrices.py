@@ -56,8 +56,8 @@ def product(text: str, dtype: str) -> tuple[Threads, np.ndarray, np.ndarray]:
 @pytest.mark.parametrize(
     ("text", "dtype", "loads"),
     [
-        (by_hand.MATRICES, "f16", {"x4", "x2.trans"}),
-        (TURNED, "bf16", {"x4", "x2"}),
+        (by_hand.MATRICES, "f16", {"x4", "x4.trans"}),
+        (TURNED, "bf16", {"x4"}),
         pytest.param(ODD, "bf16", set(), marks=pytest.mark.slow),
     ],
 )

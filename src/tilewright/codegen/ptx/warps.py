@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tilewright.codegen.ptx.function import PtxFunction
 
 NO_LANES = Lanes()
+ROWS_OF_REGISTER = 8
 ROW_BYTES = 16
 """What one lane's address stands for in ``ldmatrix``: a row of eight elements of 16 bits."""
 
@@ -173,12 +174,40 @@ def _by_ldmatrix(fn: PtxFunction, operand: _Operand) -> list[Val] | None:
     lines, chunks = (row, column) if along_column else (column, row)
     at_line, at_chunk = _LANE_ROWS[is_left, along_column]
     line, chunk = fragments.lane_part(fn, at_line), fragments.lane_part(fn, at_chunk)
-    pointer = _row_address(fn, mention, lines, chunks, line)
-    if pointer is None:
+
+    def located() -> Val | None:
+        pointer = _row_address(fn, mention, lines, chunks, line)
+        return fn.addresses.advance(pointer, chunk) if pointer is not None and at_chunk else pointer
+
+    address = located()
+    if address is None:
         return None
-    address = fn.addresses.advance(pointer, chunk) if at_chunk else pointer
     # A left operand lies as its registers hold it where neighbours are in a row, a right one where in a column.
-    return _ldmatrix(fn, address, 4 if is_left else 2, is_turned=is_left is not along_column)
+    is_turned = is_left is not along_column
+    copy = None if is_left else _next_columns(fn, mention, steps.get(fn.space.id_of(column)))
+    if copy is not None:
+        sym, number, n_bytes = copy
+        fn.space.bind_const(sym, number + 1)
+        following = located()
+        fn.space.bind_const(sym, number)
+        if following is not None:
+            return _ldmatrix_of_two(fn, (address, following), n_bytes, is_turned=is_turned)
+    return _ldmatrix(fn, address, 4 if is_left else 2, is_turned=is_turned)
+
+
+def _next_columns(fn: PtxFunction, mention: Mention, step: int | None) -> tuple[Sym, int, int] | None:
+    """A loop whose next copy reads the columns beside these, the copy's number, and how many bytes they are apart.
+
+    Copies go in pairs, so that each operand is loaded once; None for the second one of a pair, and for a last one.
+    """
+    for sym in symbols(mention.lin.dim):
+        sid = fn.space.id_of(sym)
+        number, extent, coef = fn.space.const[sid], fn.space.copies.get(sid, 0), dict(mention.lin.terms).get(sid)
+        if number is None or coef is None or step is None or coef != SUMS.columns * step:
+            continue
+        if number % 2 == 0 and number + 1 < extent:
+            return sym, number, coef * mention.buffer.dtype.n_bytes
+    return None
 
 
 _LANE_ROWS: dict[tuple[bool, bool], tuple[tuple[Digit, ...], tuple[Digit, ...]]] = {
@@ -206,6 +235,19 @@ def _row_address(fn: PtxFunction, mention: Mention, lines: Sym, chunks: Sym, at_
 
 def _no_index(_: object) -> Val:
     raise CodegenError("an operand of a matrix instruction is indexed by data")
+
+
+def _ldmatrix_of_two(fn: PtxFunction, addresses: tuple[Val, Val], apart_bytes: int, *, is_turned: bool) -> list[Val]:
+    """Registers of a right operand, and those of the one beside it, by one instruction: its last lanes give those rows.
+
+    The second one's wait for the copy that asks for them.
+    """
+    first, second = ((fn.writer.block, a.text, 2, is_turned) for a in addresses)
+    if first not in fn.operands:
+        half = fragments.lane_part(fn, (Digit(2 * ROWS_OF_REGISTER, 2, apart_bytes),))
+        words = _ldmatrix(fn, fn.addresses.advance(addresses[0], half), 4, is_turned=is_turned)
+        fn.operands[first], fn.operands[second] = words[:2], words[2:]
+    return fn.operands[first]
 
 
 def _ldmatrix(fn: PtxFunction, address: Val, count: int, *, is_turned: bool) -> list[Val]:
