@@ -52,6 +52,7 @@ N = Sym("N")
 LOWEST = Const(float("-inf"), f32)
 FACTOR = 0.7
 SMALL = KeyTile(1, 16, 2, 2)
+WIDE = KeyTile(2, 16, 1, 2)
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,9 @@ def scheduled(case: Case, tile: KeyTile = SMALL) -> Kernel:
     return b.kernel
 
 
-def seen_right(case: Case, sizes: dict[str, int] | None = None) -> None:
+def seen_right(case: Case, sizes: dict[str, int] | None = None, tile: KeyTile = SMALL) -> None:
     """The scheduled form and that for CPUs compute the averages."""
-    kernel = scheduled(case)
+    kernel = scheduled(case, tile)
     flat = flatten(kernel)
     given = arrays_of(case.computation(), sizes or {})
     for made in (flat, emulated(flat)):
@@ -162,18 +163,19 @@ SHORT = Case(16, 70, 16, 8, causal=False)
 
 @pytest.mark.parametrize("name", CASES)
 def test_averages_are_right_in_every_form(name: str) -> None:
-    seen_right(CASES[name])
+    seen_right(CASES[name], tile=SMALL if name == "ragged" else WIDE)
 
 
 @pytest.mark.parametrize("name", ["ragged", "causal"])
 def test_lanes_neither_race_nor_wait_for_banks(name: str) -> None:
     case = CASES[name]
-    flat, arrays = flatten(scheduled(case)), arrays_of(case.computation(), {})
+    tile = SMALL if name == "ragged" else WIDE
+    flat, arrays = flatten(scheduled(case, tile)), arrays_of(case.computation(), {})
     seen = simulate(flat, GPU, arrays)
     assert seen.faults == ()
     close(seen.arrays["Y"], case.expected(arrays), case.dtype)
     shared = [p.buffer.name for p in flat.places if p.space is Space.SHARED]
-    assert len(shared) == 2 and (name == "ragged" or all(seen.traffic[b].bank_conflicts == 0 for b in shared))
+    assert len(shared) == 3 and (name == "ragged" or all(seen.traffic[b].bank_conflicts == 0 for b in shared))
 
 
 def test_a_lack_of_waiting_is_found() -> None:
@@ -194,10 +196,10 @@ def test_the_code_of_lanes_is_right(name: str) -> None:
         memory, start = aligned_buffer(max(a.nbytes, 1))
         given[b] = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
         given[b][...] = a
-    threads = Threads(flatten(scheduled(case)))
+    threads = Threads(flatten(scheduled(case, KeyTile(1, 32, 2, 2) if name == "causal" else WIDE)))
     threads(given)
     close(given["Y"], case.expected(given), case.dtype)
-    assert {"m16n8k16.row.col.f32.f32", "bfly.f32", "ff2f16x2.rn"} <= set(threads.warps.calls)
+    assert {"m16n8k16.row.col.f32.f32", "bfly.f32", "ff2f16x2.rn", "x4", "x4.trans"} <= set(threads.warps.calls)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -211,6 +213,12 @@ def test_attention_of_narrow_floats_takes_it(dtype: DType) -> None:
     made = schedule_for_gpu(Case(200, 200, 64, 64, dtype, heads=2, causal=True).computation(), GPU)
     assert [t.taken for t in made.tried] == ["averages"], made.kernel.notes
     assert any(p.ahead for p in made.kernel.places)
+
+
+@pytest.mark.parametrize(("depth", "columns"), [(64, 1024), (2048, 64)])
+def test_what_no_tile_holds_is_left_to_others(depth: int, columns: int) -> None:
+    made = schedule_for_gpu(Case(64, 64, depth, columns).computation(), GPU)
+    assert "averages" not in [t.taken for t in made.tried]
 
 
 def test_rows_that_see_nothing_are_no_numbers_and_others_are_right() -> None:

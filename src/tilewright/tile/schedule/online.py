@@ -55,8 +55,9 @@ def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kern
     Before: the nests that ``weighted`` lists. After, for a block of ``warps`` warps::
 
         for b: for i_o (block):
-          for w (thread): Q = q; M = -inf; L = 0; O = 0              registers of the warp
-          for j_o:                                                  as far as a row of the block may see keys
+          for w (thread): Q[rows, terms] = q                              shared
+          for w (thread): M = -inf; L = 0; O = 0                          registers of the warp
+          for j_o:                                                        as far as a row of the block may see keys
             for w (thread): X[keys, terms] = x; V[keys, columns] = v        shared
             for w (thread): S = Q * X, f(S); N = max(M, S); A = exp2((M - N) * c); P = exp2((S - N) * c)
                             L = L * A + P; O = O * A + P * V; M = N
@@ -72,15 +73,21 @@ def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kern
     found = weighted(kernel, root)
     if min(turns, keys, warps) < 1 or keys % (2 * COLUMNS):
         raise ScheduleError("online", root, f"tiles of {turns} by {keys} for {warps} warps")
-    return _Builder(kernel, root, found, turns, keys, warps).run()
+    return _Builder(kernel, root, found, (turns, keys, warps)).run()
 
 
 @dataclass(frozen=True)
 class _SharedTile:
-    """A factor's tile in shared memory: keys by ``width`` elements, of which memory has ``extent``."""
+    """A factor's tile in shared memory: ``n`` rows by ``width`` elements, of which memory has ``extent``.
+
+    ``row`` counts the rows in memory, of which the tile's begin at ``first``.
+    """
 
     buffer: Buffer
     value: Load
+    row: Loop
+    first: Dim
+    n: int
     along: Sym
     extent: int
     width: int
@@ -89,10 +96,10 @@ class _SharedTile:
 class _Builder:
     """Writes the grid."""
 
-    def __init__(self, kernel: Kernel, root: str, w: Weighted, turns: int, keys: int, warps: int) -> None:
+    def __init__(self, kernel: Kernel, root: str, w: Weighted, sizes: tuple[int, int, int]) -> None:
         self.kernel, self.root, self.w = kernel, root, w
-        self.turns, self.keys, self.warps = turns, keys, warps
-        self.rows = turns * ROWS
+        self.turns, self.keys, self.warps = sizes
+        self.rows = self.turns * ROWS
         self.taken: set[str] = set()
         self.places: list[Place] = []
         dtypes = {x.dtype for x in (w.query, w.other, w.values)}
@@ -254,13 +261,15 @@ class _Builder:
         """Phases before the walk over the keys, in it, and behind it."""
         w, rows = self.w, self.warps * self.rows
         terms, columns = _up(self.n_terms, self.depth), _up(self.n_columns, COLUMNS)
-        query = self._buffer("q", (rows, terms), w.query.dtype)
+        lines = (w.row, self.first_row, rows)
+        query = self._copied("q", w.query, lines, w.term.sym, self.n_terms, terms)
         scores, weights = self._buffer("s", (rows, self.keys)), self._buffer("p", (rows, self.keys), w.dtype)
         averages, total = self._buffer("o", (rows, columns)), self._buffer("l", (rows, COLUMNS))
         top, greatest = self._buffer("m", (rows,)), self._buffer("g", (rows, COLUMNS))
         raised, base, fading = (self._buffer(n, (rows,)) for n in ("n", "z", "a"))
-        key_tile = self._copied("x", w.other, w.term.sym, self.n_terms, terms)
-        value_tile = self._copied("v", w.values, w.column.sym, self.n_columns, columns)
+        keys = (w.key, self.keys * self.tile.sym, self.keys)
+        key_tile = self._copied("x", w.other, keys, w.term.sym, self.n_terms, terms)
+        value_tile = self._copied("v", w.values, keys, w.column.sym, self.n_columns, columns)
         zero, lowest = Const(0.0, types.f32), Const(-inf, types.f32)
 
         def filled(b: Buffer, n: int, value: Const) -> Body:
@@ -269,15 +278,14 @@ class _Builder:
         def below(value: Value, row: Dim) -> Value:
             return Unary("exp2_flushed", Binary("mul", Binary("sub", value, Load(base, (row,))), w.factor))
 
-        before = self._phase(
-            self._of_tile(terms, lambda i, k: (Store(query, (i, k), self._query(i, k)),)),
+        begin = self._phase(
             self._of_rows(lambda i: (Store(top, (i,), lowest),)),
             filled(total, COLUMNS, zero),
             filled(averages, columns, zero),
         )
         computed = self._phase(
             filled(scores, self.keys, zero),
-            self._product(scores, self.keys, terms, query, lambda k, j: Load(key_tile.buffer, (j, k))),
+            self._product(scores, self.keys, terms, query.buffer, lambda k, j: Load(key_tile.buffer, (j, k))),
             *self._scored(scores),
             self._greatest(greatest, scores),
             self._of_rows(lambda i: (Store(raised, (i,), Load(top, (i,))),)),
@@ -293,15 +301,7 @@ class _Builder:
         )
         inside = (self._copy(key_tile), self._copy(value_tile), computed)
         after = self._phase(*self._stored(averages, total, columns))
-        return (before,), inside, (after,)
-
-    def _query(self, row: Dim, term: Dim) -> Value:
-        w = self.w
-        at = self.first_row + row
-        value = self._value(w.query, {w.row.sym: at, w.term.sym: term})
-        guards = [w.row.extent - 1 - at]
-        guards += [self.n_terms - 1 - term] if self.n_terms % self.depth else []
-        return Select(Inside(tuple(guards)), value, Const(0, w.query.dtype))
+        return (self._copy(query), begin), inside, (after,)
 
     def _scored(self, scores: Buffer) -> Iterator[Body]:
         """Scores made of the sums in place: what is computed of each, then what does not count."""
@@ -418,27 +418,29 @@ class _Builder:
 
     # --- tiles of keys and values ---
 
-    def _copied(self, name: str, value: Load, along: Sym, extent: int, width: int) -> _SharedTile:
+    def _copied(
+        self, name: str, value: Load, lines: tuple[Loop, Dim, int], along: Sym, extent: int, width: int
+    ) -> _SharedTile:
         """A tile whose rows are longer than it by one access: those that one instruction reads lie in other banks."""
         pad = COPIED_BYTES // value.dtype.n_bytes
-        b = self._buffer(name, (self.keys, width + pad), value.dtype, Space.SHARED)
-        return _SharedTile(b, value, along, extent, width)
+        b = self._buffer(name, (lines[2], width + pad), value.dtype, Space.SHARED)
+        return _SharedTile(b, value, *lines, along, extent, width)
 
     def _copy(self, c: _SharedTile) -> Stmt:
         """The tile is brought by all lanes, neighbours in memory by neighbouring lanes; zeros beyond the edges."""
-        w, n = self.w, _run(c.value, c.along)
+        n = _run(c.value, c.along)
         chunks = c.width // n
-        count, threads = self.keys * chunks, self.warps * WARP
+        count, threads = c.n * chunks, self.warps * WARP
         lane, turn = self._loop("lane", WARP, Kind.WARP), self._loop("turn", -(-count // threads), Kind.UNROLL)
         at = threads * turn.sym + WARP * self.warp.sym + lane.sym
         v = self._loop("v", n, Kind.VECTOR)
         row, column = floordiv(at, chunks), n * mod(at, chunks) + v.sym
-        key = self.keys * self.tile.sym + row
-        guards: list[Dim] = [] if mod(w.key.extent, self.keys) == 0 else [w.key.extent - 1 - key]
+        line = c.first + row
+        guards: list[Dim] = [] if mod(c.row.extent, c.n) == 0 else [c.row.extent - 1 - line]
         if c.width != c.extent:  # the same for all elements of a run, where there are whole ones
             run = gcd(n, c.extent)
             guards.append(c.extent // run - 1 - floordiv(column, run))
-        value: Value = self._value(c.value, {w.key.sym: key, c.along: column})
+        value: Value = self._value(c.value, {c.row.sym: line, c.along: column})
         if guards:
             value = Select(Inside(tuple(guards)), value, Const(0, c.value.dtype))
         body: Body = (For(v, (Store(c.buffer, (row, column), value),)),)

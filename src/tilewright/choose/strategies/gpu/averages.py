@@ -14,10 +14,11 @@ from tilewright.core.dims import is_known
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import SUMS, WARP
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kind, Space
+from tilewright.tile.ir import Kind, Loop, Space
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.online import COPIED_BYTES
 from tilewright.tile.schedule.weighted import Weighted, weighted
 
 TURNS = (1, 2)
@@ -55,7 +56,7 @@ def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
         root = s.out.name
         try:
             seen = weighted(kernel, root)
-            tile = key_tile(gpu, seen)
+            tile = key_tile(gpu, root, seen)
             averages(ScheduleBuilder(kernel), gpu, root, tile)
         except ScheduleError:
             continue
@@ -63,27 +64,35 @@ def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
     return found
 
 
-def key_tile(gpu: Gpu, w: Weighted) -> KeyTile:
+def key_tile(gpu: Gpu, root: str, w: Weighted) -> KeyTile:
     """The tile whose elements a thread's registers hold, with most rows for each key that is read.
 
-    Each warp reads all keys and values of a step from shared memory, once for all of its rows: so rows count first.
+    Each warp reads all keys and values of a step from shared memory, once for all of its rows: so rows count first. A
+    quarter of the registers is for operands and addresses. Fails: there is none.
     """
-    found = [
-        KeyTile(turns, keys, gpu.sm_schedulers, STAGES)
-        for turns in TURNS
-        for keys in KEYS
-        if _registers(w, turns, keys) < gpu.max_thread_registers
-    ]
-    least = KeyTile(min(TURNS), min(KEYS), gpu.sm_schedulers, STAGES)
-    return max(found, key=lambda t: (t.turns, t.keys), default=least)
+    tiles = [KeyTile(turns, keys, gpu.sm_schedulers, STAGES) for turns in TURNS for keys in KEYS]
+    held = [t for t in tiles if 4 * _registers(w, t) <= 3 * gpu.max_thread_registers]
+    fit = [t for t in held if _shared_bytes(w, t) <= gpu.max_block_shared_bytes]
+    if not fit:
+        raise ScheduleError("averages", root, "no tile of its rows fits registers and shared memory")
+    return max(fit, key=lambda t: (t.turns, t.keys))
 
 
-def _registers(w: Weighted, turns: int, keys: int) -> int:
-    """What a thread holds: words of queries and weights, two elements in each; scores and averages."""
-    terms, columns = (x.extent if is_known(x.extent) else 0 for x in (w.term, w.column))
-    narrow = w.dtype.n_bytes
-    held = narrow * (terms + keys) + types.f32.n_bytes * (keys + columns)
-    return turns * SUMS.rows * held // (WARP * types.f32.n_bytes)
+def _registers(w: Weighted, tile: KeyTile) -> int:
+    """What a thread holds: words of weights, two elements in each; scores and averages."""
+    n_bytes = w.dtype.n_bytes * tile.keys + types.f32.n_bytes * (tile.keys + _known(w.column))
+    return tile.turns * SUMS.rows * n_bytes // (WARP * types.f32.n_bytes)
+
+
+def _shared_bytes(w: Weighted, tile: KeyTile) -> int:
+    """What a block holds: its queries, and some steps' keys and values."""
+    terms, columns = (_known(x) + COPIED_BYTES // w.dtype.n_bytes for x in (w.term, w.column))
+    rows = tile.warps * tile.turns * SUMS.rows
+    return w.dtype.n_bytes * (rows * terms + tile.stages * tile.keys * (terms + columns))
+
+
+def _known(x: Loop) -> int:
+    return x.extent if is_known(x.extent) else 0
 
 
 def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
@@ -91,7 +100,7 @@ def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
     if not gpu.has_mma:
         raise ScheduleError("averages", root, "the GPU has no matrix instructions of a warp")
     made = b.do("online", root, tile.turns, tile.keys, tile.warps)
-    shared = [p.buffer.name for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
+    _, *shared = [p.buffer.name for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
     (walk_of_keys,) = [
         x.sym.name for x in loops_of(b.kernel.body) if x.kind is Kind.SERIAL and x.sym.name in made.loops
     ]
