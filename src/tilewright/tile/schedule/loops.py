@@ -11,11 +11,9 @@ from collections.abc import Container, Iterator, Sequence
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
 from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import (
-    BinaryExpr,
     Dim,
     Sym,
     ceildiv,
-    coef_of,
     floordiv,
     is_nonneg,
     minimum,
@@ -23,13 +21,13 @@ from tilewright.core.expr import (
     substitute,
     symbol_order,
     symbols,
-    terms_of,
 )
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
+from tilewright.tile.schedule.digits import numbers_of_digits
 from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -232,59 +230,11 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     """
     rest = set(over)
     columns = [[ix[d] for ix in indices] for d in range(len(indices[0]))]
-    for column in (*columns, *_numbers_of_digits(indices)):
+    for column in (*columns, *numbers_of_digits(indices)):
         dims = placed(column)
         if len(dims) == len(column) and len({without(i, inner) for i in dims}) == 1:
             rest -= set[Sym].intersection(*[decided_by(i, rest, inner) for i in dims])
     return not rest
-
-
-def _numbers_of_digits(indices: list[tuple[IndexLike, ...]]) -> Iterator[list[IndexLike]]:
-    """For every dimension that is a remainder, the number that it is the last digit of, for all accesses.
-
-    Digits decide what a sum of them decides, whatever the weights are.
-    """
-    first = indices[0]
-    for last, digit in enumerate(first):
-        weights = {last: 1}
-        while (radix := _radix(digit)) and (at := last - len(weights)) >= 0:
-            weights[at], digit = weights[at + 1] * radix, first[at]
-        if len(weights) > 1 and not any(isinstance(ix[d], Value) for ix in indices for d in weights):
-            yield [_number([(w, ix[d]) for d, w in weights.items()]) for ix in indices]
-
-
-def _radix(i: IndexLike) -> int | None:
-    """``c * n`` of a term ``c * (x % n)``; a number is no digit of anything, and is passed over."""
-    if isinstance(i, int):
-        return 1
-    return None if isinstance(i, Value) else next((coef_of(i, a) * a.b for a in _remainders(i) if is_known(a.b)), None)
-
-
-def _remainders(d: Dim) -> list[BinaryExpr]:
-    return [a for a, _ in terms_of(d) if isinstance(a, BinaryExpr) and a.op == "mod"]
-
-
-def _number(digits: Sequence[tuple[int, IndexLike]]) -> Dim:
-    """The weighted sum of digits, with ``x % n`` as ``x - x // n * n``: other digits cancel the quotients."""
-    quotients: Dim = 0
-    rest: Dim = 0
-    for weight, i in digits:
-        assert not isinstance(i, Value)
-        for a in _remainders(i):
-            c = coef_of(i, a)
-            i = i - c * a
-            quotients = quotients - weight * c * a.b * _quotient(a.a, a.b)
-            rest = rest + weight * c * a.a
-        quotients = quotients + weight * i
-    return quotients + rest  # only now: before, a sum of both would be a remainder again
-
-
-def _quotient(a: Dim, n: Dim) -> Dim:
-    """``(m + x // k) // n`` as ``(k*m + x) // (k*n)``, which is how the digit before is written."""
-    for atom, c in terms_of(a):
-        if c == 1 and isinstance(atom, BinaryExpr) and atom.op == "floordiv" and is_known(atom.b):
-            return floordiv((a - atom) * atom.b + atom.a, n * atom.b)
-    return floordiv(a, n)
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
