@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import Any
 
@@ -195,8 +195,8 @@ def main() -> int:
     names = list(zoo.MODELS) if given.nets == ["all"] else given.nets
     options = [x for x in sys.argv[1:] if x not in given.nets]
     with ThreadPoolExecutor(given.jobs) as pool:
-        for text in pool.map(lambda name: apart(name, options, given.timeout), names):
-            print(text, flush=True)
+        for done in as_completed([pool.submit(apart, name, options, given.timeout) for name in names]):
+            print(done.result(), flush=True)
     return 0
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from tilewright.build.exact import Sizes, read_exact_sizes
 from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
-from tilewright.graph.pipeline import passes_for
+from tilewright.graph.pipeline import passes_for, passes_for_gpu
 from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.ops.coded import BITS
@@ -37,8 +37,6 @@ PRECISIONS: tuple[str, ...] = ("fp32", "bf16", *FEW_BITS)
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 SIZE = "size"
 BY_PRICE = 3
-WITHOUT_LAYOUT = 1
-"""The highest level that leaves the order of elements to the schedules."""
 BESIDE_A_GPU = "x86-64-v3"
 """Which ops share a kernel is asked of a CPU's record, for GPUs too until they have prices; the same one everywhere."""
 LEVELS = (0, 1, 2, BY_PRICE, SIZE)
@@ -201,7 +199,7 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     """The passes that the options ask for."""
     level = options.optimize if isinstance(options.optimize, int) else 2
     if options.gpu is not None:
-        return passes_for(min(level, WITHOUT_LAYOUT))  # the layouts that the next level gives weights are a CPU's
+        return passes_for_gpu(level)
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
         return (*passes_for(level, target=known, per_lane=2 if target.has_bf16 else 1), Precision())

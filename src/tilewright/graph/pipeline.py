@@ -130,3 +130,27 @@ def passes_for(
         *((ProjectAhead.on(target),) if target is not None and per_lane == 1 else ()),  # scans that stay as they are
         HoistArithmetic(),  # to where a product can take it along
     )
+
+
+def passes_for_gpu(optimize: int) -> tuple[Pass, ...]:
+    """The passes of level ``optimize`` for a GPU: from 2 on those whose forms its schedules are made for.
+
+    Channels come last because a warp reads neighbours in memory at one time: of an image those are the terms of a
+    convolution's sum then, whose number hardly changes within a net, and not the columns of the image, which are fewer
+    in each layer. Forms that serve a CPU's vectors and caches are left out.
+    """
+    if optimize < 2:
+        return passes_for(optimize)
+    return (
+        Canonicalize(),
+        FoldConstants(),
+        FoldAffine(),  # batch norms and scales into weights that are known
+        FoldConstants(),  # the biases that it summed
+        Decompose(LAID_OUT),
+        Canonicalize(),
+        FoldConstants(),
+        Layout(),  # channels last, as few transposes as possible
+        Decompose(),  # in the layout that was chosen
+        Canonicalize(),  # transposes of ones are reshapes
+        FoldConstants(),
+    )

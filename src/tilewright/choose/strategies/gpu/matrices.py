@@ -10,7 +10,9 @@ Before: ``Y[b, c, h, w] = sum over i, r, s of W[c, i, r, s] * X[b, i, h + r, w +
     T[m, n] = sum over k of A[m, k] * B[k, n]          over whole tiles
     Y[..]   = T[m, n]                                  with what the one plain stage makes of it that reads it
 
-``A`` and ``B`` exist a tile at a time, in shared memory, so that nothing is laid out before (an implicit product).
+``A`` and ``B`` exist a tile at a time, in shared memory, so that nothing is laid out before (an implicit product), but
+for a factor of a matrix unit whose neighbours in memory are neighbours in no tile, as a convolution's weight: a stage
+before brings its terms side by side, once, and tiles of it then come by whole accesses.
 Factors of 16 bits that are widened to be multiplied stay as they are: matrix units widen them. Axes that both factors
 have are batches. Not when: an axis is in neither factor; rows, columns or sums are few; an inner
 axis of a group has a size that is known at run time only, which would have to be divided by.
@@ -18,7 +20,7 @@ axis of a group has a size that is known at run time only, which would have to b
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -87,8 +89,8 @@ def as_products(computation: Computation, gpu: Gpu, apart: Container[str] = ()) 
             temps.remove(s.out)
         tile = tile_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents)
         split = _Split(s, parts, tile, gpu)
-        made += [split.left, split.right, split.sums, split.root(epilogue)]
-        temps += [split.left.out, split.right.out, split.sums.out]
+        made += [*split.laid_out, split.left, split.right, split.sums, split.root(epilogue)]
+        temps += [x.out for x in (*split.laid_out, split.left, split.right, split.sums)]
         names = [x.out.name for x in made[-4:]]
         found.append(Product(names[0], names[1], names[2], names[3], tile))
     return replace(computation, items=tuple(made), temps=tuple(temps)), found
@@ -182,11 +184,13 @@ class _Split:
         self.batches = parts.batches
         # Threads copy the elements of a tile one by one, lanes of a warp as many as one access holds.
         run = gpu.access_bytes // tile.shape.dtype.n_bytes if isinstance(tile, WarpTile) else 1
-        self.m = _Group("m", parts.rows, tile.rows, run)
-        self.n = _Group("n", parts.columns, tile.columns, run)
-        self.k = _Group("k", parts.terms, tile.depth, run)
+        self.m = _group("m", parts.rows, tile.rows, run)
+        self.n = _group("n", parts.columns, tile.columns, run)
+        is_stepped = isinstance(tile, WarpTile) and _is_stepped(parts.terms, tile.depth)
+        self.k = _steps(parts.terms, tile.depth) if is_stepped else _group("k", parts.terms, tile.depth, run)
         # A matrix unit takes narrow factors as they are, and shared memory holds twice as many of them.
         self.is_narrow = isinstance(tile, WarpTile)
+        self.laid_out: list[Stage] = []
         self.left = self._factor("a", parts.left, self.m, self.k)
         self.right = self._factor("b", parts.right, self.k, self.n)
         self.sums = self._sums()
@@ -196,9 +200,13 @@ class _Split:
         if self.is_narrow:
             assert isinstance(value, Cast)
             value = value.a
-            if _lies_along(value, first) and not _lies_along(value, second):
+            if not _lies_along(value, second) and _lies_along(value, first):
                 first, second = second, first
-        axes = (*self.batches, first.padded, second.padded)
+            elif not _lies_along(value, second) and _is_whole(value, [*self.batches, *first.axes, *second.axes]):
+                value = self._by_terms(name, value, second if first is self.k else first)
+                if first is self.k:
+                    first, second = second, first
+        axes = (*self.batches, *first.padded, *second.padded)
         guards = (*first.guard, *second.guard)
         value = substitute_value(value, {**first.digits, **second.digits})
         if guards:
@@ -206,14 +214,21 @@ class _Split:
         out = Buffer(f"{self.s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
         return Stage((out,), axes, syms(axes), (value,))
 
+    def _by_terms(self, name: str, value: Value, group: _Group) -> Value:
+        """The same factor from memory in which its terms lie side by side, which a stage before brings there."""
+        axes = (*self.batches, *group.axes, *self.k.axes)
+        out = Buffer(f"{self.s.out.name}_{name}l", value.dtype, tuple(a.extent for a in axes))
+        self.laid_out.append(Stage((out,), axes, syms(axes), (value,)))
+        return Load(out, syms(axes))
+
     def _sums(self) -> Stage:
         assert self.s.reduction is not None
-        axes = (*self.batches, self.m.padded, self.n.padded)
+        axes = (*self.batches, *self.m.padded, *self.n.padded)
         left, right = (Load(x.out, x.index) for x in (self.left, self.right))
         factors = (Cast(x, types.f32) if self.is_narrow else x for x in (left, right))
         buffer = self.s.out
         out = Buffer(f"{buffer.name}_t", buffer.dtype, tuple(a.extent for a in axes))
-        reduction = Reduction((self.k.padded,), "add", self.s.reduction.init)
+        reduction = Reduction(self.k.padded, "add", self.s.reduction.init)
         return Stage((out,), axes, syms(axes), (Binary("mul", *factors),), reduction)
 
     def root(self, epilogue: Stage | None) -> Stage:
@@ -231,40 +246,78 @@ class _Split:
         return Stage(epilogue.outs, axes, tuple(substitute_index(i, own) for i in epilogue.index), (value,))
 
 
+@dataclass(frozen=True)
 class _Group:
-    """Several axes as one: its symbol, its extent in full and in whole tiles, and the axes as its digits.
+    """Several axes as one: the axis in full, the one in whole tiles, and the axes that there were as its digits.
 
-    ``run`` elements are copied at one time.
+    Terms may be two axes in place of one in whole tiles (:func:`_steps`). ``guard`` is what is not negative inside.
     """
 
-    def __init__(self, name: str, axes: Sequence[Axis], multiple: int, run: int) -> None:
-        n: Dim = axes[0].extent
-        for a in axes[1:]:
-            n = n * a.extent
-        rounded = ceildiv(n, multiple) * multiple
-        self.sym = loop_symbol(f"{name}_", rounded)
-        self.whole = Axis(self.sym, n)
-        self.padded = Axis(self.sym, rounded)
-        self.axes = axes
-        self.guard: tuple[Dim, ...] = () if rounded == n else (self._rest(n, run),)
-        self.digits: Mapping[Sym, Dim] = dict(self._digits(axes))
+    axes: Sequence[Axis]
+    whole: Axis
+    padded: tuple[Axis, ...]
+    guard: tuple[Dim, ...]
+    digits: Mapping[Sym, Dim]
 
-    def _rest(self, n: Dim, run: int) -> Dim:
-        """What is not negative inside of the matrix; the same for all elements of a run, where there are whole ones."""
-        while mod(n, run) != 0:
-            run //= 2
-        return floordiv(n, run) - 1 - floordiv(self.sym, run)
 
-    def _digits(self, axes: Sequence[Axis]) -> Iterator[tuple[Sym, Dim]]:
-        stride = 1
-        for a in reversed(axes[1:]):
-            assert is_known(a.extent)
-            yield a.sym, mod(floordiv(self.sym, stride), a.extent)
-            stride *= a.extent
-        yield axes[0].sym, floordiv(self.sym, stride)
+def _group(name: str, axes: Sequence[Axis], multiple: int, run: int) -> _Group:
+    """The axes as one, in tiles of ``multiple``; ``run`` elements are copied at one time."""
+    n = product([a.extent for a in axes])
+    rounded = ceildiv(n, multiple) * multiple
+    sym = loop_symbol(f"{name}_", rounded)
+    guard: tuple[Dim, ...] = () if rounded == n else (_rest(sym, n, run),)
+    return _Group(axes, Axis(sym, n), (Axis(sym, rounded),), guard, _digits(sym, axes))
+
+
+def _steps(axes: Sequence[Axis], depth: int) -> _Group:
+    """Terms as steps of ``depth`` neighbours, where the last axis is made of whole ones.
+
+    All terms of a step have the other axes in common, as a convolution's tap: these are digits of the step's number,
+    so that neighbours are known to be such, and nothing is divided within a step.
+    """
+    *outer, last = axes
+    assert is_known(last.extent)
+    chunk = Axis(loop_symbol("chunk", last.extent // depth), last.extent // depth)
+    steps = [*outer, chunk]
+    n = product([a.extent for a in steps])
+    step, term = Axis(loop_symbol("k_", n), n), Axis(loop_symbol("k_i", depth), depth)
+    digits = _digits(step.sym, steps)
+    digits[last.sym] = depth * digits.pop(chunk.sym) + term.sym
+    return _Group(axes, step, (step, term), (), digits)
+
+
+def _is_stepped(axes: Sequence[Axis], depth: int) -> bool:
+    """Are there several axes of terms, of which the last has whole steps of ``depth``?"""
+    return len(axes) > 1 and is_known(axes[-1].extent) and axes[-1].extent % depth == 0
+
+
+def _rest(sym: Sym, n: Dim, run: int) -> Dim:
+    """What is not negative inside of the matrix; the same for all elements of a run, where there are whole ones."""
+    while mod(n, run) != 0:
+        run //= 2
+    return floordiv(n, run) - 1 - floordiv(sym, run)
+
+
+def _digits(sym: Sym, axes: Sequence[Axis]) -> dict[Sym, Dim]:
+    """The axes by the number that counts through them, the last one fastest."""
+    found, stride = dict[Sym, Dim](), 1
+    for a in reversed(axes[1:]):
+        assert is_known(a.extent)
+        found[a.sym] = mod(floordiv(sym, stride), a.extent)
+        stride *= a.extent
+    return {**found, axes[0].sym: floordiv(sym, stride)}
 
 
 def _lies_along(value: Value, group: _Group) -> bool:
     """Do neighbours of a group's last axis lie side by side wherever the value is read?"""
     found = list(loads(value))
     return bool(found) and all(stride_along(x.buffer, x.index, group.axes[-1].sym) == 1 for x in found)
+
+
+def _is_whole(value: Value, axes: Sequence[Axis]) -> bool:
+    """Is it a buffer of which every element is read once by all iterations of the axes?"""
+    if not isinstance(value, Load):
+        return False
+    extents = {a.sym: a.extent for a in axes}
+    found = [extents.pop(i, None) if isinstance(i, Sym) else None for i in value.index]
+    return not extents and all(n == d for n, d in zip(found, value.buffer.shape, strict=True))

@@ -57,8 +57,8 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
         b.do("kind", name, "block")
     made = b.do("compute_at", product.sums, n.block, "local").loops
     start, step = made[:6], made[6:12]
-    (term,) = {x.sym.name for x in nest_with(find_body(b.kernel, n.block), product.sums, Update).loops} - set(step)
-    outer, inner = b.split(term, tile.depth)
+    nest = nest_with(find_body(b.kernel, n.block), product.sums, Update)
+    outer, inner = _in_steps(b, tile, [x.sym.name for x in nest.loops if x.sym.name not in step])
     turn, depth = b.split(inner, terms)
     b.do("reorder", *_by_warps(start))
     b.do("reorder", outer, *_by_warps(step)[:2], turn, *_by_warps(step)[2:], depth)
@@ -73,6 +73,14 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     if gpu.has_async_copies and stages > 1:
         first, second = (b.do("pipeline", x, outer, stages).loops[0] for x in (product.left, product.right))
         b.do("merge", first, second)
+
+
+def _in_steps(b: ScheduleBuilder, tile: WarpTile, terms: list[str]) -> tuple[str, str]:
+    """The loop of steps and the one of a step's terms, which a product's spelling may have apart already."""
+    if len(terms) == 1:
+        return b.split(terms[0], tile.depth)
+    step, term = terms
+    return step, term
 
 
 def _tiled(b: ScheduleBuilder, loop: str, sizes: tuple[int, int, int]) -> _TiledLoop:
