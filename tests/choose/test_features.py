@@ -21,7 +21,7 @@ from tilewright.choose.cost.traffic import different
 from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Inside, Stage, axes_for, syms
-from tilewright.core.expr import Sym, ceildiv, evaluate, minimum
+from tilewright.core.expr import Sym, ceildiv, evaluate, floordiv, minimum
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Stmt
@@ -97,6 +97,11 @@ def test_the_average_of_ragged_tiles_is_exact(n, tile):
     n_tiles = -(-n // tile)
     assert average * n_tiles == pytest.approx(n, rel=1e-6 if n_tiles <= MOST_VALUES else 0.02)
     assert CallSizes({}).most(minimum(tile, n - tile * outer), loops) == min(tile, n)
+
+
+def test_a_size_without_a_value_at_the_guessed_sizes_is_nothing():
+    a, b = Sym("a", 1), Sym("b", 0)
+    assert CallSizes({a: 64, b: 64}).known(floordiv(a, a - b)) == 0
 
 
 @settings(max_examples=12, deadline=None)
