@@ -11,6 +11,7 @@ from ptx import by_hand
 from ptx.assembler import assemble, machine_code, needs_ptxas
 from ptx.threads import Threads
 from tile.test_matrix_units import Case
+from tile.test_online import Case as Attended
 from tilewright.choose.gpu import schedule_for_gpu
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.ptx.compile import compile_kernel, emit
@@ -133,3 +134,17 @@ def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gp
     found = {name: len(re.findall(rf"\b{name}\b", code)) for name in ("HMMA", "LDSM", "LDGSTS", "LDL", "STL")}
     assert found["HMMA"] >= found["LDSM"] > 0 and found["LDL"] == found["STL"] == 0
     assert found["LDGSTS"] > 0 or case.columns % 8
+
+
+@needs_ptxas
+@pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
+@pytest.mark.parametrize("causal", [False, True])
+def test_averages_are_matrix_instructions_and_stay_in_registers(causal: bool, gpu: Gpu, tmp_path: Path) -> None:
+    case = Attended(4096, 4096, 64, 64, bf16, heads=2, causal=causal)
+    kernel = flatten(schedule_for_gpu(case.computation(), gpu).kernel)
+    made = compile_kernel(kernel, gpu)
+    ((name, usage),) = assemble(made.ptx, gpu.arch, tmp_path).items()
+    assert usage.spilled_bytes == usage.stack_bytes == 0, name
+    assert all(name in made.ptx for name in ("mma.sync", "ldmatrix", "cp.async.cg", "ex2.approx.ftz", "shfl.sync.bfly"))
+    (launch,) = made.launches
+    assert gpu.blocks_per_sm(launch.block[0] * launch.block[1], usage.registers, launch.shared_bytes) >= 2
