@@ -4,22 +4,27 @@ In: names of nets of the zoo, dtypes, batch sizes. Out: a row for each: the erro
 eager in float64 on the same weights, relative to the largest output; milliseconds of a call of each engine, measured in
 turn; with ``--kernels``, our kernels that take longest. Not its business: single kernels (``benchmarks.gpu``).
 
-TF32 is off. A process for each row keeps one net's failure, and its memory, from the others; ``--jobs`` of them compile
-at one time, and ``--check`` leaves the timings out, which need the GPU for themselves.
+TF32 is off. A process for each net keeps one's failure, and its memory, from the others; ``--jobs`` of them compile
+at one time, of which one measures, and ``--check`` leaves the timings out.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
+import fcntl
 import itertools
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -90,6 +95,15 @@ def times_in_turn(calls: Sequence[Callable[[], object]]) -> list[float]:
     return [statistics.median(x) for x in found]
 
 
+@contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Hold the file's lock, so that of processes that compile at one time one measures."""
+    with open(path or os.devnull, "w") as file:
+        if path:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def kernels(call: Callable[[], object]) -> list[tuple[str, int, float]]:
     """Names, counts and microseconds of the kernels of a call, the longest first."""
     from torch.profiler import ProfilerActivity, profile
@@ -134,8 +148,9 @@ def row(model: zoo.ZooModel, dtype_name: str, batch: int, given: argparse.Namesp
                 made(*inputs)
             calls[engine] = partial(made, *inputs)
         if not given.check:
-            for engine, ms in zip(calls, times_in_turn(list(calls.values())), strict=True):
-                found[f"{engine}_ms"] = ms
+            with alone(given.lock):
+                times = times_in_turn(list(calls.values()))
+            found |= {f"{engine}_ms": ms for engine, ms in zip(calls, times, strict=True)}
         if given.kernels:
             seen = kernels(calls[given.engines[-1]])
             found["n_kernels"] = sum(n for _, n, _ in seen)
@@ -163,16 +178,16 @@ def here(given: argparse.Namespace) -> None:
 
 
 def apart(name: str, arguments: Sequence[str], timeout_s: float) -> str:
-    """The rows of a net, by a process of its own; with the last lines of its errors where it died."""
+    """Print the rows of a net by a process of its own; what there is to say of one that died, else nothing."""
     command = [sys.executable, "-m", "benchmarks.gpu_nets", name, "--here", *arguments]
-    done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
-        rows, errors = done.communicate(timeout=timeout_s)
+        _, errors = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
-        done.kill()
-        rows, errors = done.communicate()
-        return f"{rows}{name}: longer than {timeout_s} s"
-    return rows if not done.returncode else "\n".join([f"{rows}{name}: died", *errors.strip().splitlines()[-12:]])
+        process.kill()
+        process.communicate()
+        return f"{name}: longer than {timeout_s} s"
+    return "\n".join([f"{name}: died", *errors.strip().splitlines()[-12:]]) if process.returncode else ""
 
 
 def main() -> int:
@@ -187,16 +202,18 @@ def main() -> int:
     parser.add_argument("--kernels", type=int, default=0, help="how many of the last engine's kernels to show")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--timeout", type=float, default=300.0)
+    parser.add_argument("--lock", default="", help="a file that processes lock while they measure")
     parser.add_argument("--here", action="store_true", help="the first net alone, in this process")
     given = parser.parse_args()
     if given.here:
         here(given)
         return 0
     names = list(zoo.MODELS) if given.nets == ["all"] else given.nets
-    options = [x for x in sys.argv[1:] if x not in given.nets]
-    with ThreadPoolExecutor(given.jobs) as pool:
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as pool:
+        options = [*[x for x in sys.argv[1:] if x not in given.nets], "--lock", str(Path(folder, "lock"))]
         for done in as_completed([pool.submit(apart, name, options, given.timeout) for name in names]):
-            print(done.result(), flush=True)
+            if said := done.result():
+                print(said, flush=True)
     return 0
 
 
