@@ -204,8 +204,8 @@ def test_the_code_of_lanes_is_right(name: str) -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_lengths_known_at_run_time(causal: bool) -> None:
-    for n in (1, 37):
-        seen_right(Case(N, N, 16, 8, causal=causal), {"N": n})
+    for n in (0, 36):
+        seen_right(Case(N + 1, N + 1, 16, 8, causal=causal), {"N": n})
 
 
 @pytest.mark.parametrize("dtype", [f16, bf16])
@@ -268,6 +268,9 @@ def test_what_is_no_average_is_refused() -> None:
     for sizes in ((0, 16, 1), (1, 8, 1), (1, 16, 0)):
         with pytest.raises(ScheduleError, match="tiles of"):
             online(kernel, "Y", *sizes)
+    for keys in (0, Sym("K", 0)):
+        with pytest.raises(ScheduleError, match="may be no keys"):
+            online(lower(Case(16, keys, 16, 16).computation()), "Y", 1, 16, 1)
     wanted = replace(
         computation, outputs=(*computation.outputs, computation.temps[3]),
         temps=tuple(b for b in computation.temps if b.name != "E"),

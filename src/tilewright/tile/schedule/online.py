@@ -33,7 +33,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known, known_over
-from tilewright.core.expr import Dim, Sym, ceildiv, coef_of, floordiv, minimum, mod, symbols
+from tilewright.core.expr import Dim, Sym, ceildiv, coef_of, floordiv, is_nonneg, minimum, mod, symbols
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, shape_for
 from tilewright.tile.affine import linear
@@ -68,7 +68,7 @@ def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kern
     before they are divided, and one that is less than the least normal number, beside the greatest of 1, may be 0. A
     value of no weight is not looked at where its whole tile has none, so that infinities there don't matter. Fails: the
     nests are something else; factors have no matrix instruction; loops around are more than a grid has and of sizes
-    known at run time; a size is not positive.
+    known at run time; a size is not positive; there may be no keys.
     """
     found = weighted(kernel, root)
     if min(turns, keys, warps) < 1 or keys % (2 * COLUMNS):
@@ -108,6 +108,8 @@ class _Builder:
             raise ScheduleError("online", root, f"no matrix instruction for factors of {sorted(map(str, dtypes))}")
         if not is_known(w.term.extent) or not is_known(w.column.extent) or min(w.term.extent, w.column.extent) < 1:
             raise ScheduleError("online", root, "terms and columns are known at run time only, or there are none")
+        if not is_nonneg(w.key.extent - 1):
+            raise ScheduleError("online", root, "there may be no keys, whose averages are 0: none is divided by")
         self.depth = shape.extents[2]
         self.n_terms, self.n_columns = w.term.extent, w.column.extent
 
