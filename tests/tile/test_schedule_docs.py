@@ -48,6 +48,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "fold": (rows_twice(), "fold(t, 0, i0_1_o)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, global)")),
     "reuse": (three_rows(), "reuse(t, s)", ()),
     "align": (rows_twice(), "align(t, 4)", ()),
+    "swizzle": (rows_twice(16, 32), "swizzle(t)", ("split(i0_1, 8)", "compute_at(t, i0_1_o, shared)")),
     "fetch": (elementwise((10,)), "fetch(X)", ()),
     "turn": (rows_twice(), "turn(t, 0)", ()),
     "accumulate": (

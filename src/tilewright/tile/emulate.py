@@ -130,7 +130,7 @@ class _Emulation:
     def _place(self, place: Place) -> Place:
         """Where a buffer lies: shared memory in the block's scratch, a thread's own in as much for every thread."""
         if place.space is Space.SHARED:
-            return replace(place, space=Space.LOCAL, ahead=0)
+            return replace(place, space=Space.LOCAL, ahead=0, swizzled=False)
         if place.space not in (Space.REG, Space.LOCAL):
             return place
         users = [r for r in _regions(self.parts) if any(touches(s, place.buffer) for s in r.body)]

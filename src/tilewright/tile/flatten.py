@@ -19,6 +19,9 @@ Cases:
   are inside of an iteration. One group is made in each iteration, and as many as it is ahead before the first one; so a
   barrier that leaves one fewer on the way has waited for what the iteration reads. Threads meet there even where each
   reads copies of its own. What a phase fills and reads itself is copied at once.
+* Matrix instructions of four warps go on while their warps walk on. A barrier lets those of the iteration before run
+  further where all that comes up to the next barrier touches other parts, which takes one part more than there are
+  steps on their way.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, floordiv, mod, su
 from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.runtime.once import computed
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_uniform, thread_nest
+from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_of_four_warps, is_uniform, thread_nest
 from tilewright.tile.ir import (
     NESTS,
     Barrier,
@@ -180,6 +183,7 @@ class _Flattener:
         own = [x.sym for p in self.phases for x in loops_of(p.body)]
         self.of_phases = {*own, *(s for threads in self.threads.values() for s in threads)}
         body, _ = self._emit(self.parts, ())
+        body = self._let_run(body)
         for loop in reversed(self.block):
             body = (For(loop, body),)
         return body
@@ -332,6 +336,30 @@ class _Flattener:
             if copies and not in_group and not self._copies(following):
                 out.append(Commit())
         return tuple(out), pending
+
+    def _let_run(self, body: Body) -> Body:
+        """The same where matrix instructions of an iteration go on behind the one barrier of the next."""
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, If):
+                s = If(s.cond, self._let_run(s.body))
+            elif isinstance(s, For) and isinstance(s.body[0], Barrier) and self._may_run(s):
+                s = For(s.loop, (replace(s.body[0], running=True), *s.body[1:]))
+            elif isinstance(s, For):
+                s = For(s.loop, self._let_run(s.body))
+            out.append(s)
+        return tuple(out)
+
+    def _may_run(self, s: For) -> bool:
+        """Does an iteration write nothing that matrix instructions of the one before it read?"""
+        swizzled = {p.buffer for p in self.kernel.places if p.swizzled}
+        found = [x for x in walk(s.body) if is_of_four_warps(x, swizzled)]
+        if not found or any(isinstance(x, Barrier) for x in walk(s.body[1:])):
+            return False
+        before: dict[Sym, Dim] = {s.loop.sym: s.loop.sym - 1}
+        loaded = [x for y in walk(substitute_body(tuple(found), before)) for x in loads_of(y) if x.buffer in swizzled]
+        stored = [x for x in walk(s.body) if isinstance(x, Store | Update | Fold)]
+        return all(self._never_meet(x.index, y.index) for x in loaded for y in stored if x.buffer in written(y))
 
     def _copies(self, part: _Part | None) -> bool:
         """Does it fill memory ahead, for one iteration of the loop that reads it?"""

@@ -15,7 +15,22 @@ from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.ir import NESTS, Barrier, Commit, For, If, Kernel, Kind, Loop, Space, Stmt, Store, walk, written
+from tilewright.tile.ir import (
+    NESTS,
+    Barrier,
+    Commit,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+    written,
+)
 from tilewright.tile.rewrite import Body, loads_of, loops_of
 
 MAX_DIMENSIONS = 3
@@ -77,6 +92,15 @@ def rows_of_warps(body: Body) -> set[Buffer]:
             stores = (s for s in walk(inside) if isinstance(s, Store) and loops[0].sym in symbols_in(s.index))
             found |= {s.buffer for s in stores}
     return found
+
+
+def is_of_four_warps(s: Stmt, swizzled: Container[Buffer]) -> bool:
+    """Is it a matrix instruction that reads both of its factors from swizzled memory? Four warps run it together."""
+    loops, body = warp_nest((s,))
+    if len(loops) != 3 or len(body) != 1 or not isinstance(body[0], Update):
+        return False
+    factors = {x.buffer for x in loads_of(body[0])} - {body[0].buffer}
+    return all(b in swizzled for b in factors)
 
 
 def _nest_of_kind(body: Body, kind: Kind) -> tuple[tuple[Loop, ...], Body]:

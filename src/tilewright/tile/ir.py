@@ -9,7 +9,7 @@ Grammar (the whole of it)::
     kernel := Kernel(name, params, sizes, locals, body)            params: Place(buffer, space=global, role)
     stmt   := For(loop, stmt*) | Store(buffer, index, value) | Update(buffer, index, op, value)
             | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index)
-            | Barrier(pending) | Commit()
+            | Barrier(pending, running) | Commit()
     loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
             | warp
     value  := as in core.compute; index := as in core.compute
@@ -42,6 +42,11 @@ a group; a ``Barrier`` with ``pending`` lets so many of its last groups be on th
 ``warp`` loops inside of a flat grid are shared out among the lanes of a warp (``codegen.ptx.warps`` says how), and mean
 what serial loops mean. In a grid with some, thread loops count warps, of which each has 32 lanes along x, and a ``reg``
 buffer that is indexed by warp loops is the warp's.
+
+A ``swizzled`` shared buffer lies as matrix units read it without bank conflicts (``tile.swizzle`` says where each
+element is), which changes nothing of what it means. A matrix instruction that reads two of them is one of four
+neighbouring warps (``codegen.ptx.warpgroups``), which all come to it. It reads them any time until the warp has waited
+for it at a ``Barrier``; one with ``running`` lets those instructions go on that came since the barrier before it.
 """
 
 from __future__ import annotations
@@ -95,6 +100,7 @@ class Place:
     """A buffer's home: its space, role, and the numbers of a ``table``.
 
     ``ahead``: how many iterations of a loop it is filled before it is read; 0 where that is done in the same one.
+    ``swizzled``: its elements lie as ``tile.swizzle`` says.
     """
 
     buffer: Buffer
@@ -102,6 +108,7 @@ class Place:
     role: Role = Role.TMP
     table: Array | None = field(default=None, compare=False)
     ahead: int = 0
+    swizzled: bool = False
 
 
 @dataclass(frozen=True)
@@ -184,10 +191,12 @@ class Prefetch:
 class Barrier:
     """All threads of a block meet here, and see what each of them has written to shared and global memory before.
 
-    With ``pending`` each first waits for its asynchronous copies, but for those of so many of its last groups.
+    With ``pending`` each first waits for its asynchronous copies, but for those of so many of its last groups. Each
+    also waits for its matrix instructions; with ``running`` only for those that came before the last barrier.
     """
 
     pending: int | None = None
+    running: bool = False
 
 
 @dataclass(frozen=True)

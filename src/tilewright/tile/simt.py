@@ -5,7 +5,8 @@ every fault, and how many transactions and bank conflicts the accesses of warps 
 Not its business: numbers that are right for every order of threads: what a race gives is one order's.
 
 Faults: a race (two threads touch an element, one of them writes, and no barrier or launch is between; or anybody
-touches one that is on its way by an asynchronous copy, for which its thread has not waited yet); a barrier that
+touches one that is on its way by an asynchronous copy, for which its thread has not waited yet, or writes one that a
+matrix instruction of four warps may still read); a barrier that
 not all threads reach; a read of what nobody has written (shared memory, registers, temporaries); an access of several
 elements that does not begin at a multiple of its size; an access outside of its buffer, which is left out.
 
@@ -27,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, evaluate
 from tilewright.core.types import Array
 from tilewright.target.gpu import Gpu
@@ -52,7 +54,10 @@ from tilewright.tile.ir import (
     walk,
 )
 from tilewright.tile.rewrite import Body, loops_of
+from tilewright.tile.swizzle import exchanged, in_panels
 
+NOBODY = -1
+"""Who reads for a matrix instruction of four warps: no thread, so that no order of a thread's own holds."""
 EIGHT = SUMS.columns
 """Rows that one register of a matrix instruction's operands has, and elements of each."""
 Routine = Callable[[Env], Iterator[int]]
@@ -148,6 +153,8 @@ class _Observed:
         """What each thread copies asynchronously since its last commit, by the thread that runs, a warp where they are
         warps."""
         self.groups: dict[int, list[list[_Element]]] = {}
+        self.going_on: dict[int, list[_Element]] = {}
+        """What matrix instructions of four warps read since the last barrier, by the warp."""
         self.running = 0
         self.grid, self.n_block, self.epoch, self.thread, self.lane = 0, 0, 0, 0, 0
         self.n_instructions = 0
@@ -178,7 +185,7 @@ class _Observed:
         own = {b for b, p in self.places.items() if p.space in (Space.SHARED, Space.REG, Space.LOCAL)}
         self.touched = {k: e for k, e in self.touched.items() if k[0] not in own}
         self.grid, self.n_block, self.block, self.epoch, self.own = grid, n_block, block, 0, {}
-        self.open, self.groups = {}, {}
+        self.open, self.groups, self.going_on = {}, {}, {}
 
     def fault(self, kind: FaultKind, where: str, *threads: int) -> None:
         """Note a fault, once for each place."""
@@ -196,7 +203,10 @@ class _Observed:
         role, space = self.places[b].role, self.places[b].space
         if entry.writer is None and (space is not Space.GLOBAL or role is Role.TMP) and self.places[b].table is None:
             self.fault(FaultKind.UNWRITTEN, b.name, self.thread)
-        me = (self.n_block, self.epoch, self._owner(b))
+        goes_on = self.instruction is not None and self.places[b].swizzled
+        me = (self.n_block, self.epoch, NOBODY if goes_on else self._owner(b))
+        if goes_on:
+            self.going_on.setdefault(self.running, []).append(entry)
         if entry.arrives:
             self.fault(FaultKind.RACE, b.name, self.thread)
         if entry.writer is not None and self._meets(entry.writer, me):
@@ -226,6 +236,12 @@ class _Observed:
         """The copies of the thread that runs, since it did so last, are a group."""
         self.groups.setdefault(self.running, []).append(self.open.pop(self.running, []))
 
+    def stop(self, *, running: bool) -> None:
+        """What matrix instructions of the warp that runs read is read to its end, or before the next barrier."""
+        for entry in self.going_on.pop(self.running, []):
+            if running:
+                entry.readers.add((self.n_block, self.epoch + 1, NOBODY))
+
     def wait(self, pending: int) -> None:
         """All groups of the thread that runs but its last ones are there: it has written them now."""
         groups = self.groups.get(self.running, [])
@@ -244,15 +260,24 @@ class _Observed:
         for i, n in zip(at, shape, strict=True):
             flat = flat * n + i
         if self.places[b].space in (Space.GLOBAL, Space.SHARED):
+            lies_at = self._lies_at(b, at, flat)
             warp = self.thread // self.gpu.warp_lanes
             if self.instruction is not None:
-                self.log.setdefault((warp, site, self.instruction), []).append((self.thread, b, flat))
+                self.log.setdefault((warp, site, self.instruction), []).append((self.thread, b, lies_at))
                 return flat
             key = (self.thread, site)
             # All lanes of one access belong to its first one's turn.
             self.turns[key] = self.turns.get(key, 0) + (1 if self.lane == 0 else 0)
-            self.log.setdefault((warp, site, self.turns[key]), []).append((self.thread, b, flat))
+            self.log.setdefault((warp, site, self.turns[key]), []).append((self.thread, b, lies_at))
         return flat
+
+    def _lies_at(self, b: Buffer, at: tuple[int, ...], flat: int) -> int:
+        """The place of an element in memory, in elements."""
+        if not self.places[b].swizzled:
+            return flat
+        place = in_panels(b, at)
+        assert is_known(place)
+        return exchanged(place * b.dtype.n_bytes) // b.dtype.n_bytes
 
     def _is_own(self, b: Buffer) -> bool:
         return self.places[b].space in (Space.REG, Space.LOCAL)
@@ -381,9 +406,10 @@ class SimtCompiler(Compiler):
 
     def _stopping(self, s: Stmt) -> Routine:
         if isinstance(s, Barrier):
-            number, memory, pending = id(s), self.observed, s.pending
+            number, memory, pending, running = id(s), self.observed, s.pending, s.running
 
             def meet(_: Env) -> Iterator[int]:
+                memory.stop(running=running)
                 if pending is not None:
                     memory.wait(pending)
                 yield number
@@ -439,7 +465,7 @@ class SimtCompiler(Compiler):
             for at in product(*[range(extent(env)) for extent in extents]):
                 for slot, i in zip(slots, at, strict=True):
                     env[slot] = i
-                memory.thread = first + (at[0] % n_lanes if len(at) == 1 else SUMS.lanes[at[0], at[1]])
+                memory.thread = first + (at[0] % n_lanes if len(at) == 1 else SUMS.lanes[at[0], at[1] % EIGHT])
                 if is_instruction:
                     memory.instruction = (memory.n_instructions, *[i // EIGHT for i in at])
                     memory.holder = first + LEFT.lanes[at[0], at[2]]

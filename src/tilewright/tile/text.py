@@ -93,6 +93,7 @@ def _name(name: str) -> str:
 
 def _place_text(p: Place) -> str:
     text = f"{_buffer_text(p.buffer)} {p.space.value} {p.role.value}{f' ahead {p.ahead}' if p.ahead else ''}"
+    text += " swizzled" if p.swizzled else ""
     if p.table is None:
         return text
     numbers = ", ".join(repr(x.item()) for x in np.asarray(p.table).reshape(-1))
@@ -126,7 +127,7 @@ def _stmt_text(s: Stmt) -> str:
         case Fold():
             return _fold_text(s)
         case Barrier():
-            return "barrier" if s.pending is None else f"barrier {s.pending}"
+            return f"barrier{'' if s.pending is None else f' {s.pending}'}{' running' if s.running else ''}"
         case Commit():
             return "commit"
 
@@ -271,6 +272,7 @@ class _KernelReader:
         space, role = self._one_of(Space, words.word()), self._one_of(Role, words.word())
         table: Array | None = None
         ahead = self._ahead(words.word()) if words.has("ahead") else 0
+        swizzled = words.has("swizzled")
         if words.has("="):
             words.take("[")
             numbers = [_number(x) for x in words.until_bracket()]
@@ -279,7 +281,7 @@ class _KernelReader:
                 table = np.array(numbers, buffer.dtype.numpy).reshape(shape)
             except ValueError:
                 self._fail("the table's numbers do not fill its shape")
-        return Place(buffer, space, role, table, ahead)
+        return Place(buffer, space, role, table, ahead, swizzled)
 
     def _ahead(self, text: str) -> int:
         if not re.fullmatch(r"\d{1,9}", text):
@@ -332,8 +334,8 @@ class _KernelReader:
             buffer, index = self.buffer(words.name()), values.index()
             words.end()
             return Prefetch(buffer, index)
-        if found := re.fullmatch(r"barrier(?: (\d{1,9}))?", line):
-            return Barrier(None if found[1] is None else int(found[1]))
+        if found := re.fullmatch(r"barrier(?: (\d{1,9}))?( running)?", line):
+            return Barrier(None if found[1] is None else int(found[1]), found[2] is not None)
         if line == "commit":
             return Commit()
         if words.has("fold("):

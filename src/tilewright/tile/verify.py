@@ -38,6 +38,7 @@ from tilewright.tile.ir import (
     written,
 )
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
+from tilewright.tile.swizzle import is_swizzlable
 
 COPIED = (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT)
 IN_REGISTERS = (*COPIED, Kind.WARP)
@@ -90,6 +91,8 @@ class _Checker:
                 raise _error(b.name, f"a {p.space.value} buffer of a size that has no bound")
             if p.ahead and p.space is not Space.SHARED:
                 raise _error(b.name, "only shared memory is filled ahead")
+            if p.swizzled and (p.space is not Space.SHARED or not is_swizzlable(b)):
+                raise _error(b.name, "only whole rows of 128 bytes in shared memory are swizzled, eights of them")
             if p.space in OF_BLOCKS and p.role is not Role.TMP:
                 raise _error(b.name, f"a parameter of role {p.role.value} can't be {p.space.value}")
 

@@ -64,12 +64,13 @@ def fill(kernel: Kernel, loop: str, n: int) -> Kernel:
     return replace_stmt(kernel, target, Nest(tuple(around), (If(Inside((e - 1 - made.sym,)), body),)).wrap())
 
 
-def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
+def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int, spare: int = 0) -> Kernel:
     """A temporary is filled ``stages - 1`` iterations of a loop before it is read, by asynchronous copies.
 
     Before: ``for v<n: (T[i] = e(v, i)); .. T[i] ..``. After, for s stages: ``for p<s-1: T[p, i] = e(p, i);
     for v<n: (T[(v + s - 1) % s, i] = e(v + s - 1, i)); .. T[v % s, i] ..``, with zeros where there is no such
-    iteration. Copies of loops inside get the suffix ``_p``. Fails: the loop is not serial; T is no temporary in shared
+    iteration. With ``spare`` there are so many parts more, which are filled that many iterations after they were read.
+    Copies of loops inside get the suffix ``_p``. Fails: the loop is not serial; T is no temporary in shared
     memory that the loop alone touches; not exactly one statement of the loop's body writes it, before all others that
     touch it, and nothing else; that is not one store, of each element once at most; the data decide whether or where it
     stores, or the loop decides where; a loop inside may run further in later iterations; what that reads changes in the
@@ -77,7 +78,7 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
     """
     spot, target = find_place(kernel, buffer, "pipeline"), find_loop(kernel, loop, "pipeline")
     old, v, where = spot.buffer, target.loop.sym, f"{buffer}, {loop}, {stages}"
-    if spot.space is not Space.SHARED or target.loop.kind is not Kind.SERIAL or stages < 2 or spot.ahead:
+    if spot.space is not Space.SHARED or target.loop.kind is not Kind.SERIAL or stages < 2 or spare < 0 or spot.ahead:
         rule = "it takes a buffer in shared memory, a serial loop and two stages or more"
         raise ScheduleError("pipeline", where, rule)
     makers = [s for s in target.body if any(b is old for x in walk((s,)) for b in written(x))]
@@ -107,7 +108,8 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
         raise ScheduleError("pipeline", where, "what it is filled with changes in the loop")
     if not starts_fresh(target.body, old):
         raise ScheduleError("pipeline", where, "an iteration may read what another one left")
-    new = Buffer(old.name, old.dtype, (stages, *old.shape))
+    parts = stages + spare
+    new = Buffer(old.name, old.dtype, (parts, *old.shape))
 
     # What an iteration reads lies where it was put so many iterations before, and is not written over until then.
     def at(stage: Dim, body: Body) -> Body:
@@ -115,8 +117,8 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int) -> Kernel:
 
     first = new_loop(fresh(kernel, f"{loop}_p"), stages - 1)
     before = at(first.sym, _where_inside(target, first.sym, renamed(kernel, (maker,), "p")))
-    ahead = at(mod(later, stages), _where_inside(target, later, (maker,)))
-    body = tuple(y for s in target.body for y in (ahead if s is maker else at(mod(v, stages), (s,))))
+    ahead = at(mod(later, parts), _where_inside(target, later, (maker,)))
+    body = tuple(y for s in target.body for y in (ahead if s is maker else at(mod(v, parts), (s,))))
     places = tuple(replace(p, buffer=new, ahead=stages - 1) if p is spot else p for p in kernel.places)
     return replace_stmt(replace(kernel, places=places), target, For(first, before), For(target.loop, body))
 

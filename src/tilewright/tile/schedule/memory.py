@@ -11,7 +11,7 @@ from dataclasses import replace
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.dims import is_known
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kernel, Place, Role, Space, Store, walk, written
+from tilewright.tile.ir import Fold, Kernel, Place, Role, Space, Store, Update, walk, written
 from tilewright.tile.rewrite import loads_of, rewrite_accesses
 from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.tree import (
@@ -25,6 +25,7 @@ from tilewright.tile.schedule.tree import (
     touches,
     with_body,
 )
+from tilewright.tile.swizzle import in_panels, is_swizzlable
 
 
 def reuse(kernel: Kernel, buffer: str, other: str) -> Kernel:
@@ -74,6 +75,22 @@ def align(kernel: Kernel, buffer: str, multiple: int) -> Kernel:
     places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
     body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, ix) if b is old else None)
     return with_body(replace(kernel, places=places), body)
+
+
+def swizzle(kernel: Kernel, buffer: str) -> Kernel:
+    """A shared temporary lies as matrix units read it without bank conflicts (``tile.swizzle``).
+
+    Before: ``T`` in rows. After: the same elements at other places. Fails: it is no shared temporary, or not of eights
+    of rows that are whole pieces of 128 bytes; it is accessed where the data say.
+    """
+    spot = find_place(kernel, buffer, "swizzle")
+    if spot.space is not Space.SHARED or not is_swizzlable(spot.buffer):
+        raise ScheduleError("swizzle", buffer, f"only eights of rows of 128 bytes in shared memory: {spot.buffer}")
+    read = [x.index for s in walk(kernel.body) for x in loads_of(s) if x.buffer is spot.buffer]
+    stored = [s.index for s in walk(kernel.body) if isinstance(s, Store | Update | Fold) and spot.buffer in written(s)]
+    if any(in_panels(spot.buffer, ix) is None for ix in (*read, *stored)):
+        raise ScheduleError("swizzle", buffer, "it is accessed at a run-time index")
+    return replace(kernel, places=tuple(replace(p, swizzled=True) if p is spot else p for p in kernel.places))
 
 
 def fetch(kernel: Kernel, buffer: str) -> Kernel:

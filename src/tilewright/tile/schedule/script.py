@@ -40,6 +40,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "fold": stages.fold,
     "reuse": memory.reuse,
     "align": memory.align,
+    "swizzle": memory.swizzle,
     "fetch": memory.fetch,
     "turn": memory.turn,
     "accumulate": stages.accumulate,
