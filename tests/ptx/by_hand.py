@@ -194,6 +194,51 @@ ONE_TILE = """kernel one_tile
 """
 
 
+FOURS = """kernel fours
+  place x: f16[64, 192] global in
+  place y: f16[8, 192] global in
+  place z: f32[64, 8] global out
+  place acc: f32[16, 8] reg tmp
+  place xs: f16[3, 64, 64] shared tmp ahead 1 swizzled
+  place ys: f16[3, 8, 64] shared tmp ahead 1 swizzled
+  body
+    for b[0:0] < 1 block
+      for w[0:3] < 4 thread
+        for m0[0:15] < 16 warp
+          for n0[0:7] < 8 warp
+            acc[m0, n0] = 0.0:f32
+        for c0[0:31] < 32 warp
+          for u0[0:3] < 4 unroll
+            for v0[0:7] < 8 vector
+              xs[0, 16*w + 4*u0 + c0 // 8, 8*(c0 % 8) + v0] = x[16*w + 4*u0 + c0 // 8, 8*(c0 % 8) + v0]
+        for c1[0:15] < 16 warp
+          for v1[0:7] < 8 vector
+            ys[0, 2*w + c1 // 8, 8*(c1 % 8) + v1] = y[2*w + c1 // 8, 8*(c1 % 8) + v1]
+        commit
+        for ko[0:2] < 3 serial
+          barrier 0 running
+          for c2[0:31] < 32 warp
+            for u2[0:3] < 4 unroll
+              for v2[0:7] < 8 vector
+                xs[(ko + 1) % 3, 16*w + 4*u2 + c2 // 8, 8*(c2 % 8) + v2] = select(inside(-ko + 1), \
+x[16*w + 4*u2 + c2 // 8, 64*ko + 8*(c2 % 8) + v2 + 64], 0.0:f16)
+          for c3[0:15] < 16 warp
+            for v3[0:7] < 8 vector
+              ys[(ko + 1) % 3, 2*w + c3 // 8, 8*(c3 % 8) + v3] = select(inside(-ko + 1), \
+y[2*w + c3 // 8, 64*ko + 8*(c3 % 8) + v3 + 64], 0.0:f16)
+          commit
+          for ki[0:3] < 4 unroll
+            for m[0:15] < 16 warp
+              for n[0:7] < 8 warp
+                for k[0:15] < 16 warp
+                  acc[m, n] add= mul(cast.f32(xs[ko % 3, 16*w + m, 16*ki + k]), cast.f32(ys[ko % 3, n, 16*ki + k]))
+        for m2[0:15] < 16 warp
+          for n2[0:7] < 8 warp
+            z[16*w + m2, n2] = acc[m2, n2]
+"""
+"""Four warps that run one instruction; another step is copied, and the last one may still be read."""
+
+
 def kernel(text: str) -> Kernel:
     """The kernel, checked."""
     made = parse_kernel(text)

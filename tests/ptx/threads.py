@@ -8,6 +8,7 @@ thread this is, and the barrier, which calls back into Python and waits there. B
 """
 
 import ctypes
+import re
 import threading
 
 import llvmlite.binding as llvm
@@ -40,6 +41,10 @@ def host_text(text: str) -> str:
             line = f"{head}{', ' if not head.endswith('(') else ''}{extra}) nounwind{tail}"
         for kind, axis in PLACES:
             line = line.replace(SREG.format(kind, axis), f"add i32 %{kind}.{axis}, 0")
+        if found := re.match(r"@(\S+) = internal addrspace\(3\) global \[", line):
+            lines.append(
+                f"define ptr @shared_memory() {{\n  ret ptr addrspacecast (ptr addrspace(3) @{found[1]} to ptr)\n}}"
+            )
         lines.append(line)
     return host_calls("\n".join([*lines, "declare void @wait_for_all()", ""]))
 
@@ -52,9 +57,10 @@ class Threads:
         made = emit(kernel, Gpu.parse(gpu))
         self.launches = made.launches
         self.meets = BARRIER in made.text or "@llvm.nvvm.mma" in made.text or "@llvm.nvvm.shfl" in made.text
+        text = host_text(made.text)
         self.warps = Warps()
         machine = target_machine(HOST)
-        module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{host_text(made.text)}')
+        module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{text}')
         module.verify()
         self.meeting: threading.Barrier | None = None
         self.wait = WAIT(self._meet)
@@ -64,7 +70,11 @@ class Threads:
         builder.import_symbol("exchange", ctypes.cast(self.warps.callback, ctypes.c_void_p).value)
         for launch in self.launches:
             builder.export_symbol(launch.entry)
+        if has_shared := text.count("define ptr @shared_memory") == 1:  # several grids have no products of four warps
+            builder.export_symbol("shared_memory")
         self.library = builder.link(self.jit, kernel.name)
+        if has_shared:
+            self.warps.shared = ctypes.CFUNCTYPE(ctypes.c_void_p)(self.library["shared_memory"])()
 
     def _meet(self) -> None:
         self.meeting.wait()

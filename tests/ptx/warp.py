@@ -13,6 +13,8 @@ import threading
 import ml_dtypes
 import numpy as np
 
+from ptx import warpgroup
+
 EXCHANGE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 MMA = {"m16n8k16.row.col.bf16": ml_dtypes.bfloat16, "m16n8k16.row.col.f32.f32": np.float16}
 LOADS = ("x2", "x2.trans", "x4", "x4.trans")
@@ -25,26 +27,31 @@ _CALL = re.compile(
 )
 
 
-_ASYNC = re.compile(r"call void @llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)\(")
+_ASYNC = re.compile(r"call void @llvm\.nvvm\.cp\.async\.c[ag]\.shared\.global\.(\d+)(\.s)?\(")
 
 
 def _copies(text: str) -> str:
     """Asynchronous copies as plain ones: `tile.simt` says whether anybody looks at them too early."""
-    sizes = sorted(set(_ASYNC.findall(text)))
-    text = _ASYNC.sub(r"call void @copy\1(", text)
+    kinds = sorted(set(_ASYNC.findall(text)))
+    text = _ASYNC.sub(r"call void @copy\1\2(", text)
     text = re.sub(r"  call void @llvm\.nvvm\.cp\.async\.(commit\.group|wait\.group)\(.*\)\n", "", text)
-    for n in sizes:
+    for n, is_sized in kinds:
+        # Of a size of 0 nothing is read, not even where the pointer leads.
         text += (
-            f"define internal void @copy{n}(ptr addrspace(3) %to, ptr addrspace(1) %of) nounwind {{\n"
-            f"  %v = load <{n} x i8>, ptr addrspace(1) %of, align {n}\n"
-            f"  store <{n} x i8> %v, ptr addrspace(3) %to, align {n}\n  ret void\n}}\n"
+            f"define internal void @copy{n}{is_sized}(ptr addrspace(3) %to, ptr addrspace(1) %of"
+            f"{', i32 %size' if is_sized else ''}) nounwind {{\n"
+            f"  %all = icmp eq i32 {'%size' if is_sized else n}, {n}\n  br i1 %all, label %read, label %done\n"
+            f"read:\n  %v = load <{n} x i8>, ptr addrspace(1) %of, align {n}\n  br label %done\n"
+            f"done:\n  %w = phi <{n} x i8> [ zeroinitializer, %0 ], [ %v, %read ]\n"
+            f"  store <{n} x i8> %w, ptr addrspace(3) %to, align {n}\n  ret void\n}}\n"
         )
     return text
 
 
 def host_calls(text: str) -> str:
     """The text with a function of its own for each intrinsic, which hands its operands over by memory."""
-    text, wrappers = _copies(text).replace("@llvm.nvvm.ex2.approx.ftz.f(", "@llvm.exp2.f32("), dict[str, str]()
+    text = warpgroup.host_calls(_copies(text)).replace("@llvm.nvvm.ex2.approx.ftz.f(", "@llvm.exp2.f32(")
+    wrappers = dict[str, str]()
 
     def change(line: str) -> str:
         found = _CALL.search(line)
@@ -58,7 +65,7 @@ def host_calls(text: str) -> str:
         return f'{line[: found.start()]}= call {result} @"{name}"({operands})'
 
     lines = [change(line) for line in text.splitlines()]
-    if not wrappers:
+    if not wrappers and "@exchange" not in text:
         return text
     return "\n".join([*lines, *wrappers.values(), "declare void @exchange(i32, ptr, ptr)", ""])
 
@@ -89,6 +96,7 @@ class Warps:
         self.given: dict[int, dict[int, bytes]] = {}
         self.made: dict[int, list] = {}
         self.calls: list[str] = []
+        self.shared = 0
         self.callback = EXCHANGE(self.exchange)
 
     def begin(self, number: int) -> None:
@@ -98,10 +106,15 @@ class Warps:
     def new_block(self, n_threads: int) -> None:
         self.meetings = {w: threading.Barrier(32, timeout=60) for w in range(n_threads // 32)}
         self.given = {w: {} for w in self.meetings}
+        self.fours = {g: threading.Barrier(128, timeout=60) for g in range(n_threads // 128)}
+        self.given_by_fours: dict[int, dict[int, bytes]] = {g: {} for g in self.fours}
 
     def exchange(self, kind: int, given: int, made: int) -> None:
         """All lanes hand in their operands, one computes, each takes its results."""
         warp, lane = self.me.warp, self.me.lane
+        if kind >= warpgroup.FIRST:
+            self._of_four(warpgroup.Shape.of(kind), given, made)
+            return
         self.given[warp][lane] = ctypes.string_at(given, 128)
         self.meetings[warp].wait()
         if lane == 0:
@@ -124,6 +137,20 @@ class Warps:
         if name in PAIRS:  # the high half comes first
             return operands[:, [1, 0]].copy().view(np.float32).astype(PAIRS[name]).view(np.uint32)
         return self._load(name, warp)
+
+    def _of_four(self, shape: warpgroup.Shape, given: int, made: int) -> None:
+        """The same of four warps."""
+        group, number = self.me.warp // 4, self.me.warp % 4 * 32 + self.me.lane
+        self.given_by_fours[group][number] = ctypes.string_at(given, 8 * shape.n_operands)
+        self.fours[group].wait()
+        if number == 0:
+            self.calls.append(f"wgmma.{shape.dtype}.{shape.columns}")
+            operands = [self.given_by_fours[group][k] for k in range(128)]
+            self.made[-1 - group] = warpgroup.product(shape, operands, self.shared)
+        self.fours[group].wait()
+        row = np.ascontiguousarray(self.made[-1 - group][number])
+        ctypes.memmove(made, row.ctypes.data, row.nbytes)
+        self.fours[group].wait()
 
     def _load(self, name: str, warp: int) -> np.ndarray:
         """Registers by lane: eight rows of 16 bytes for each, whose addresses lanes 8*j to 8*j + 7 give."""

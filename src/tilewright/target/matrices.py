@@ -68,8 +68,17 @@ class Fragment:
 
 ROW = Digit(GROUP, WARP // GROUP, 1)
 PAIR = Digit(1, GROUP, 2)
-SUMS = Fragment(16, 8, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1),)))
-"""A lane holds two neighbours in a row, and two more eight rows below."""
+
+
+def sums_of(columns: int) -> Fragment:
+    """16 rows of sums, of a multiple of eight columns.
+
+    A lane holds two neighbours in a row, two more eight rows below, and the same of every eight columns.
+    """
+    return Fragment(16, columns, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1), Digit(4, columns // 8, 8))))
+
+
+SUMS = sums_of(8)
 LEFT = Fragment(16, 16, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1), Digit(4, 2, 8))))
 RIGHT = Fragment(16, 8, ((PAIR,), (ROW,)), ((Digit(1, 2, 1), Digit(2, 2, 8)), ()))
 
@@ -86,6 +95,37 @@ class MatrixShape:
     def extents(self) -> tuple[int, int, int]:
         """Rows and columns of the sums, and the depth."""
         return SUMS.rows, SUMS.columns, self.left.columns
+
+
+@dataclass(frozen=True)
+class GroupShape:
+    """What one instruction of four warps multiplies, as each of them sees it.
+
+    A warp has 16 rows of sums, those of the four follow each other, and the right factor is the same for all. The
+    factors come from swizzled shared memory.
+    """
+
+    dtype: DType
+    columns: int
+
+    @property
+    def extents(self) -> tuple[int, int, int]:
+        """Rows and columns of a warp's sums, and the depth."""
+        return SUMS.rows, self.columns, LEFT.columns
+
+
+GROUP_WARPS = 4
+"""Warps that run one of those instructions together."""
+MOST_GROUP_COLUMNS = 256
+
+
+def group_shape_for(dtype: DType, extents: tuple[int, ...]) -> GroupShape | None:
+    """The shape of such operands and loops of these extents; None where no instruction has it."""
+    if dtype not in (types.bf16, types.f16) or len(extents) != len(GroupShape(dtype, 8).extents):
+        return None
+    shape = GroupShape(dtype, extents[1])
+    is_one = shape.extents == extents and extents[1] % SUMS.columns == 0 and 0 < extents[1] <= MOST_GROUP_COLUMNS
+    return shape if is_one else None
 
 
 SHAPES = (MatrixShape(types.bf16, LEFT, RIGHT), MatrixShape(types.f16, LEFT, RIGHT))

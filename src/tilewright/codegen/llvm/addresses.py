@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace, Lin
@@ -32,6 +33,8 @@ class Mention:
     dynamic: tuple[tuple[Value, Dim], ...]
 
 
+Run: TypeAlias = tuple[int, str, int]
+"""A term of a sum: its level, its value's name, and the factor."""
 TRIPLE = 3
 """Copies which read neighbours three apart share one load of all of them; fewer or more are columns of rows."""
 
@@ -82,10 +85,11 @@ class Addresses:
 
     def locate(self, mention: Mention, ctx: Lanes, index_value: Callable[[Value], Val]) -> Address:
         """The address of an access under the present bindings; lane variables count as 0 in its pointer."""
-        lin, size = mention.lin, mention.buffer.dtype.n_bytes
-        pointer, offset = self.base_of(mention.buffer), lin.const
+        lin = mention.lin
+        offset = lin.const
         regular = ctx.is_regular(lin)
-        runs: list[tuple[int, str, int]] = []
+        runs: list[Run] = []
+        units: list[int] = []
         for sid, coef in lin.terms:
             number = self.space.const[sid]
             if number is not None:
@@ -93,26 +97,26 @@ class Addresses:
             elif sid not in ctx.sids:
                 run = self.space.run[sid]
                 assert run is not None, f"a loop variable of {mention.buffer.name}'s index is not open"
-                runs.append((run[1], run[0], coef))
+                runs.append((run.level, run.name, coef))
+                units.append(coef * run.unit)
+                offset += coef * run.plus
         pattern = ctx.pattern(lin) if ctx.syms else None
         distances: tuple[Dim, ...] = ()
         if regular:
             for atom, coef in lin.others:
-                offset += self._other(atom, coef, runs)
+                offset += self._other(atom, coef, runs, units)
         else:
             first, distances = self._lane_parts(mention, ctx)
-            offset += self._other(first, 1, runs)
+            offset += self._other(first, 1, runs, units)
             fixed = tuple(numbers(distances))
             regular = len(fixed) == len(distances)
             pattern = fixed if regular and any(fixed) else None
         runs.sort()  # what the outer loops decide is added first, so that an inner loop adds only its own part
-        for level, name, coef in runs:
-            step = self.space.scaled(Val(name, level, 0), coef * size)
-            pointer = self.advance(pointer, step)
+        pointer, n_bytes = self._start(mention.buffer, runs, offset)
         lanes = None if regular else self._lane_vector(distances)
-        common = math.gcd(*[coef for _, _, coef in runs])
+        common = math.gcd(*units)
         if mention.dynamic:
-            start = Address(mention.buffer, pointer, offset * size, pattern, lanes, step=common)
+            start = Address(mention.buffer, pointer, n_bytes, pattern, lanes, step=common)
             return self._dynamic(mention, start, index_value)
         fits = ctx.mask is not None and not ctx.zeroed and regular and self._fits(mention, ctx)
         unit = math.gcd(common, _n_elements(mention.buffer)) if pattern else 0
@@ -121,7 +125,21 @@ class Addresses:
         rows = tuple([self.space.value(d) for d in distances]) if lanes is not None and column is not None else ()
         spare = not runs and self._ends_here(mention.buffer, offset, pattern, ctx)
         pattern = None if lanes else pattern
-        return Address(mention.buffer, pointer, offset * size, pattern, lanes, fits, unit, column, spare, rows, common)
+        return Address(mention.buffer, pointer, n_bytes, pattern, lanes, fits, unit, column, spare, rows, common)
+
+    def _start(self, buffer: Buffer, runs: list[Run], offset: int) -> tuple[Val, int]:
+        """The buffer's pointer moved by what is known at run time, and the bytes from there to the access.
+
+        ``offset`` and the factors of ``runs`` count elements from the buffer's start.
+        """
+        size = buffer.dtype.n_bytes
+        return self.moved(self.base_of(buffer), runs, size), offset * size
+
+    def moved(self, pointer: Val, runs: list[Run], size: int) -> Val:
+        """A pointer moved by a sum of elements of ``size`` bytes."""
+        for level, name, coef in runs:
+            pointer = self.advance(pointer, self.space.scaled(Val(name, level, 0), coef * size))
+        return pointer
 
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
@@ -178,11 +196,12 @@ class Addresses:
             low, high = low + a, high + b
         return low >= 0 and high < (size or row)
 
-    def _other(self, atom: Dim, coef: int, runs: list[tuple[int, str, int]]) -> int:
+    def _other(self, atom: Dim, coef: int, runs: list[Run], units: list[int]) -> int:
         resolved = self.space.resolve(atom)
         for a, c in expr.terms_of(resolved):
             v = self.space.value(a)
             runs.append((v.level, v.text, c * coef))
+            units.append(c * coef)
         return expr.const_of(resolved) * coef
 
     def at(self, pointer: str, offset: int) -> str:

@@ -122,7 +122,7 @@ class KernelFunction:
         self.writer = Writer()
         self.space = IndexSpace(self.writer)
         self.arith = self.new_arith()
-        self.addresses = Addresses(self.arith, self.space, self.base)
+        self.addresses = self.new_addresses()
         self.memory = self.new_memory()
         self.registers = Registers(self.arith, module.analysis.registers)
         self.values = Values(self.arith, self.space, self, self.addresses)
@@ -132,6 +132,10 @@ class KernelFunction:
         self._mentions: dict[tuple[int, int], tuple[object, Mention]] = {}
 
     # --- what a kind of processor does in its own way -----------------------------------------------------------------
+
+    def new_addresses(self) -> Addresses:
+        """Where accesses lie."""
+        return Addresses(self.arith, self.space, self.base)
 
     def new_arith(self) -> Arith:
         """What operations mean."""
@@ -184,9 +188,13 @@ class KernelFunction:
                 strides.append(strides[-1] * d)
             pairs = list(zip(index, reversed(strides), strict=True)) if buffer.shape else []
             dynamic = tuple([(self.module.expand(i), stride) for i, stride in pairs if isinstance(i, Value)])
-            mention = Mention(buffer, self.space.lin(first_offset(buffer, index)), dynamic)
+            mention = Mention(buffer, self.space.lin(self.offset_of(buffer, index)), dynamic)
             found = self._mentions[id(owner), n] = (owner, mention)
         return found[1]
+
+    def offset_of(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
+        """How many elements an access is behind the buffer's first one, or the first one that the data may choose."""
+        return first_offset(buffer, index)
 
     def load(self, v: Load, ctx: Lanes, memo: Memo) -> Val:
         """Read a buffer, wherever it lives."""

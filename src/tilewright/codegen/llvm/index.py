@@ -24,6 +24,15 @@ class Lin(NamedTuple):
     dim: Dim
 
 
+class Run(NamedTuple):
+    """A run-time value: the ``i64`` called ``name`` of a level, a multiple of ``unit``, and the number ``plus``."""
+
+    name: str
+    level: int
+    plus: int = 0
+    unit: int = 1
+
+
 class _Memo(NamedTuple):
     """What is remembered of one expression: it (kept alive), its symbols' numbers, and answers by situation."""
 
@@ -49,7 +58,7 @@ class IndexSpace:
         self.const: list[int | None] = []
         self.copies: dict[int, int] = {}
         self.plain: set[int] = set()
-        self.run: list[tuple[str, int] | None] = []
+        self.run: list[Run | None] = []
         self.interval: list[Interval] = []
         self.env: dict[Sym, Interval] = {}
         self.values: dict[Sym, Dim] = {}
@@ -78,11 +87,11 @@ class IndexSpace:
         self.env[sym] = (value, value)
         self.values[sym] = value
 
-    def bind_run(self, sym: Sym, name: str, level: int, interval: Interval) -> None:
-        """From here on ``sym`` is the run-time value ``name``, within ``interval``."""
+    def bind_run(self, sym: Sym, name: str, level: int, interval: Interval, plus: int = 0, unit: int = 1) -> None:
+        """From here on ``sym`` is the run-time value ``name`` and ``plus``, within ``interval``."""
         sid = self.id_of(sym)
         self.const[sid] = None
-        self.run[sid] = (name, level)
+        self.run[sid] = Run(name, level, plus, unit)
         self.interval[sid] = interval
         self.env[sym] = interval
         self.values.pop(sym, None)
@@ -258,7 +267,7 @@ class IndexSpace:
             return self._atom(e)
         memo = self._memo(e)
         runs = tuple([self.run[s] for s in memo.sids])
-        level = max([r[1] for r in runs if r is not None], default=0)
+        level = max([r.level for r in runs if r is not None], default=0)
         known = self.writer.scopes[level].indices
         found = known.get((id(e), runs))
         if found is None:
@@ -290,7 +299,8 @@ class IndexSpace:
             run = self.run[self.id_of(atom)]
             if run is None:
                 raise KeyError(f"index symbol {atom.name} is not bound here")
-            return Val(run[0], run[1], 0)
+            value = Val(run.name, run.level, 0)
+            return value if run.plus == 0 else self._op("add nsw", value, Val(str(run.plus), 0, 0))
         if isinstance(atom, Mul):
             factors = sorted((self._atom(f) for f in atom.factors), key=lambda v: v.level)
             total = factors[0]

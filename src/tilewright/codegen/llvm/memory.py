@@ -124,7 +124,9 @@ class Memory:
         elif raw.lanes:
             self._scatter(address, raw, element, ctx)
         else:
-            self.writer.emit(f"store {element} {raw.text}, ptr {self.addresses.pointer(address)}")
+            self.writer.emit(
+                f"store {element} {raw.text}, ptr {self.addresses.pointer(address)}{self.said_of(address)}"
+            )
         if ctx.mask is None or not raw.lanes:
             self._remember(address, self._key(address, ctx), value)
 
@@ -135,6 +137,10 @@ class Memory:
     def alignment(self, address: Address, offset: int) -> int:
         """Bytes that divide the address ``offset`` bytes from the pointer: as a CPU asks for no more, an element's."""
         return address.buffer.dtype.n_bytes
+
+    def said_of(self, address: Address) -> str:
+        """What a store of one element says of its address, beyond what is true of any."""
+        return ""
 
     def _align(self, address: Address, offset: int) -> str:
         return f"align {self.alignment(address, offset)}"

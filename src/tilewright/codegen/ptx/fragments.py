@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import gcd
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.errors import CodegenError
@@ -25,7 +26,7 @@ from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Cast, Load, Value
 from tilewright.core.expr import Sym
-from tilewright.target.matrices import GROUP, SUMS, Digit, Fragment
+from tilewright.target.matrices import GROUP, SUMS, Digit, Fragment, sums_of
 from tilewright.tile.ir import Loop, Stmt, Store, Update, walk, written
 
 if TYPE_CHECKING:
@@ -46,8 +47,8 @@ def bind(fn: PtxFunction, syms: Sequence[Sym], fragment: Fragment, element: int)
     extents = (fragment.rows, fragment.columns)
     for axis, (sym, extent) in enumerate(zip(syms, extents, strict=False)):
         at = sum(d.of(element) for d in fragment.element[axis])
-        value = plus(fn, lane_part(fn, fragment.lane[axis]), at)
-        fn.space.bind_run(sym, value.text, value.level, (0, extent - 1))
+        value, unit = lane_part(fn, fragment.lane[axis]), gcd(*[d.weight for d in fragment.lane[axis]])
+        fn.space.bind_run(sym, value.text, value.level, (at, extent - 1), at, unit)
 
 
 def lane_part(fn: PtxFunction, digits: Sequence[Digit]) -> Val:
@@ -67,14 +68,22 @@ def plus(fn: PtxFunction, value: Val, n: int) -> Val:
 
 
 @contextmanager
-def element_of(fn: PtxFunction, syms: Sequence[Sym], element: int) -> Iterator[None]:
+def element_of(fn: PtxFunction, syms: Sequence[Sym], element: int, layout: Fragment = SUMS) -> Iterator[None]:
     """Inside, statements are about one of the lane's elements of a fragment of sums."""
-    bind(fn, syms, SUMS, element)
+    bind(fn, syms, layout, element)
     fn.element, fn.lane_syms = element, set(syms)
     yield
     fn.element = None
     for sym in syms:
         fn.space.unbind(sym)
+
+
+def layout_of(extents: Sequence[object]) -> Fragment | None:
+    """The layout of the sums that the first two of several warp loops count."""
+    match extents[:2]:
+        case (SUMS.rows, int(columns)) if columns > 0 and columns % SUMS.columns == 0:
+            return sums_of(columns)
+    return None
 
 
 def are_rows(fn: PtxFunction, body: tuple[Stmt, ...]) -> bool:
@@ -91,8 +100,12 @@ def of_rows(fn: PtxFunction, loop: Loop, body: tuple[Stmt, ...]) -> None:
             fn.body(body, NO_LANES)
 
 
-def of_all_lanes(fn: PtxFunction, syms: Sequence[Sym], body: tuple[Stmt, ...]) -> bool:
+def of_all_lanes(fn: PtxFunction, syms: Sequence[Sym], layout: Fragment, body: tuple[Stmt, ...]) -> bool:
     """Emit what a lane's elements are for together; False, and nothing emitted, where each is for itself."""
+    stored = [b for s in walk(body) for b in written(s)]
+    if layout != SUMS and any(b in fn.of_rows or (b in fn.fragments and b.dtype in PAIRED) for b in stored):
+        rule = f"lanes exchange, and make operands of, sums of {SUMS.columns} columns"
+        raise CodegenError(f"{stored[0].name}: {rule}, not of {layout.columns}")
     match body:
         case (Update(buffer=b) as s,) if b in fn.of_rows:
             _fold(fn, syms, s)

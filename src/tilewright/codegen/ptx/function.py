@@ -22,18 +22,21 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.registers import Key, Slot
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx import fragments
 from tilewright.codegen.ptx.arith import FUNCTIONS, PtxArith
 from tilewright.codegen.ptx.fragments import PAIR, PAIRED
 from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import block_indices, block_of, grid_of, thread_index
 from tilewright.codegen.ptx.loops import PtxLoops
-from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxMemory
-from tilewright.core.compute import Buffer, Const, Load, Select, Value
-from tilewright.core.expr import Sym
+from tilewright.codegen.ptx.memory import BUFFER_ALIGNMENT, PtxAddresses, PtxMemory
+from tilewright.codegen.ptx.warpgroups import Products
+from tilewright.core.compute import Buffer, Const, IndexLike, Load, Select, Value
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, i32
-from tilewright.target.matrices import SUMS
+from tilewright.target.matrices import SUMS, Fragment
 from tilewright.tile.grid import Grid, rows_of_warps, warp_nests
-from tilewright.tile.ir import Barrier, Commit, For, Kind, Prefetch, Space, Stmt, Store, walk, written
+from tilewright.tile.ir import Barrier, Commit, For, If, Kind, Prefetch, Space, Stmt, Store, walk, written
+from tilewright.tile.swizzle import PERIOD_BYTES, in_panels
 
 SHARED_ALIGNMENT = 128
 """What bulk copies and matrix units ask of the shared memory that they read, and more than anyone else does."""
@@ -57,12 +60,14 @@ class SharedMemory:
 
     name: str
     n_bytes: int = 0
+    alignment: int = SHARED_ALIGNMENT
     offsets: dict[int, int] = field(default_factory=dict)
 
-    def place(self, buffer: Buffer, n_elements: int) -> int:
-        """Bytes from the array's start."""
-        at = self.offsets[id(buffer)] = -(-self.n_bytes // SHARED_ALIGNMENT) * SHARED_ALIGNMENT
+    def place(self, buffer: Buffer, n_elements: int, alignment: int) -> int:
+        """Bytes from the array's start, a multiple of ``alignment``, as the start is then."""
+        at = self.offsets[id(buffer)] = -(-self.n_bytes // alignment) * alignment
         self.n_bytes = at + n_elements * buffer.dtype.n_bytes
+        self.alignment = max(self.alignment, alignment)
         return at
 
 
@@ -70,6 +75,7 @@ class PtxFunction(KernelFunction):
     """Emits what one thread of a grid does."""
 
     module: PtxModule
+    addresses: PtxAddresses
     memory: PtxMemory
 
     def __init__(self, module: PtxModule, grid: Grid, entry: str) -> None:
@@ -81,12 +87,29 @@ class PtxFunction(KernelFunction):
         self.has_warps = any(isinstance(s, For) and s.loop.kind is Kind.WARP for s in walk(grid.body))
         self.of_rows = self._in_registers(rows_of_warps(grid.body))
         """The register buffers that have an element for each row of a warp's sums."""
+        self.addresses.swizzled = frozenset(p.buffer for p in module.kernel.places if p.swizzled)
+        self.layouts: dict[Buffer, Fragment] = {}
+        """How the elements of each fragment lie in the lanes."""
         self.fragments = self._find_fragments()
+        self.products = Products(self)
         self.element: int | None = None
         """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
         self.lane_syms: set[Sym] = set()
         self.operands: dict[tuple[object, ...], list[Val]] = {}
         """Fragments that are in registers, by where in shared memory they lie; none is kept across a write."""
+
+    def new_addresses(self) -> PtxAddresses:
+        """Addresses with those of swizzled memory."""
+        return PtxAddresses(self.arith, self.space, self.base)
+
+    def offset_of(self, buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim:
+        """Of swizzled memory the place in its panels."""
+        if buffer not in self.addresses.swizzled:
+            return super().offset_of(buffer, index)
+        found = in_panels(buffer, index)
+        if found is None:
+            raise CodegenError(f"{buffer.name}: swizzled memory is indexed by data")
+        return found
 
     def new_arith(self) -> PtxArith:
         """Operations with the GPU's instructions."""
@@ -105,7 +128,8 @@ class PtxFunction(KernelFunction):
         if self.analysis.places[id(buffer)].space is not Space.SHARED:
             super().allocate(buffer, name, n_elements)
             return
-        offset = self.shared.place(buffer, n_elements)
+        alignment = PERIOD_BYTES if buffer in self.addresses.swizzled else SHARED_ALIGNMENT
+        offset = self.shared.place(buffer, n_elements, alignment)
         base = _SHARED.format(self.shared.name)
         self.writer.entry.append(f"  {name} = getelementptr i8, ptr {base}, i64 {offset}")
 
@@ -119,9 +143,14 @@ class PtxFunction(KernelFunction):
                 self.operands.clear()
             case Commit():
                 self.writer.emit(COMMIT)
+            case For() | If():
+                self.products.begin(s)
+                super().statement(s, ctx)
+                self.products.end(s)
             case Barrier():
                 if s.pending is not None:
                     self.writer.emit(WAIT.format(s.pending))
+                self.products.meet(running=s.running)
                 self.writer.emit(BARRIER)
                 self.memory.forget()
                 self.operands.clear()
@@ -197,8 +226,13 @@ class PtxFunction(KernelFunction):
 
     def _find_fragments(self) -> set[Buffer]:
         """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
-        nests = [inside for loops, inside in warp_nests(self.grid.body) if len(loops) > 1]
-        found = self._in_registers({b for inside in nests for x in walk(inside) for b in written(x)}) - self.of_rows
+        nests = [(loops, inside) for loops, inside in warp_nests(self.grid.body) if len(loops) > 1]
+        for loops, inside in nests:
+            layout = fragments.layout_of([x.extent for x in loops])
+            for b in self._in_registers({b for x in walk(inside) for b in written(x)}) - self.of_rows:
+                if layout is None or self.layouts.setdefault(b, layout) != layout:
+                    raise CodegenError(f"{b.name}: warp loops of several extents share its elements out")
+        found = set(self.layouts)
         for b in found | self.of_rows:
             self.registers.groups[id(b)] = 0
             # Of narrow elements, a register has two.
@@ -217,7 +251,8 @@ class PtxFunction(KernelFunction):
             if sid not in own and number is None:
                 raise CodegenError(f"{mention.buffer.name}: registers are indexed at run time: {mention.lin.dim}")
             start += 0 if sid in own or number is None else coef * number
-        return [(id(mention.buffer), SUMS.count * start + k) for k in range(SUMS.count)]
+        count = self.layouts.get(mention.buffer, SUMS).count
+        return [(id(mention.buffer), count * start + k) for k in range(count)]
 
     def register(self, key: Key) -> Val:
         """A register's present value."""
@@ -234,6 +269,7 @@ class PtxFunction(KernelFunction):
             return super().read(mention, ctx, memo)
         if mention.buffer.dtype in PAIRED:
             raise CodegenError(f"{mention.buffer.name}: narrow elements in registers are operands, and nothing else")
+        self.products.settle()
         return self.register(self.key_of(mention))
 
     def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
@@ -242,6 +278,7 @@ class PtxFunction(KernelFunction):
             self.operands.clear()
             super().write(mention, value, ctx, memo)
         else:
+            self.products.settle()
             self.set_register(self.key_of(mention), value)
 
     def key_of(self, mention: Mention) -> Key:
@@ -260,7 +297,7 @@ class PtxFunction(KernelFunction):
         array = f"internal addrspace(3) global [{n_bytes} x i8] undef"
         if not is_static:
             array = "external addrspace(3) global [0 x i8]"
-        return f"@{self.shared.name} = {array}, align {SHARED_ALIGNMENT}", 0 if is_static else n_bytes
+        return f"@{self.shared.name} = {array}, align {self.shared.alignment}", 0 if is_static else n_bytes
 
     def check_shared(self) -> None:
         """``CodegenError`` where a block wants more shared memory than the GPU has for one."""

@@ -9,15 +9,53 @@ unless it is told how the address is aligned. That is what strides, offset and t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-from tilewright.codegen.llvm.addresses import Address
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.llvm.addresses import Address, Addresses, Mention, Run
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.memory import Memory
+from tilewright.codegen.llvm.writer import Val
+from tilewright.core.compute import Buffer, Value
+from tilewright.tile.swizzle import CHUNK_BYTES, PERIOD_BYTES
 
 ASYNC_BYTES = {4: "ca", 8: "ca", 16: "cg"}
 """What one asynchronous copy of a thread moves, and which caches it goes through: 16 bytes pass by the first one."""
 BUFFER_ALIGNMENT = 16
 """Bytes that every buffer's start is a multiple of: whoever launches sees to it for parameters."""
+
+
+class PtxAddresses(Addresses):
+    """Addresses with those of swizzled buffers, whose mentions count in panels (``tile.swizzle``)."""
+
+    swizzled: frozenset[Buffer] = frozenset()
+
+    def locate(self, mention: Mention, ctx: Lanes, index_value: Callable[[Value], Val]) -> Address:
+        """The address; ``CodegenError`` for neighbours in a swizzled buffer that may not lie in one chunk."""
+        found = super().locate(mention, ctx, index_value)
+        if mention.buffer in self.swizzled and found.n_lanes:
+            size, n_lanes = mention.buffer.dtype.n_bytes, found.n_lanes
+            is_run = found.pattern == tuple(range(n_lanes)) and n_lanes * size <= CHUNK_BYTES
+            if not is_run or math.gcd(CHUNK_BYTES, (found.step or 0) * size, found.offset) < n_lanes * size:
+                raise CodegenError(f"{mention.buffer.name}: {n_lanes} elements that lie in no one chunk of it")
+        return found
+
+    def _start(self, buffer: Buffer, runs: list[Run], offset: int) -> tuple[Val, int]:
+        """What moves by whole periods of the exchange is added behind it, so that loops add a number to an address."""
+        if buffer not in self.swizzled:
+            return super()._start(buffer, runs, offset)
+        size = buffer.dtype.n_bytes
+        near, far = ([r for r in runs if (r[2] * size % PERIOD_BYTES == 0) is whole] for whole in (False, True))
+        in_period = offset * size % PERIOD_BYTES
+        place = Val(str(in_period), 0, 0)
+        for level, name, coef in near:
+            part = self.space.scaled(Val(name, level, 0), coef * size)
+            place = self.arith.instruction("add", "i64", part, place)
+        by = self.arith.instruction("lshr", "i64", place, Val("3", 0, 0))
+        by = self.arith.instruction("and", "i64", by, Val(str(7 * CHUNK_BYTES), 0, 0))
+        place = self.arith.instruction("xor", "i64", place, by)
+        pointer = self.advance(self.base_of(buffer), place)
+        return self.moved(pointer, far, size), offset * size - in_period
 
 
 class PtxMemory(Memory):
@@ -31,10 +69,16 @@ class PtxMemory(Memory):
         common = math.gcd(BUFFER_ALIGNMENT, address.step * size, offset)
         return max(common & -common, size)
 
+    def said_of(self, address: Address) -> str:
+        """Its alignment, where neighbours may become one access."""
+        known = self.alignment(address, address.offset)
+        return f", align {known}" if known > address.buffer.dtype.n_bytes else ""
+
     def copy_ahead(self, target: Address, source: Address, ctx: Lanes) -> bool:
         """Copy neighbours to shared memory without registers; False, and nothing emitted, where no instruction does.
 
-        ``ctx`` has the guard of the source, which is the same for all lanes; zeros are copied where it does not hold.
+        ``ctx`` has the guard of the source, which is the same for all lanes; where it does not hold nothing is read,
+        and zeros are stored.
         """
         n, size = ctx.count, ctx.count * target.buffer.dtype.n_bytes
         is_run = target.pattern == source.pattern == tuple(range(n)) and target.lanes is None and source.lanes is None
@@ -45,7 +89,10 @@ class PtxMemory(Memory):
         self._enter_block()
         self._forget_overlap(target)
         to = self.writer.fresh(f"addrspacecast ptr {self.addresses.pointer(target)} to ptr addrspace(3)")
-        of = self.writer.fresh(f"addrspacecast ptr {self._readable(source, ctx, source.offset, n)} to ptr addrspace(1)")
-        name = f"llvm.nvvm.cp.async.{ASYNC_BYTES[size]}.shared.global.{size}"
-        self.writer.emit(f"call void @{name}(ptr addrspace(3) {to}, ptr addrspace(1) {of})")
+        of = self.writer.fresh(f"addrspacecast ptr {self.addresses.pointer(source)} to ptr addrspace(1)")
+        name, operands = f"llvm.nvvm.cp.async.{ASYNC_BYTES[size]}.shared.global.{size}", ""
+        if ctx.guard is not None:  # zeros that are read come from one place, for which everybody waits
+            n_bytes = self.writer.fresh(f"select i1 {ctx.guard.text}, i32 {size}, i32 0")
+            name, operands = f"{name}.s", f", i32 {n_bytes}"
+        self.writer.emit(f"call void @{name}(ptr addrspace(3) {to}, ptr addrspace(1) {of}{operands})")
         return True

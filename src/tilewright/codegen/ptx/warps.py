@@ -11,7 +11,8 @@ Three forms, told apart by how many loops there are:
   that is indexed by them is the warp's, and its elements lie in the lanes' registers.
 * Three, of the extents of an instruction: ``sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n]))`` is that
   instruction. Operands in shared memory are loaded by ``ldmatrix`` where rows of 16 bytes lie as it wants them, which
-  is one instruction for four registers; any others element by element.
+  is one instruction for four registers; any others element by element. Operands in swizzled memory make it one of four
+  warps (``warpgroups``).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.writer import Val
-from tilewright.codegen.ptx import fragments
+from tilewright.codegen.ptx import fragments, warpgroups
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Cast, Load
 from tilewright.core.expr import Sym, symbols
@@ -52,13 +53,13 @@ def emit(fn: PtxFunction, f: For) -> None:
         fragments.of_rows(fn, loops[0], body)
     elif len(loops) == 1 and isinstance(extents[0], int):
         _shared_out(fn, syms[0], extents[0], body)
-    elif extents == (SUMS.rows, SUMS.columns):
-        if not fragments.of_all_lanes(fn, syms, body):
-            of_sums(fn, syms, body)
+    elif len(loops) == len(SUMS.lane) and (layout := fragments.layout_of(extents)) is not None:
+        if not fragments.of_all_lanes(fn, syms, layout, body):
+            of_sums(fn, syms, layout, body)
     elif len(loops) == 3:
         _product(fn, syms, extents, body)
     else:
-        rule = f"one loop, two of {SUMS.rows} by {SUMS.columns}, or three of an instruction"
+        rule = f"one loop, two of {SUMS.rows} by a multiple of {SUMS.columns}, or three of an instruction"
         raise CodegenError(f"warp loops of {' by '.join(map(str, extents))} iterations: {rule}")
 
 
@@ -74,10 +75,10 @@ def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) 
         fn.space.unbind(sym)
 
 
-def of_sums(fn: PtxFunction, syms: Sequence[Sym], body: tuple[Stmt, ...]) -> None:
+def of_sums(fn: PtxFunction, syms: Sequence[Sym], layout: Fragment, body: tuple[Stmt, ...]) -> None:
     """The statements for each element that a lane holds."""
-    for element in range(SUMS.count):
-        with fragments.element_of(fn, syms, element):
+    for element in range(layout.count):
+        with fragments.element_of(fn, syms, element, layout):
             fn.body(body, NO_LANES)
 
 
@@ -100,6 +101,9 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[object], bo
         case Update(op="add", value=Binary(op="mul", a=Cast(a=Load() as left), b=Cast(a=Load() as right))):
             numbers = tuple(e for e in extents if isinstance(e, int))
             same = left.dtype is right.dtype and update.buffer in fn.fragments
+            if same and {left.buffer, right.buffer} <= fn.addresses.swizzled:
+                warpgroups.emit(fn, (m, n, k), numbers, update, (left, right))
+                return
             found = instruction_for(left.dtype, numbers) if same else None
         case _:
             found = None
