@@ -57,7 +57,7 @@ def test_results(c_in: int, c: int, kernel: int, stride: int, groups: int, dtype
 def test_both_factors_come_by_whole_accesses() -> None:
     inputs = example(64, 64, 3, torch.bfloat16, size=16)
     ptx = tilewright.compile(Convolution(3, 1), tuple(inputs), target="cuda-sm90a", cache=False).ptx
-    products = [text for text in ptx.values() if "mma.sync" in text]
+    products = [text for text in ptx.values() if "mma.sync" in text or "wgmma" in text]
     assert len(products) == 2
     for text in products:
         assert "cp.async.cg" in text

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ptx.threads import Threads
 from tile.kernels import arrays_of, outputs
-from tile.test_flatten import GPU
+from tile.test_flatten import GPU as HOPPER
 from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
 from tilewright.choose.strategies.gpu.block_tiles import Extents, tile_of, warp_tiles
@@ -31,6 +31,7 @@ from tilewright.core.compute import (
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
+from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import SHAPES
 from tilewright.tile.emulate import emulated
 from tilewright.tile.flatten import flatten
@@ -41,6 +42,8 @@ from tilewright.tile.simt import FaultKind, simulate
 from tilewright.tile.verify import verify
 
 N = Sym("N")
+GPU = replace(HOPPER, has_warpgroup_mma=False)
+"""As the GPUs are that have instructions of one warp alone; `ptx.test_warpgroups` has those of four."""
 FEW_WARPS = replace(GPU, sm_schedulers=2, line_bytes=64)
 """Blocks of two warps, with 16 terms in a step."""
 
@@ -83,10 +86,10 @@ class Case:
         return Load(Buffer(name, self.dtype, tuple(a.extent for a in axes)), syms(axes))
 
 
-def scheduled(case: Case, sizes: dict[str, int] | None = None) -> Kernel:
+def scheduled(case: Case, sizes: dict[str, int] | None = None, gpu: Gpu = GPU) -> Kernel:
     """The flat kernel, once the scheduled form and that for CPUs were seen to compute the same."""
     computation = case.computation()
-    made = schedule_for_gpu(computation, GPU)
+    made = schedule_for_gpu(computation, gpu)
     assert [t.taken for t in made.tried] == ["matrix_units"], made.kernel.notes
     flat = flatten(made.kernel)
     want = outputs(lower(computation), computation, sizes or {})

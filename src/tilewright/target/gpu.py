@@ -22,8 +22,9 @@ NUMBERS = {
     "sm_blocks": "", "sm_schedulers": "", "sm_registers": "", "max_thread_registers": "", "warp_register_step": "",
     "sm_shared_bytes": "B", "max_block_shared_bytes": "B", "static_shared_bytes": "B", "block_reserved_bytes": "B",
     "shared_banks": "", "bank_bytes": "B", "access_bytes": "B", "sector_bytes": "B", "line_bytes": "B", "n_sms": "",
-    "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_bf16_fmas_per_cycle": "", "l2_bytes": "B", "memory_gb_per_s": "GB/s",
-    "launch_us": "us", "replay_us": "us",
+    "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_bf16_fmas_per_cycle": "", "sm_warp_bf16_fmas_per_cycle": "",
+    "sm_bytes_per_cycle": "B", "l2_bytes_per_cycle": "B", "l2_bytes": "B", "memory_gb_per_s": "GB/s", "launch_us": "us",
+    "replay_us": "us",
 }  # fmt: skip
 """The record's numbers, with their units."""
 
@@ -49,7 +50,9 @@ class Gpu:
     instruction each in a cycle.
 
     How fast it is: ``n_sms`` of ``ghz``, each with ``sm_fmas_per_cycle`` multiply-adds of f32, and
-    ``sm_bf16_fmas_per_cycle`` in its matrix units. Shared memory has ``shared_banks`` of ``bank_bytes``; a thread
+    ``sm_bf16_fmas_per_cycle`` in its matrix units, of which instructions of one warp reach
+    ``sm_warp_bf16_fmas_per_cycle``. It gets up to ``sm_bytes_per_cycle`` from the cache that all share, which gives
+    ``l2_bytes_per_cycle`` to all together. Shared memory has ``shared_banks`` of ``bank_bytes``; a thread
     accesses up to ``access_bytes`` at one time, caches read ``sector_bytes`` of lines of ``line_bytes``.
     ``memory_gb_per_s`` is the bus's peak. A launch takes ``launch_us`` of the CPU, a kernel of a graph that is
     replayed ``replay_us`` of the GPU.
@@ -90,6 +93,9 @@ class Gpu:
     ghz: float = 1.41
     sm_fmas_per_cycle: int = 64
     sm_bf16_fmas_per_cycle: int = 1024
+    sm_warp_bf16_fmas_per_cycle: int = 1024
+    sm_bytes_per_cycle: int = 64
+    l2_bytes_per_cycle: int = 5120
     l2_bytes: int = 40 << 20
     memory_gb_per_s: float = 1555.0
     launch_us: float = 4.0
@@ -178,8 +184,8 @@ def _rows() -> list[Gpu]:
         static_shared_bytes=48 << 10, block_reserved_bytes=1 << 10, shared_banks=32, bank_bytes=4, sm_schedulers=4,
     )  # fmt: skip
     ampere = replace(any_cuda, name="cuda-sm80", aliases=("cuda",)).known(
-        AMPERE, n_sms=108, ghz=1.41, sm_fmas_per_cycle=64, sm_bf16_fmas_per_cycle=1024, l2_bytes=40 << 20,
-        memory_gb_per_s=1555.0,
+        AMPERE, n_sms=108, ghz=1.41, sm_fmas_per_cycle=64, sm_bf16_fmas_per_cycle=1024,
+        sm_warp_bf16_fmas_per_cycle=1024, l2_bytes=40 << 20, l2_bytes_per_cycle=5120, memory_gb_per_s=1555.0,
     )  # fmt: skip
     hopper = replace(
         any_cuda, arch="sm_90a", chip="H100 SXM5", has_bulk_copies=True, has_warpgroup_mma=True, name="cuda-sm90a"

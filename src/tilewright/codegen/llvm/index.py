@@ -24,7 +24,7 @@ class Lin(NamedTuple):
     dim: Dim
 
 
-class Run(NamedTuple):
+class RunTime(NamedTuple):
     """A run-time value: the ``i64`` called ``name`` of a level, a multiple of ``unit``, and the number ``plus``."""
 
     name: str
@@ -58,7 +58,7 @@ class IndexSpace:
         self.const: list[int | None] = []
         self.copies: dict[int, int] = {}
         self.plain: set[int] = set()
-        self.run: list[Run | None] = []
+        self.run: list[RunTime | None] = []
         self.interval: list[Interval] = []
         self.env: dict[Sym, Interval] = {}
         self.values: dict[Sym, Dim] = {}
@@ -91,7 +91,7 @@ class IndexSpace:
         """From here on ``sym`` is the run-time value ``name`` and ``plus``, within ``interval``."""
         sid = self.id_of(sym)
         self.const[sid] = None
-        self.run[sid] = Run(name, level, plus, unit)
+        self.run[sid] = RunTime(name, level, plus, unit)
         self.interval[sid] = interval
         self.env[sym] = interval
         self.values.pop(sym, None)

@@ -13,7 +13,8 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.types import DType
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import MatrixShape
+from tilewright.target.matrices import GROUP_WARPS, MOST_GROUP_COLUMNS, GroupShape, MatrixShape
+from tilewright.tile.swizzle import PIECE_BYTES
 
 MOST_STAGES = 4
 """Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
@@ -58,7 +59,7 @@ class WarpTile:
     Each warp has ``own_rows`` and ``own_columns`` of the tile.
     """
 
-    shape: MatrixShape
+    shape: MatrixShape | GroupShape
     depth: int
     row_warps: int
     column_warps: int
@@ -83,7 +84,12 @@ class WarpTile:
     @property
     def pad(self) -> int:
         """Elements behind each row in shared memory: rows that one instruction reads then begin in other banks."""
-        return self.shape.left.columns // 2
+        return 0 if self.is_swizzled else self.shape.extents[2] // 2
+
+    @property
+    def is_swizzled(self) -> bool:
+        """Do instructions of four warps read the factors, from swizzled memory?"""
+        return isinstance(self.shape, GroupShape)
 
     @property
     def step_bytes(self) -> int:
@@ -92,20 +98,35 @@ class WarpTile:
         turned = self.depth * (self.rows + self.pad) + self.depth * (self.columns + self.pad)
         return max(rows, turned) * self.shape.dtype.n_bytes
 
-    def stages(self, gpu: Gpu, steps: Dim) -> int:
-        """How many steps lie in shared memory at one time: as many as leave room for another block, of those there are.
+    @property
+    def read_elements(self) -> int:
+        """What matrix units read of shared memory for each term of the sum; four warps read the right factor once."""
+        turns = self.own_rows // self.shape.extents[0]
+        beside = turns * self.own_columns // GROUP_WARPS if self.is_swizzled else self.own_columns
+        return self.warps * (self.own_rows + beside)
 
-        A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together.
+    @property
+    def spare(self) -> int:
+        """Steps that instructions may still read while the next one begins."""
+        return int(self.is_swizzled)
+
+    def stages(self, gpu: Gpu, steps: Dim) -> int:
+        """How many steps are on their way or read at one time: what leaves room for another block, of those there are.
+
+        A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together. A block whose
+        steps are too large for that has the multiprocessor for itself.
         """
-        room = gpu.sm_shared_bytes // 2 - gpu.block_reserved_bytes
-        fit = min(room // self.step_bytes, MOST_STAGES)
+        rooms = (gpu.sm_shared_bytes // n - gpu.block_reserved_bytes for n in (2, 1))
+        fits = (min(room // self.step_bytes - self.spare, MOST_STAGES) for room in rooms)
+        fit = next((n for n in fits if n > 1), 1)
         return min(fit, steps) if is_known(steps) else fit
 
 
 def tile_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) -> ThreadTile | WarpTile:
     """The tile for sums of a dtype, by matrix units where there is an instruction for the factors."""
     if unit is not None:
-        return min(warp_tiles(gpu, unit, extents), key=lambda tile: warp_tile_us(gpu, tile, extents))
+        tiles = [*group_tiles(gpu, unit.dtype), *warp_tiles(gpu, unit, extents)]
+        return min(tiles, key=lambda tile: warp_tile_us(gpu, tile, extents))
     return thread_tile(gpu, dtype.n_bytes)
 
 
@@ -137,28 +158,66 @@ def warp_tiles(gpu: Gpu, unit: MatrixShape, extents: Extents) -> Iterator[WarpTi
                         yield WarpTile(unit, depth, row_warps, warps // row_warps, own_rows, own_columns)
 
 
+def group_tiles(gpu: Gpu, dtype: DType) -> Iterator[WarpTile]:
+    """Every tile of one or two times four warps whose sums leave half of a thread's registers to the rest."""
+    if not gpu.has_warpgroup_mma:
+        return
+    depth = PIECE_BYTES // dtype.n_bytes
+    most = gpu.max_thread_registers // 2 * gpu.warp_lanes
+    # Powers of two, so that all threads copy whole rows or whole parts of one; wide ones first, which read less.
+    for columns in (n for n in (4 * depth, 2 * depth, depth) if n <= MOST_GROUP_COLUMNS):
+        shape = GroupShape(dtype, columns)
+        for turns in (1, 2):
+            own_rows = turns * shape.extents[0]
+            if own_rows * columns <= most + gpu.warp_lanes:
+                for groups in (1, 2):
+                    yield WarpTile(shape, depth, groups * GROUP_WARPS, 1, own_rows, columns)
+
+
 def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: Extents) -> float:
     """An estimate of the product's time in microseconds by tiles of this size.
 
-    A block takes as long as the slowest of its matrix units, its shared memory and its share of the memory's bandwidth;
-    multiprocessors take blocks in rounds, of which the last may be short. A size that is known at run time only counts
-    as large enough for every multiprocessor.
+    A block takes as long as the slowest of its matrix units, its shared memory, its share of the common cache, and its
+    share of memory, of which blocks that run at one time read each row and column once. Multiprocessors take blocks in
+    rounds, of which the last may be short. A size that is known at run time only counts as large enough for every
+    multiprocessor.
     """
     terms = extents.terms if is_known(extents.terms) else tile.depth * gpu.sm_schedulers
     steps = -(-terms // tile.depth)
     n_bytes = tile.shape.dtype.n_bytes
-    of_units = tile.rows * tile.columns * tile.depth / gpu.sm_bf16_fmas_per_cycle
-    read = tile.warps * (tile.own_rows + tile.own_columns) * tile.depth * n_bytes
+    rate = gpu.sm_bf16_fmas_per_cycle if tile.is_swizzled else gpu.sm_warp_bf16_fmas_per_cycle
+    of_units = tile.rows * tile.columns * tile.depth / rate
     brought = (tile.rows + tile.columns) * tile.depth * n_bytes
-    of_shared = (read + brought) / (gpu.shared_banks * gpu.bank_bytes)
-    of_memory = brought / (gpu.memory_gb_per_s / gpu.ghz / gpu.n_sms)
-    cycles = steps * max(of_units, of_shared, of_memory) + tile.rows * tile.columns / gpu.sm_fmas_per_cycle
-    rounds = -(-_n_blocks(tile, extents, gpu) // gpu.n_sms)
-    return rounds * cycles / gpu.ghz / 1e3
+    of_shared = (tile.read_elements * tile.depth * n_bytes + brought) / (gpu.shared_banks * gpu.bank_bytes)
+    batches, rows, columns = _blocks(gpu, tile, extents)
+    n_blocks = batches * rows * columns
+    at_once = min(n_blocks, gpu.n_sms)
+    of_cache = brought / min(gpu.l2_bytes_per_cycle / at_once, gpu.sm_bytes_per_cycle)
+    lines = min(lines_at_once(gpu, tile, (rows, columns), n) for n in divisors(rows))
+    lines *= min(batches, -(-at_once // (rows * columns)))
+    of_memory = lines * tile.depth * n_bytes / (gpu.memory_gb_per_s / gpu.ghz)
+    cycles = steps * max(of_units, of_shared, of_cache, of_memory) + tile.rows * tile.columns / gpu.sm_fmas_per_cycle
+    return -(-n_blocks // gpu.n_sms) * cycles / gpu.ghz / 1e3
 
 
-def _n_blocks(tile: WarpTile, extents: Extents, gpu: Gpu) -> int:
-    n = 1
-    for extent, size in ((extents.batches, 1), (extents.rows, tile.rows), (extents.columns, tile.columns)):
-        n *= -(-extent // size) if is_known(extent) else gpu.n_sms
-    return n
+def _blocks(gpu: Gpu, tile: WarpTile, extents: Extents) -> tuple[int, int, int]:
+    """Batches, rows and columns of blocks."""
+    pairs = ((extents.batches, 1), (extents.rows, tile.rows), (extents.columns, tile.columns))
+    batches, rows, columns = (-(-extent // size) if is_known(extent) else gpu.n_sms for extent, size in pairs)
+    return batches, rows, columns
+
+
+def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: int) -> int:
+    """Rows and columns of the factors that one block for each multiprocessor needs, of rows and columns of ``blocks``.
+
+    Blocks are taken column by column, of ``together`` rows of blocks at a time.
+    """
+    n_rows, n_columns = blocks
+    columns = min(-(-gpu.n_sms // together), n_columns)
+    rows = min(together * -(-gpu.n_sms // (together * n_columns)), n_rows)
+    return rows * tile.rows + columns * tile.columns
+
+
+def divisors(n: int) -> list[int]:
+    """What divides a positive number."""
+    return [d for d in range(1, n + 1) if n % d == 0]

@@ -17,8 +17,9 @@ After, for tiles of 128 by 128 with 32 terms at a time, by 2 by 2 warps::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
-from tilewright.choose.strategies.gpu.block_tiles import WarpTile
+from tilewright.choose.strategies.gpu.block_tiles import WarpTile, divisors, lines_at_once
 from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, in_vectors
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
@@ -45,25 +46,30 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     *batches, row, column = [x.sym.name for x in only_nest(b.kernel, product.root).loops]
     batches = at_most(b, batches, MAX_DIMENSIONS - 2)
     rows, columns, terms = tile.shape.extents
-    m = _tiled(b, row, (tile.rows, tile.own_rows, rows))
+    m = _rows_tiled(b, row, tile)
     n = _tiled(b, column, (tile.columns, tile.own_columns, columns))
-    b.do("reorder", m.block, n.block, m.warp, n.warp, m.turn, n.turn, m.lane, n.lane)
     # Every warp and lane is there, whether the matrix has something for it or not.
     fills = ((tile.row_warps, tile.own_rows // rows, rows), (tile.column_warps, tile.own_columns // columns, columns))
     for side, counts in zip((m, n), fills, strict=True):
         for name, count in zip((side.lane, side.turn, side.warp), reversed(counts), strict=True):
             b.do("fill", name, count)
-    for name in (*batches, m.block, n.block):
+    b.do("reorder", m.block, n.block, m.warp, n.warp, m.turn, n.turn, m.lane, n.lane)
+    blocks = [*batches, *_ordered(b, gpu, tile, m.block, n.block, has_batches=bool(batches))]
+    for name in blocks:
         b.do("kind", name, "block")
-    made = b.do("compute_at", product.sums, n.block, "local").loops
+    made = b.do("compute_at", product.sums, blocks[-1], "local").loops
     start, step = made[:6], made[6:12]
-    nest = nest_with(find_body(b.kernel, n.block), product.sums, Update)
+    nest = nest_with(find_body(b.kernel, blocks[-1]), product.sums, Update)
     outer, inner = _in_steps(b, tile, [x.sym.name for x in nest.loops if x.sym.name not in step])
     turn, depth = b.split(inner, terms)
     b.do("reorder", *_by_warps(start))
-    b.do("reorder", outer, *_by_warps(step)[:2], turn, *_by_warps(step)[2:], depth)
+    # Factors are copied in the order of rows and columns, before warps come first.
+    warp_of_rows, turn_of_rows, *others = step
+    in_order = (turn_of_rows, warp_of_rows) if tile.is_swizzled else (warp_of_rows, turn_of_rows)
+    b.do("reorder", outer, turn, *in_order, *others, depth)
     for factor in (product.left, product.right):
         _copy(b, gpu, tile, factor, outer)
+    b.do("reorder", *_by_warps(step)[:2], turn, *_by_warps(step)[2:], depth)
     for loops in (_by_warps(start), _by_warps(step), (m.warp, n.warp, m.turn, n.turn, m.lane, n.lane)):
         for name, kind in zip(loops, ("thread", "thread", "unroll", "unroll", "warp", "warp"), strict=True):
             b.do("kind", name, kind)
@@ -71,8 +77,8 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     b.do("kind", depth, "warp")
     stages = tile.stages(gpu, extent_of(b, outer))
     if gpu.has_async_copies and stages > 1:
-        first, second = (b.do("pipeline", x, outer, stages).loops[0] for x in (product.left, product.right))
-        b.do("merge", first, second)
+        made = [b.do("pipeline", x, outer, stages, tile.spare) for x in (product.left, product.right)]
+        b.do("merge", *[x.loops[0] for x in made])
 
 
 def _in_steps(b: ScheduleBuilder, tile: WarpTile, terms: list[str]) -> tuple[str, str]:
@@ -87,6 +93,33 @@ def _tiled(b: ScheduleBuilder, loop: str, sizes: tuple[int, int, int]) -> _Tiled
     block, inside = b.split(loop, sizes[0])
     warp, own = b.split(inside, sizes[1])
     turn, lane = b.split(own, sizes[2])
+    return _TiledLoop(block, warp, turn, lane)
+
+
+def _ordered(
+    b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, row: str, column: str, *, has_batches: bool
+) -> tuple[str, ...]:
+    """The loops of blocks in an order by which those that run at one time have few rows and columns between them.
+
+    What they read then stays in the cache that all multiprocessors share. A grid's last dimension goes first: as many
+    rows of blocks as divide all of them.
+    """
+    n_rows, n_columns = extent_of(b, row), extent_of(b, column)
+    if has_batches or not is_known(n_rows) or not is_known(n_columns):
+        return row, column
+    together = min(divisors(n_rows), key=partial(lines_at_once, gpu, tile, (n_rows, n_columns)))
+    outer, inner = b.split(row, together)
+    b.do("reorder", outer, column, inner)
+    return outer, column, inner
+
+
+def _rows_tiled(b: ScheduleBuilder, loop: str, tile: WarpTile) -> _TiledLoop:
+    """The rows; those of four warps that run an instruction together follow each other."""
+    if not tile.is_swizzled:
+        return _tiled(b, loop, (tile.rows, tile.own_rows, tile.shape.extents[0]))
+    block, inside = b.split(loop, tile.rows)
+    turn, beside = b.split(inside, tile.row_warps * tile.shape.extents[0])
+    warp, lane = b.split(beside, tile.shape.extents[0])
     return _TiledLoop(block, warp, turn, lane)
 
 
@@ -114,4 +147,7 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, factor: str, at: str) ->
         b.do("kind", name, kind)
     row_elements = leaf.buffer.shape[-1]
     assert is_known(row_elements)
-    b.do("align", factor, row_elements + tile.pad)
+    if tile.is_swizzled:
+        b.do("swizzle", factor)
+    else:
+        b.do("align", factor, row_elements + tile.pad)
