@@ -18,11 +18,11 @@ from ptx import warpgroup
 EXCHANGE = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)
 MMA = {"m16n8k16.row.col.bf16": ml_dtypes.bfloat16, "m16n8k16.row.col.f32.f32": np.float16}
 LOADS = ("x2", "x2.trans", "x4", "x4.trans")
-SHUFFLE = "bfly.f32"
+SHUFFLES = ("bfly.f32", "bfly.i32")
 PAIRS = {"ff2bf16x2.rn": ml_dtypes.bfloat16, "ff2f16x2.rn": np.float16}
-KINDS = (*MMA, *LOADS, SHUFFLE, *PAIRS)
+KINDS = (*MMA, *LOADS, *SHUFFLES, *PAIRS)
 _CALL = re.compile(
-    r"= call (\{[^}]*\}|float|<2 x \w+>) @llvm\.nvvm\.(?:mma\.|ldmatrix\.sync\.aligned\.m8n8\.|shfl\.sync\.)?"
+    r"= call (\{[^}]*\}|float|i32|<2 x \w+>) @llvm\.nvvm\.(?:mma\.|ldmatrix\.sync\.aligned\.m8n8\.|shfl\.sync\.)?"
     r"([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
 )
 
@@ -131,7 +131,7 @@ class Warps:
         """What each lane gets of one instruction."""
         if name in MMA:
             return _product(name, operands)
-        if name == SHUFFLE:  # mask, value, distance, clamp
+        if name in SHUFFLES:  # mask, value, distance, clamp
             assert (operands[:, 0] == 0xFFFFFFFF).all() and (operands[:, 3] == 31).all()
             return operands[np.arange(32) ^ operands[:, 2], 1:2]
         if name in PAIRS:  # the high half comes first

@@ -23,7 +23,7 @@ from tilewright.choose.strategies.gpu.elements import elements
 from tilewright.choose.strategies.gpu.matrices import Product, as_products
 from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.products import products
-from tilewright.choose.strategies.gpu.rows import rows
+from tilewright.choose.strategies.gpu.rows import row_sums, rows
 from tilewright.choose.strategies.gpu.sums import sums
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
 from tilewright.target.gpu import Gpu
@@ -128,7 +128,10 @@ class _Grids:
         """What may fit a cluster by its structure, best first."""
         names = [s.out.name for s in cluster.stages]
         if cluster.kind is ClusterKind.ROWS:
-            return [("rows", partial(rows, self.b, self.gpu, names))]
+            return [
+                ("rows", partial(rows, self.b, self.gpu, names)),
+                ("row_sums", partial(row_sums, self.b, self.gpu, names)),
+            ]
         if cluster.stages[0].reduction is not None and cluster.kind is not ClusterKind.OTHER:
             return [("sums", partial(sums, self.b, self.gpu, names))]
         return []

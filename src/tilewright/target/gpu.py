@@ -23,8 +23,8 @@ NUMBERS = {
     "sm_shared_bytes": "B", "max_block_shared_bytes": "B", "static_shared_bytes": "B", "block_reserved_bytes": "B",
     "shared_banks": "", "bank_bytes": "B", "access_bytes": "B", "sector_bytes": "B", "line_bytes": "B", "n_sms": "",
     "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_bf16_fmas_per_cycle": "", "sm_warp_bf16_fmas_per_cycle": "",
-    "sm_bytes_per_cycle": "B", "l2_bytes_per_cycle": "B", "l2_bytes": "B", "memory_gb_per_s": "GB/s", "launch_us": "us",
-    "replay_us": "us",
+    "sm_bytes_per_cycle": "B", "l2_bytes_per_cycle": "B", "l2_bytes": "B", "memory_gb_per_s": "GB/s", "memory_ns": "ns",
+    "launch_us": "us", "replay_us": "us",
 }  # fmt: skip
 """The record's numbers, with their units."""
 
@@ -54,8 +54,8 @@ class Gpu:
     ``sm_warp_bf16_fmas_per_cycle``. It gets up to ``sm_bytes_per_cycle`` from the cache that all share, which gives
     ``l2_bytes_per_cycle`` to all together. Shared memory has ``shared_banks`` of ``bank_bytes``; a thread
     accesses up to ``access_bytes`` at one time, caches read ``sector_bytes`` of lines of ``line_bytes``.
-    ``memory_gb_per_s`` is the bus's peak. A launch takes ``launch_us`` of the CPU, a kernel of a graph that is
-    replayed ``replay_us`` of the GPU.
+    ``memory_gb_per_s`` is the bus's peak, and ``memory_ns`` how long a thread waits for what is in no cache. A launch
+    takes ``launch_us`` of the CPU, a kernel of a graph that is replayed ``replay_us`` of the GPU.
 
     ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed.
     """
@@ -98,6 +98,7 @@ class Gpu:
     l2_bytes_per_cycle: int = 5120
     l2_bytes: int = 40 << 20
     memory_gb_per_s: float = 1555.0
+    memory_ns: float = 600.0
     launch_us: float = 4.0
     replay_us: float = 1.5
 

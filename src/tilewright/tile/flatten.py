@@ -8,9 +8,11 @@ Cases:
 
 * Phases of one shape keep their thread loops. Of several shapes, the block becomes one loop over as many threads as the
   largest has, and each phase finds its loops by division; threads that a phase has no use for pass it by.
-* Statements in no phase are run by the first thread.
+* Statements in no phase are run by the first thread; those that write registers alone by every thread, and each has
+  what they make.
 * A ``local`` or ``reg`` buffer whose elements each belong to one thread becomes that thread's own, in registers where
-  its places are known numbers; one that a single phase makes and uses stays; any other becomes shared.
+  its places are known numbers; one that a single phase makes and uses stays; any other becomes shared. Where lanes of
+  a warp each have elements of their own, the first dimension is the lane.
 * A barrier stands between two phases where one writes what the other touches, unless every thread finds there what it
   wrote itself; also where the second one comes in the next iteration of a loop around both. Where threads are warps,
   lanes share what a warp finds, so there the exception does not hold. None stands where remainders say that the two
@@ -28,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from math import gcd, prod
 from typing import TypeAlias
 
@@ -36,13 +39,13 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
 from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.runtime.once import computed
+from tilewright.target.matrices import WARP
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.grid import Grid, grids_of, is_flat, is_for_gpus, is_of_four_warps, is_uniform, thread_nest
+from tilewright.tile.grid import Grid, grids_of, is_for_gpus, is_of_four_warps, is_uniform, thread_nest, warp_nest
 from tilewright.tile.ir import (
     NESTS,
     Barrier,
     Commit,
-    Fold,
     For,
     If,
     Kernel,
@@ -51,12 +54,10 @@ from tilewright.tile.ir import (
     Place,
     Space,
     Stmt,
-    Store,
-    Update,
     walk,
     written,
 )
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses, substitute_body
+from tilewright.tile.rewrite import Body, loop_sym, loops_of, places_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.loops import apart
 from tilewright.tile.schedule.tree import fresh
 from tilewright.tile.verify import IN_REGISTERS
@@ -75,22 +76,23 @@ class _Touched:
 
 @dataclass(frozen=True, eq=False)
 class _Phase:
-    """What runs between two barriers; phases of one ``shape`` name their threads alike, ``()`` is one thread."""
+    """What runs between two barriers; phases of one ``shape`` name their threads alike, ``()`` is one thread.
+
+    One that is ``by_all`` has no shape, and writes registers that every thread has.
+    """
 
     shape: Shape
     body: Body
+    by_all: bool = False
 
     @computed
     def touched(self) -> dict[Buffer, _Touched]:
         found: dict[Buffer, _Touched] = {}
         for s in walk(self.body):
-            for x in loads_of(s):
-                found.setdefault(x.buffer, _Touched()).indices.append(x.index)
+            for b, index in places_of(s):
+                found.setdefault(b, _Touched()).indices.append(index)
             for b in written(s):
-                assert isinstance(s, Store | Update | Fold)
-                entry = found.setdefault(b, _Touched())
-                entry.indices.append(s.index)
-                entry.is_written = True
+                found[b].is_written = True
         return found
 
 
@@ -112,12 +114,12 @@ def flatten(kernel: Kernel) -> Kernel:
     if not is_for_gpus(kernel):
         return kernel
     kernel = _waited_for(kernel)
-    if is_flat(kernel):
+    if all(_is_flat(kernel, grid) for grid in grids_of(kernel)):
         return kernel
     body: list[Stmt] = []
     for grid in grids_of(kernel):
         inside = grid.body
-        if not grid.is_flat:
+        if not _is_flat(kernel, grid):
             flattener = _Flattener(kernel, grid)
             inside = flattener.run()
             kernel = replace(kernel, places=tuple(flattener.moved.get(p.buffer, p) for p in kernel.places))
@@ -125,6 +127,14 @@ def flatten(kernel: Kernel) -> Kernel:
             inside = (For(loop, inside),)
         body += inside
     return replace(kernel, body=tuple(body))
+
+
+def _is_flat(kernel: Kernel, grid: Grid) -> bool:
+    """Is nothing to be done? One phase looks flat already, but lanes may have parts of what it keeps in memory."""
+    local = {p.buffer for p in kernel.places if p.space is Space.LOCAL}
+    lanes = {x.sym for x in loops_of(grid.body) if x.kind is Kind.WARP}
+    has_parts = any(b in local and lanes & symbols_in(ix) for s in walk(grid.body) for b, ix in places_of(s))
+    return grid.is_flat and not has_parts
 
 
 def _waited_for(kernel: Kernel) -> Kernel:
@@ -149,13 +159,15 @@ class _Flattener:
         self.moved: dict[Buffer, Place] = {}
         self.threads: dict[Shape, tuple[Sym, ...]] = {(): ()}
         """The symbols of the thread loops of each shape."""
+        self.lane = loop_sym(fresh(kernel, "lane"), WARP)
+        """The symbol of all loops that go once through the lanes of a warp."""
         self.parts = tuple(self._parts(grid.body))
         self.phases = list(_phases(self.parts))
-        everything = loops_of(grid.body)
+        everything = [*loops_of(grid.body), Loop(self.lane, WARP, Kind.WARP)]
         self.inner = {x.sym for x in everything if x.kind is not Kind.THREAD}
         """Loops in the block that are no threads: where an access is in its own iterations."""
         self.walked = {x.sym for x in everything}
-        self.has_warps = any(x.kind is Kind.WARP for x in everything)
+        self.has_warps = any(x.kind is Kind.WARP for x in loops_of(grid.body))
         self.copied = {x.sym for x in everything if x.kind in IN_REGISTERS}
         self._conflicts: dict[tuple[_Phase, _Phase, tuple[Sym, ...]], bool] = {}
 
@@ -193,13 +205,16 @@ class _Flattener:
     def _parts(self, body: Body) -> Iterator[_Part]:
         """A body as phases in order; statements that are in none come together as one thread's."""
         lone: list[Stmt] = []
+        by_all = False
         for s in body:
+            is_for_all = self._writes_registers(s)
+            if lone and (_has_threads(s) or by_all != is_for_all):
+                yield _Phase((), self._lanes_named(tuple(lone)), by_all)
+                lone = []
             if not _has_threads(s):
                 lone.append(s)
+                by_all = is_for_all
                 continue
-            if lone:
-                yield _Phase((), tuple(lone))
-                lone = []
             if isinstance(s, For) and s.loop.kind is Kind.THREAD:
                 yield self._phase(s)
                 continue
@@ -208,10 +223,29 @@ class _Flattener:
                 raise TileVerifyError(f"{s.cond if isinstance(s, If) else s.loop.sym}: threads may not agree on it")
             yield _Together(s, tuple(self._parts(s.body)))
         if lone:
-            yield _Phase((), tuple(lone))
+            yield _Phase((), self._lanes_named(tuple(lone)), by_all)
+
+    def _writes_registers(self, s: Stmt) -> bool:
+        made = {b for x in walk((s,)) for b in written(x)}
+        return bool(made) and all(self.spaces[b] is Space.REG for b in made)
+
+    def _lanes_named(self, body: Body) -> Body:
+        """The statements with one variable for the lanes of a warp, so that phases agree on who has what."""
+        out: list[Stmt] = []
+        for s in body:
+            if isinstance(s, For) and s.loop.kind is Kind.WARP:
+                if len(warp_nest((s,))[0]) == 1 and s.loop.extent == WARP:
+                    s = For(Loop(self.lane, WARP, Kind.WARP), substitute_body(s.body, {s.loop.sym: self.lane}))
+            elif isinstance(s, For):
+                s = For(s.loop, self._lanes_named(s.body))
+            elif isinstance(s, If):
+                s = If(s.cond, self._lanes_named(s.body))
+            out.append(s)
+        return tuple(out)
 
     def _phase(self, s: For) -> _Phase:
         loops, body = thread_nest((s,))
+        body = self._lanes_named(body)
         shape = tuple(x.extent for x in loops if is_known(x.extent))
         if prod(shape) == 1:
             return _Phase((), substitute_body(body, {x.sym: 0 for x in loops}))
@@ -224,36 +258,48 @@ class _Flattener:
         here = {b for p in self.phases for b in p.touched}
         return [b for b, space in self.spaces.items() if b in here and space in (Space.LOCAL, Space.REG)]
 
-    def _owners(self, shape: Shape, indices: list[Index]) -> tuple[Sym, ...] | None:
-        """The threads' symbols where no two threads touch one element; None where they may."""
+    def _owners(self, shape: Shape, indices: list[Index], lanes: tuple[Sym, ...] = ()) -> tuple[Sym, ...] | None:
+        """The threads' and ``lanes``' symbols where no two of them touch one element; None where they may."""
         threads = self.threads[shape]
-        over = [s for s, n in zip(threads, shape, strict=True) if n > 1]
+        over = [*[s for s, n in zip(threads, shape, strict=True) if n > 1], *lanes]
         if not over:
             return threads
         if any(chosen(ix) for ix in indices):
             return None
-        return threads if apart(indices, over, self.inner) else None
+        return (*threads, *lanes) if apart(indices, over, self.inner - {*lanes}) else None
 
     def _owned(self, b: Buffer) -> _Change | None:
         """Decide where a buffer of the block lies; how its accesses change when each thread has a part of it."""
         phases = [p for p in self.phases if b in p.touched]
+        if self.spaces[b] is Space.REG and all(p.by_all for p in phases if p.touched[b].is_written):
+            return None
         indices = [ix for p in phases for ix in p.touched[b].indices]
+        mentioned = set[Sym]().union(*map(symbols_in, indices))
+        lanes = tuple({self.lane} & mentioned)
         shapes = {p.shape for p in phases}
-        owners = self._owners(phases[0].shape, indices) if len(shapes) == 1 else None
+        is_of_phase = len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape])
+        owners = None
+        if lanes and is_of_phase:
+            owners = self._owners((), indices, lanes)
+        elif len(shapes) == 1 and not any(p.by_all for p in phases):
+            owners = self._owners(phases[0].shape, indices, lanes)
         if owners is None:
-            mentioned = set[Sym]().union(*map(symbols_in, indices))
-            if len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape]):
+            if is_of_phase and not lanes:
                 self._check_lanes(b, self.spaces[b])
                 return None
             if self.spaces[b] is Space.REG:
                 raise TileVerifyError(f"{b.name}: registers that several threads of a block would share")
             self.moved[b] = Place(b, Space.SHARED)
             return None
-        parts = [_part(column, owners, b.shape[d]) for d, column in enumerate(zip(*indices, strict=True))]
-        change = _Change(Buffer(b.name, b.dtype, tuple(p.size for p in parts)), tuple(parts))
+        sides = [_part(column, owners, b.shape[d]) for d, column in enumerate(zip(*indices, strict=True))]
+        shape = (*([WARP] if lanes else []), *[n for s in sides for _, n in s.digits])
+        change = _Change(Buffer(b.name, b.dtype, shape), tuple(sides), lanes)
         places = {x for ix in indices for i in change.moved(ix) for x in symbols_at(i)}
         has_numbers = not any(chosen(ix) for ix in indices) and places <= self.copied
         space = Space.REG if has_numbers else Space.LOCAL
+        if lanes and space is Space.LOCAL:
+            self.moved[b] = Place(b, Space.SHARED)
+            return None
         self._check_lanes(b, space)
         self.moved[b] = Place(change.buffer, space)
         return change
@@ -283,7 +329,7 @@ class _Flattener:
         others = self.walked - {*earlier}
         if len(earlier) == 1 and apart([*one.indices, *other.indices], list(earlier), self.of_phases | others):
             return False  # each iteration has a part of its own, whatever the loops around and inside are at
-        if first.shape != second.shape or self.has_warps or b in self.ahead:
+        if first.shape != second.shape or self.has_warps or b in self.ahead or first.by_all or second.by_all:
             return True  # a thread has to wait even for copies of its own
         return self._owners(first.shape, [*one.indices, *other.indices]) is None
 
@@ -379,6 +425,8 @@ class _Flattener:
 
         body = rewrite_accesses(phase.body, moved) if self.changes else phase.body
         threads = [x.sym for x in self.block]
+        if phase.by_all:
+            return body
         if not phase.shape:
             others = tuple(0 - x.sym for x in self.block if x.extent != 1)
             return (If(Inside(others), body),) if others else body
@@ -397,53 +445,85 @@ class _Flattener:
 
 @dataclass(frozen=True)
 class _Side:
-    """One dimension of a thread's part of a buffer: where it begins, how far apart its elements are, and how many."""
+    """One dimension of a thread's part of a buffer: where it begins, and the steps and counts of what it has of it.
+
+    Several digits, the finest last, are a dimension each.
+    """
 
     base: Dim
-    step: int
-    size: Dim
+    digits: tuple[tuple[int, Dim], ...]
+
+    def places(self, i: Dim) -> Iterator[Dim]:
+        """Where in the part the place ``i`` of the dimension is."""
+        above = 0
+        for step, _ in self.digits:
+            at = floordiv(i - self.base, step)
+            yield mod(at, above // step) if above else at
+            above = step
 
 
 @dataclass(frozen=True)
 class _Change:
-    """How accesses change when each thread has its own part of a buffer."""
+    """How accesses change when each thread, and each of the ``lanes``, has its own part of a buffer."""
 
     buffer: Buffer
     sides: tuple[_Side, ...]
+    lanes: tuple[Sym, ...] = ()
 
     def moved(self, index: Index) -> Index:
-        return tuple(
-            i if isinstance(i, Value) else floordiv(i - side.base, side.step)
-            for i, side in zip(index, self.sides, strict=True)
-        )
+        found: list[IndexLike] = [*self.lanes]
+        for i, side in zip(index, self.sides, strict=True):
+            found += [i] if isinstance(i, Value) else side.places(i)
+        return tuple(found)
 
     def __call__(self, index: Index) -> Load:
         return Load(self.buffer, self.moved(index))
 
 
-def _part(column: Sequence[IndexLike], threads: tuple[Sym, ...], extent: Dim) -> _Side:
-    """The part of a dimension that each thread touches; all of it where that is not the same for all accesses."""
-    zero: dict[Sym, Dim] = {s: 0 for s in threads}
+def _part(column: Sequence[IndexLike], owners: tuple[Sym, ...], extent: Dim) -> _Side:
+    """The part of a dimension that each owner touches; all of it where that is not the same for all accesses."""
+    everything = _Side(0, ((1, extent),))
+    zero: dict[Sym, Dim] = {s: 0 for s in owners}
     bases: set[Dim] = set()
     low: list[int] = []
     high: list[int] = []
+    rests: list[Dim] = []
     step = 0
     for i in column:
         if isinstance(i, Value):
-            return _Side(0, 1, extent)
+            return everything
         rest = substitute(i, zero)
         lo, hi = bounds(rest)
         base = i - rest
-        if lo is None or hi is None or not symbols(base) <= set(threads):
-            return _Side(0, 1, extent)
+        if lo is None or hi is None or not symbols(base) <= set(owners):
+            return everything
         bases.add(base)
         step = gcd(step, *[c for _, c in terms_of(rest)], lo - (low[0] if low else lo))
         low.append(lo)
         high.append(hi)
+        rests.append(rest)
     if len(bases) != 1:
-        return _Side(0, 1, extent)
+        return everything
     step = max(step, 1)
-    return _Side(bases.pop() + min(low), step, (max(high) - min(low)) // step + 1)
+    base, count = bases.pop() + min(low), (max(high) - min(low)) // step + 1
+    digits = _digits(rests) if len(set(low)) == 1 else None
+    if digits is None or prod(n for _, n in digits) >= count:
+        return _Side(base, ((step, count),))
+    return _Side(base, digits)
+
+
+def _digits(places: Sequence[Dim]) -> tuple[tuple[int, int], ...] | None:
+    """Steps and counts of the digits of which all places are made, the finest last; None where they are none."""
+    found: dict[int, int] = {}
+    for i in places:
+        for atom, step in terms_of(i):
+            if not isinstance(atom, Sym) or atom.lo != 0 or atom.hi is None or step < 1:
+                return None
+            found[step] = max(found.get(step, 1), atom.hi + 1)
+    steps = sorted(found, reverse=True)
+    if any(above % step or step * found[step] > above for above, step in pairwise(steps)):
+        return None
+    return tuple((step, found[step]) for step in steps)
 
 
 def _has_threads(s: Stmt) -> bool:

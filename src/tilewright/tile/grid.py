@@ -14,6 +14,7 @@ from tilewright.core.compute import Buffer, loads, symbols_of_value
 from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
+from tilewright.target.matrices import WARP
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.ir import (
     NESTS,
@@ -84,11 +85,12 @@ def warp_nests(body: Body) -> Iterator[tuple[tuple[Loop, ...], Body]]:
 def rows_of_warps(body: Body) -> set[Buffer]:
     """The buffers with an element for each row of a warp's sums: what a nest of one warp loop stores at its iterations.
 
-    In registers each is held by all lanes that share the row.
+    In registers each is held by all lanes that share the row. A loop of as many iterations as there are lanes counts
+    these, not rows.
     """
     found: set[Buffer] = set()
     for loops, inside in warp_nests(body):
-        if len(loops) == 1:
+        if len(loops) == 1 and loops[0].extent != WARP:
             stores = (s for s in walk(inside) if isinstance(s, Store) and loops[0].sym in symbols_in(s.index))
             found |= {s.buffer for s in stores}
     return found
@@ -142,10 +144,11 @@ def check_grids(kernel: Kernel) -> None:
         return
     home: dict[Buffer, int] = {}
     own = {p.buffer for p in kernel.places if p.space in OF_BLOCKS}
-    own_registers = {p.buffer for p in kernel.places if p.space is Space.REG}
     for n, grid in enumerate(grids_of(kernel)):
         _check_dimensions(grid.blocks, "block")
-        _GridChecker(grid, own_registers).run()
+        # Before a grid is flat nothing says yet which memory of a block is registers of its threads.
+        in_registers = (Space.REG,) if grid.is_flat else (Space.REG, Space.LOCAL)
+        _GridChecker(grid, {p.buffer for p in kernel.places if p.space in in_registers}).run()
         for s in walk(grid.body):
             for b in sorted({*written(s), *(x.buffer for x in loads_of(s))} & own, key=lambda b: b.name):
                 if home.setdefault(b, n) != n:

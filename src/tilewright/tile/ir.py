@@ -29,8 +29,9 @@ last along x. Iterations of block loops, and of the thread loops of one phase, d
 ``tile.grid`` tells the two forms that a grid may have:
 
 * *scheduled*: several phases follow each other, loops that all threads walk together may be around them, and a
-  statement in no phase is run by one thread. A phase begins when all threads of the block have ended the one before it,
-  so that block and thread loops mean what serial loops mean. A ``local`` buffer is the block's, like a ``shared`` one.
+  statement in no phase is run by one thread, or by all where it writes registers alone. A phase begins when all threads
+  of the block have ended the one before it, so that block and thread loops mean what serial loops mean. A ``local``
+  buffer is the block's, like a ``shared`` one.
 * *flat*: all that is in the block loops is one nest of thread loops, and every thread runs its body. At a ``Barrier``
   all threads of the block meet, and see what the others have written before it; all or none of them must come there.
   ``reg`` and ``local`` buffers are a thread's own. Back ends read this form.
@@ -41,7 +42,8 @@ a group; a ``Barrier`` with ``pending`` lets so many of its last groups be on th
 
 ``warp`` loops inside of a flat grid are shared out among the lanes of a warp (``codegen.ptx.warps`` says how), and mean
 what serial loops mean. In a grid with some, thread loops count warps, of which each has 32 lanes along x, and a ``reg``
-buffer that is indexed by warp loops is the warp's.
+buffer that is indexed by warp loops is the warp's. Where a single one of 32 iterations is its first index, each lane
+has its own; such a loop around one update of registers that it does not index gives all lanes what they come to.
 
 A ``swizzled`` shared buffer lies as matrix units read it without bank conflicts (``tile.swizzle`` says where each
 element is), which changes nothing of what it means. A matrix instruction that reads two of them is one of four

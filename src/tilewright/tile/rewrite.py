@@ -27,7 +27,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
 from tilewright.core.indices import chosen, mentioned_at, placed, symbols_in
-from tilewright.tile.ir import NESTS, Barrier, Commit, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk
+from tilewright.tile.ir import NESTS, Barrier, Commit, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk, written
 
 Body = tuple[Stmt, ...]
 
@@ -126,6 +126,13 @@ def loads_of(s: Stmt) -> Iterator[Load]:
     """The loads of one statement (not of its children)."""
     for v in values_of(s):
         yield from loads(v)
+
+
+def places_of(s: Stmt) -> Iterator[tuple[Buffer, tuple[IndexLike, ...]]]:
+    """What one statement (not its children) reads or writes, and where."""
+    yield from ((x.buffer, x.index) for x in loads_of(s))
+    if isinstance(s, Store | Update | Fold):
+        yield from ((b, s.index) for b in written(s))
 
 
 def reads(s: Stmt, buffer: Buffer) -> bool:

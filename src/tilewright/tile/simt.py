@@ -30,6 +30,7 @@ import numpy as np
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, evaluate
+from tilewright.core.indices import symbols_in
 from tilewright.core.types import Array
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import LEFT, SUMS
@@ -45,6 +46,7 @@ from tilewright.tile.ir import (
     If,
     Kernel,
     Kind,
+    Loop,
     Place,
     Role,
     Space,
@@ -53,7 +55,7 @@ from tilewright.tile.ir import (
     Update,
     walk,
 )
-from tilewright.tile.rewrite import Body, loops_of
+from tilewright.tile.rewrite import Body, loops_of, places_of
 from tilewright.tile.swizzle import exchanged, in_panels
 
 NOBODY = -1
@@ -148,6 +150,8 @@ class _Observed:
         self.log: dict[tuple[object, ...], list[tuple[int, Buffer, int]]] = {}
         self.turns: dict[tuple[int, int], int] = {}
         self.own: dict[tuple[Buffer, int], Array] = {}
+        self.of_warps: set[Buffer] = set()
+        """Registers that all lanes of a warp have alike, or those of a row of its sums: its first lane stands for them."""
         self.block: tuple[int, ...] = ()
         self.open: dict[int, list[_Element]] = {}
         """What each thread copies asynchronously since its last commit, by the thread that runs, a warp where they are
@@ -162,8 +166,6 @@ class _Observed:
         """Of a matrix instruction, its number and which eights of rows, columns and depth are read."""
         self.holder = 0
         """Of a matrix instruction, the thread that has the left operand's element in its registers."""
-        self.of_rows: set[Buffer] = set()
-        """Registers with an element for each row of a warp's sums, which all lanes of the row hold alike."""
 
     def take(self, arrays: Mapping[str, Array]) -> None:
         """Bind the parameters; temporaries begin unwritten."""
@@ -282,6 +284,10 @@ class _Observed:
     def _is_own(self, b: Buffer) -> bool:
         return self.places[b].space in (Space.REG, Space.LOCAL)
 
+    def _owner(self, b: Buffer) -> int:
+        """The thread whose registers an element is in."""
+        return self.thread - self.thread % self.gpu.warp_lanes if b in self.of_warps else self.thread
+
     def _array(self, b: Buffer) -> Array:
         if not self._is_own(b):
             return self.arrays[b]
@@ -292,10 +298,6 @@ class _Observed:
 
     def _element(self, b: Buffer, flat: int) -> _Element:
         return self.touched.setdefault((b, self._owner(b) if self._is_own(b) else -1, flat), _Element())
-
-    def _owner(self, b: Buffer) -> int:
-        """The thread whose registers an element is in; of what belongs to rows, the first one of the warp."""
-        return self.thread - self.thread % self.gpu.warp_lanes if b in self.of_rows else self.thread
 
     def _meets(self, a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
         """May two accesses of one grid happen at one time?"""
@@ -345,12 +347,15 @@ class _GridRun:
 
     def __init__(self, memory: _Observed, grid: Grid, number: int, sizes: Mapping[Sym, int]) -> None:
         self.memory, self.grid, self.number, self.sizes = memory, grid, number, sizes
-        memory.of_rows = {b for b in rows_of_warps(grid.body) if memory.places[b].space is Space.REG}
         self.threads = SimtCompiler(memory)
         for s in (*sizes, *(x.sym for x in (*grid.blocks, *grid.threads))):
             self.threads.slot(s)
         self.routine = self.threads.routine(grid.thread_body)
-        self.lanes = memory.gpu.warp_lanes if any(x.kind is Kind.WARP for x in loops_of(grid.body)) else 1
+        lanes = {x.sym for x in loops_of(grid.body) if x.kind is Kind.WARP}
+        self.lanes = memory.gpu.warp_lanes if lanes else 1
+        by_lanes = {b for s in walk(grid.body) for b, index in places_of(s) if symbols_in(index) & lanes}
+        alike = (memory.places.keys() - by_lanes) | rows_of_warps(grid.body) if lanes else set[Buffer]()
+        memory.of_warps = {b for b in alike if memory.places[b].space is Space.REG}
 
     def run(self) -> None:
         """Every block, in order."""
@@ -453,6 +458,9 @@ class SimtCompiler(Compiler):
     def _warp(self, s: For) -> StmtFn:
         """Iterations of warp loops, each by the lane that has it."""
         loops, inside = warp_nest((s,))
+        match inside:
+            case (Update() as update,) if len(loops) == 1 and loops[0].sym not in symbols_in(update.index):
+                return self._across_lanes(loops[0], update)
         slots, extents = [self.slot(x.sym) for x in loops], [self.dim(x.extent) for x in loops]
         memory, n_lanes = self.observed, self.observed.gpu.warp_lanes
         is_instruction = self.is_instruction = len(loops) > len(SUMS.lane)
@@ -472,6 +480,25 @@ class SimtCompiler(Compiler):
                 for step in body:
                     step(env)
             memory.thread, memory.instruction = first, None
+
+        return go
+
+    def _across_lanes(self, loop: Loop, s: Update) -> StmtFn:
+        """What every lane has goes into an element that the warp has."""
+        slot, extent, memory, site = self.slot(loop.sym), self.dim(loop.extent), self.observed, id(s)
+        at, value, combine = self.place(s.index), self.value(s.value), binary_fn(s.op, s.buffer.dtype)
+
+        def go(env: Env) -> None:
+            first, found = memory.thread, []
+            for i in range(extent(env)):
+                env[slot], memory.thread = i, first + i % memory.gpu.warp_lanes
+                found.append(value(env))
+            memory.thread = first
+            place = at(env)
+            total = memory.load(s.buffer, place, -site)
+            for x in found:
+                total = combine(total, x)
+            memory.store(s.buffer, place, total, site)
 
         return go
 

@@ -108,7 +108,7 @@ def _direct(nest: Nest) -> set[str]:
     return {x.buffer.name for leaf in nest.leaf for x in loads_of(leaf)}
 
 
-def _is_scalar(b: ScheduleBuilder, name: str, row: str) -> bool:
+def is_scalar(b: ScheduleBuilder, name: str, row: str) -> bool:
     """Does the row's body read the buffer at one element only?"""
     body = find_body(b.kernel, row)
     inner = {s.loop.sym for s in walk(body) if isinstance(s, For)}
@@ -121,7 +121,7 @@ def _is_scalar(b: ScheduleBuilder, name: str, row: str) -> bool:
 
 def _space(b: ScheduleBuilder, name: str, row: str) -> str:
     """Registers for one element, scratch for a row of known moderate size, else a row of the whole buffer."""
-    if _is_scalar(b, name, row):
+    if is_scalar(b, name, row):
         return "reg"
     buffer = find_place(b.kernel, name, "rows").buffer
     n = buffer.shape[-1]

@@ -17,6 +17,7 @@ from tilewright.codegen.llvm.split import Splits
 from tilewright.codegen.ptx.function import PtxFunction, PtxModule
 from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import Launch, grid_of
+from tilewright.codegen.ptx.warps import own_registers
 from tilewright.core.compute import Buffer
 from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.once import once
@@ -45,6 +46,7 @@ class PtxKernel:
 
 def emit(kernel: Kernel, gpu: Gpu) -> GpuText:
     """The module's LLVM text; ``CodegenError`` for a kernel that is not one of flat grids, or does not fit the GPU."""
+    kernel = own_registers(kernel)
     target = ThreadInstructions(gpu)
     splits = Splits(kernel.body, kernel.sizes)
     module = PtxModule(kernel, target, analyse(kernel, target), splits)

@@ -6,7 +6,9 @@ are and how they lay matrices out (``mma``), all other loops (``loops``).
 Three forms, told apart by how many loops there are:
 
 * One: lane ``l`` runs iterations ``l``, ``l + 32``, ... Where registers are stored by its variable, it counts rows of
-  an instruction's sums instead, and each lane runs those rows of which it holds elements (``fragments``).
+  an instruction's sums instead, and each lane runs those rows of which it holds elements (``fragments``). But registers
+  whose first index is such a loop of 32 are the lane's own. An update of registers that the loop does not index, alone
+  in one of 32, combines what the lanes have by exchanges among them, so that each of them has the result.
 * Two, of the extents of an instruction's sums: a lane runs the iterations whose elements it holds. A ``reg`` buffer
   that is indexed by them is the warp's, and its elements lie in the lanes' registers.
 * Three, of the extents of an instruction: ``sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n]))`` is that
@@ -18,21 +20,25 @@ Three forms, told apart by how many loops there are:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx import fragments, warpgroups
+from tilewright.codegen.ptx.exchange import exchanged
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
-from tilewright.core.compute import Binary, Cast, Load
+from tilewright.core.compute import Binary, Buffer, Cast, IndexLike, Load
 from tilewright.core.expr import Sym, symbols
+from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
 from tilewright.tile.grid import warp_nest
-from tilewright.tile.ir import For, Space, Stmt, Update
+from tilewright.tile.ir import For, Kernel, Kind, Loop, Space, Stmt, Update, walk
+from tilewright.tile.rewrite import places_of, rewrite_accesses
 
 if TYPE_CHECKING:
     from tilewright.codegen.llvm.addresses import Mention
@@ -49,7 +55,10 @@ def emit(fn: PtxFunction, f: For) -> None:
     loops, body = warp_nest((f,))
     extents = tuple(loop.extent for loop in loops)
     syms = tuple(loop.sym for loop in loops)
-    if len(loops) == 1 and fragments.are_rows(fn, body):
+    update = body[0] if len(body) == 1 and len(loops) == 1 else None
+    if isinstance(update, Update) and syms[0] not in symbols_in(update.index):
+        _across_lanes(fn, loops[0], update)
+    elif len(loops) == 1 and fragments.are_rows(fn, body):
         fragments.of_rows(fn, loops[0], body)
     elif len(loops) == 1 and isinstance(extents[0], int):
         _shared_out(fn, syms[0], extents[0], body)
@@ -73,6 +82,46 @@ def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) 
             bit = fn.arith.instruction("icmp slt", "i64", value, Val(str(extent), 0, 0))
             fn.loops.branch(bit, lambda: fn.body(body, NO_LANES))
         fn.space.unbind(sym)
+
+
+def _across_lanes(fn: PtxFunction, loop: Loop, update: Update) -> None:
+    """Every lane's value into the element; halves of the warp exchange theirs, then halves of those, and so on."""
+    sym = loop.sym
+    if loop.extent != WARP:
+        raise CodegenError(f"{sym.name}: lanes combine what they have by one update in a loop of {WARP}")
+    fn.space.bind_run(sym, fn.lane.text, 0, (0, WARP - 1))
+    value = fn.values.value(fn.module.expand(update.value), NO_LANES, {})
+    fn.space.unbind(sym)
+    dtype = update.buffer.dtype
+    distance = WARP // 2
+    while distance:
+        value = fn.arith.binary(update.op, dtype, value, exchanged(fn.arith, value, VALUE_TYPE[dtype], distance))
+        distance //= 2
+    mention = fn.mention(update, update.buffer, update.index)
+    fn.write(mention, fn.arith.binary(update.op, dtype, fn.read(mention, NO_LANES, {}), value), NO_LANES, {})
+
+
+def own_registers(kernel: Kernel) -> Kernel:
+    """The kernel without the first dimension of what each lane has for itself, as one lane sees it."""
+    lanes = {
+        s.loop.sym
+        for s in walk(kernel.body)
+        if isinstance(s, For) and s.loop.kind is Kind.WARP and s.loop.extent == WARP and len(warp_nest((s,))[0]) == 1
+    }
+    if not lanes:
+        return kernel
+    first: dict[Buffer, set[IndexLike]] = {}
+    for s in walk(kernel.body):
+        for b, index in places_of(s):
+            first.setdefault(b, set()).update(index[:1])
+    own = {
+        p.buffer: Buffer(p.buffer.name, p.buffer.dtype, p.buffer.shape[1:])
+        for p in kernel.places
+        if p.space is Space.REG and p.buffer.shape[:1] == (WARP,) and first.get(p.buffer, {0}) <= lanes
+    }
+    body = rewrite_accesses(kernel.body, lambda b, ix: Load(own[b], ix[1:]) if b in own else None)
+    places = tuple(replace(p, buffer=own.get(p.buffer, p.buffer)) for p in kernel.places)
+    return replace(kernel, body=body, places=places)
 
 
 def of_sums(fn: PtxFunction, syms: Sequence[Sym], layout: Fragment, body: tuple[Stmt, ...]) -> None:

@@ -36,11 +36,13 @@ RACING = (Kind.BLOCK, Kind.THREAD, Kind.WARP)
 def enclose(kernel: Kernel, loop: str) -> Kernel:
     """``for v<n: X`` -> ``for v_b<1: for v<n: X``: a loop round it, for a grid of one block or a phase of one thread.
 
-    A statement at the top that is in no loop is known by the buffer that it writes. Always legal. Fails: there is no
-    such loop or statement.
+    A single statement is known by the buffer that it writes, alone or at the top. Always legal. Fails: there is no such
+    loop or statement.
     """
-    lone = (s for s in kernel.body if any(b.name == loop for b in written(s)))
-    target = next(lone, None) or find_loop(kernel, loop, "enclose")
+    lone = [s for s in kernel.body if any(b.name == loop for b in written(s))]
+    lone = lone or [s for s in walk(kernel.body) if any(b.name == loop for b in written(s))]
+    is_one = len(lone) == 1 or (lone and lone[0] in kernel.body)
+    target = lone[0] if is_one else find_loop(kernel, loop, "enclose")
     return replace_stmt(kernel, target, For(new_loop(fresh(kernel, f"{identifier(loop)}_b"), 1), (target,)))
 
 
@@ -162,5 +164,7 @@ def check_races(kernel: Kernel, primitive: str, where: str) -> None:
     if any(isinstance(s, Barrier) for s in walk(kernel.body)):
         raise ScheduleError(primitive, where, "the kernel is flat", remedy="schedule it before it is made flat")
     for s in walk(kernel.body):
-        if isinstance(s, For) and s.loop.kind in RACING and s.loop.extent != 1 and not is_folded(kernel, s):
+        if not isinstance(s, For) or s.loop.kind not in RACING or s.loop.extent == 1:
+            continue
+        if s.loop.kind is not Kind.WARP or not is_folded(kernel, s):
             check_apart(kernel, s, s.loop.kind, primitive, where)

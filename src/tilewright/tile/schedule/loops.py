@@ -230,7 +230,8 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     """
     rest = set(over)
     columns = [[ix[d] for ix in indices] for d in range(len(indices[0]))]
-    for column in (*columns, *numbers_of_digits(indices)):
+    turned = [tuple(reversed(ix)) for ix in indices]
+    for column in (*columns, *numbers_of_digits(indices), *numbers_of_digits(turned)):
         dims = placed(column)
         if len(dims) == len(column) and len({without(i, inner) for i in dims}) == 1:
             rest -= set[Sym].intersection(*[decided_by(i, rest, inner) for i in dims])

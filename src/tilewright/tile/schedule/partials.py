@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import inf
 
 from tilewright.core import types
@@ -16,6 +17,7 @@ from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
+from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, substitute_body
@@ -24,6 +26,7 @@ from tilewright.tile.schedule.tree import (
     Nest,
     enclosing,
     find_loop,
+    find_place,
     fresh,
     fresh_among,
     identifier,
@@ -153,14 +156,17 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     return replace(done, places=(*done.places, Place(part, Space.REG)))
 
 
-def tree(kernel: Kernel, buffer: str, loop: str, threads: int) -> Kernel:
-    """``for c<n: s op= f(c)`` in a block -> a partial result for each thread, and a tree of phases that combines them.
+def tree(kernel: Kernel, buffer: str, loop: str, warps: int, lanes: int = 1) -> Kernel:
+    """``for c<n: s op= f(c)`` in a block -> a partial result for each lane of each warp, and what combines them.
 
-    After: ``for t<threads (thread): p[t] = identity``; ``for t: for j: p[t] op= f(threads*j + t)``; ``for t<threads/2:
-    q[t] = op(p[t], p[t + threads/2])``, and so on with half as many; ``s op= the last one``, by one thread. Stores
+    After, for W warps and V lanes: ``for w<W (thread): for l<32 (warp): for v<V (vector): p[w, l, v] = identity``;
+    ``for w: for l: for j: for v: p[w, l, v] op= f(V*(32*(W*j + w) + l) + v)``; ``for w: q[w] = identity; for l: q[w]
+    op= p[w, l, 0] op ..``; ``for w: for l<1 (warp): z[w] = q[w]``, shared; ``for k<W (unroll): s op= z[k]``.
+    In a thread loop, of which each iteration is a warp's, there are no ``w``, ``q`` and ``z``, and W is 1. Stores
     before the update go along. The order of a float sum changes, by a fixed rule. Fails: the loop holds anything but
     stores and one update by a reduction operation whose target does not depend on it; iterations of the stores may not
-    be exchanged; ``threads`` is no power of 2; the loop is in no block, or in threads already.
+    be exchanged; the updated buffer is in memory; the loop is in no block, or in threads, and there are several warps;
+    it has a number of iterations that is no multiple of the lanes.
     """
     target, where = find_loop(kernel, loop, "tree"), f"{buffer}, {loop}"
     update, others = target.body[-1], target.body[:-1]
@@ -170,53 +176,96 @@ def tree(kernel: Kernel, buffer: str, loop: str, threads: int) -> Kernel:
         raise ScheduleError("tree", where, "the updated element depends on the loop")
     if any(x.buffer is update.buffer for x in loads_of(update)):
         raise ScheduleError("tree", where, "the value reads the buffer")
+    if find_place(kernel, buffer, "tree").space is not Space.REG:
+        raise ScheduleError("tree", where, "the updated buffer is in memory", remedy="compute_at(BUFFER, LOOP, reg)")
     check_exchange(target.body, [target.loop.sym], "tree", where)
     kinds = [s.loop.kind for s in enclosing(kernel.body, target) if isinstance(s, For)]
-    if Kind.BLOCK not in kinds or Kind.THREAD in kinds:
+    in_thread = Kind.THREAD in kinds
+    if Kind.BLOCK not in kinds or Kind.WARP in kinds or warps < 1 or (in_thread and warps > 1):
         raise ScheduleError("tree", where, "it is in no block, or in threads already", remedy="kind(LOOP, block) first")
-    if threads & (threads - 1) or threads < 1:
-        raise ScheduleError("tree", where, f"{threads} is not a power of two")
-    made = _Tree(kernel, target.loop, update, others)
-    done = replace_stmt(kernel, target, *made.statements(threads))
-    return replace(done, places=(*done.places, *[Place(b, Space.SHARED) for b in made.levels]))
+    if lanes < 1 or mod(target.loop.extent, lanes) != 0:
+        raise ScheduleError("tree", where, f"{target.loop.extent} iterations are no multiple of {lanes}")
+    made = _Tree(kernel, target.loop, update, others, None if in_thread else warps, lanes)
+    done = replace_stmt(kernel, target, *made.statements())
+    return replace(done, places=(*done.places, *made.places))
 
 
 class _Tree:
-    """The phases of one ``tree``, and the shared buffers of its levels."""
+    """The phases of one ``tree``, and its buffers; in a thread that is a warp there are no ``warps``."""
 
-    def __init__(self, kernel: Kernel, loop: Loop, update: Update, others: Body) -> None:
+    def __init__(self, kernel: Kernel, loop: Loop, update: Update, others: Body, warps: int | None, lanes: int) -> None:
         self.kernel, self.loop, self.update, self.others = kernel, loop, update, others
-        self.levels: list[Buffer] = []
+        self.warps, self.lanes = warps, lanes
+        self.places: list[Place] = []
         self.taken: set[str] = set()
 
-    def statements(self, threads: int) -> list[Stmt]:
+    def statements(self) -> list[Stmt]:
         """From the partial results to the update with what they come to."""
         u = self.update
-        part, start, turn = self._level(threads), self._thread(threads), self._thread(threads)
-        steps = new_loop(self._name("j"), ceildiv(self.loop.extent, threads))
-        at = steps.sym * threads + turn.sym
-        moved = substitute_body((*self.others, Update(part, (turn.sym,), u.op, u.value)), {self.loop.sym: at})
-        if mod(self.loop.extent, threads) != 0:
-            moved = (If(Inside((self.loop.extent - 1 - at,)), moved),)
-        out: list[Stmt] = [
-            For(start, (Store(part, (start.sym,), identity_of(u.op, part.dtype)),)),
-            For(turn, (For(steps, moved),)),
+        own = () if self.warps is None else (self.warps,)
+        part = self._buffer("p", (*own, WARP, self.lanes), Space.LOCAL)
+        out = [
+            self._phase("i", WARP, lambda w, lane: self._vector(lambda v: (Store(part, (*w, lane, v), self._zero),))),
+            self._phase("s", WARP, partial(self._steps, part)),
         ]
-        half = threads // 2
-        while half:
-            level, t = self._level(half), self._thread(half)
-            pair = Binary(u.op, Load(part, (t.sym,)), Load(part, (t.sym + half,)))
-            out.append(For(t, (Store(level, (t.sym,), pair),)))
-            part, half = level, half // 2
-        return [*out, Update(u.buffer, u.index, u.op, Load(part, (0,)))]
+        if self.warps is None:
+            return [*out, self._across(u.buffer, u.index, part, ())]
+        sums = self._buffer("q", own, Space.LOCAL)
+        shared = self._buffer("z", own, Space.SHARED)
+        w = new_loop(self._name("w"), self.warps, Kind.THREAD)
+        out.append(For(w, (Store(sums, (w.sym,), self._zero), self._across(sums, (w.sym,), part, (w.sym,)))))
+        out.append(self._phase("z", 1, lambda w, _: (Store(shared, w, Load(sums, w)),)))
+        k = new_loop(self._name("k"), self.warps, Kind.UNROLL)
+        return [*out, For(k, (Update(u.buffer, u.index, u.op, Load(shared, (k.sym,))),))]
 
-    def _level(self, n: int) -> Buffer:
-        name = fresh_among(self.kernel, f"{identifier(self.update.buffer.name)}_p{n}", self.taken)
-        self.levels.append(Buffer(name, self.update.buffer.dtype, (n,)))
-        return self.levels[-1]
+    @property
+    def _zero(self) -> Value:
+        return identity_of(self.update.op, self.update.buffer.dtype)
 
-    def _thread(self, n: int) -> Loop:
-        return new_loop(self._name("t"), n, Kind.THREAD)
+    def _steps(self, part: Buffer, w: tuple[Dim, ...], lane: Dim) -> Body:
+        """A lane's share of the loop."""
+        u, extent = self.update, self.loop.extent
+        n_lanes = (self.warps or 1) * WARP
+        chunk = n_lanes * self.lanes
+        step = new_loop(self._name("j"), ceildiv(extent, chunk))
+        turn = step.sym * n_lanes + (*w, 0)[0] * WARP + lane
+
+        def leaf(v: Dim) -> Body:
+            moved = (*self.others, Update(part, (*w, lane, v), u.op, u.value))
+            return substitute_body(moved, {self.loop.sym: turn * self.lanes + v})
+
+        inside = self._vector(leaf)
+        if mod(extent, chunk) != 0:
+            inside = (If(Inside((floordiv(extent, self.lanes) - 1 - turn,)), inside),)
+        return (For(step, inside),)
+
+    def _across(self, to: Buffer, index: tuple[IndexLike, ...], part: Buffer, w: tuple[Dim, ...]) -> Stmt:
+        """What a warp's lanes come to, in an element that each of them gets."""
+        lane = new_loop(self._name("l"), WARP, Kind.WARP)
+        values: list[Value] = [Load(part, (*w, lane.sym, v)) for v in range(self.lanes)]
+        while len(values) > 1:
+            half = -(-len(values) // 2)
+            pairs = zip(values, values[half:], strict=False)
+            values = [*[Binary(self.update.op, a, b) for a, b in pairs], *values[len(values) - half : half]]
+        return For(lane, (Update(to, index, self.update.op, values[0]),))
+
+    def _vector(self, leaf: Callable[[Dim], Body]) -> Body:
+        v = new_loop(self._name("v"), self.lanes, Kind.VECTOR)
+        return leaf(0) if self.lanes == 1 else (For(v, leaf(v.sym)),)
+
+    def _phase(self, name: str, n_lanes: int, body: Callable[[tuple[Dim, ...], Dim], Body]) -> Stmt:
+        """What every lane of every warp does."""
+        lane = new_loop(self._name(f"{name}_l"), n_lanes, Kind.WARP)
+        if self.warps is None:
+            return For(lane, body((), lane.sym))
+        w = new_loop(self._name(f"{name}_w"), self.warps, Kind.THREAD)
+        return For(w, (For(lane, body((w.sym,), lane.sym)),))
+
+    def _buffer(self, suffix: str, shape: tuple[int, ...], space: Space) -> Buffer:
+        name = fresh_among(self.kernel, f"{identifier(self.update.buffer.name)}_{suffix}", self.taken)
+        made = Buffer(name, self.update.buffer.dtype, shape)
+        self.places.append(Place(made, space))
+        return made
 
     def _name(self, suffix: str) -> str:
         return fresh_among(self.kernel, f"{self.loop.sym.name}_{suffix}", self.taken)

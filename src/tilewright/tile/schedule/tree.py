@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.indices import symbols_in
+from tilewright.core.indices import chosen, symbols_in
+from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Stmt, Update, walk, written
+from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of
 
 
@@ -194,14 +195,18 @@ def touches(s: Stmt, buffer: Buffer) -> bool:
 def is_folded(kernel: Kernel, target: For) -> bool:
     """Do the lanes of a warp fold the loop's iterations into one element, in one instruction or by asking each other?
 
-    It is the third of three nested warp loops around one sum, the depth of a matrix instruction, or the second of two
-    around one update of what belongs to a row.
+    It is the third of three nested warp loops around one sum, the depth of a matrix instruction; the second of two
+    around one update of what belongs to a row; or the only one, of a warp's lanes, around one update of registers.
     """
-    around = enclosing(kernel.body, target)[-2:]
-    of_warps = [s for s in around if isinstance(s, For) and s.loop.kind is Kind.WARP and len(s.body) == 1]
+    around = [s for s in enclosing(kernel.body, target)[-2:] if isinstance(s, For) and s.loop.kind is Kind.WARP]
     (leaf, *others) = target.body
-    if others or not isinstance(leaf, Update):
+    if others or not isinstance(leaf, Update) or any(len(s.body) != 1 for s in around):
         return False
-    if len(of_warps) == 1:
-        return {of_warps[0].loop.sym, target.loop.sym} & symbols_in(leaf.index) == {of_warps[0].loop.sym}
-    return len(of_warps) == 2 and leaf.op == "add"
+    if len(around) == 1:
+        return {around[0].loop.sym, target.loop.sym} & symbols_in(leaf.index) == {around[0].loop.sym}
+    if around:
+        return leaf.op == "add"
+    place = find_place(kernel, leaf.buffer.name, "kind")
+    is_apart = not chosen(leaf.index) and target.loop.sym not in symbols_in(leaf.index)
+    is_new = not any(x.buffer is leaf.buffer for x in loads_of(leaf))
+    return target.loop.extent == WARP and is_apart and is_new and place.space in (Space.REG, Space.LOCAL)
