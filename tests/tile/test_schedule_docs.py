@@ -49,6 +49,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "reuse": (three_rows(), "reuse(t, s)", ()),
     "align": (rows_twice(), "align(t, 4)", ()),
     "swizzle": (rows_twice(16, 32), "swizzle(t)", ("split(i0_1, 8)", "compute_at(t, i0_1_o, shared)")),
+    "pitch": (rows_twice(), "pitch(t, 1, 9)", ()),
     "fetch": (elementwise((10,)), "fetch(X)", ()),
     "turn": (rows_twice(), "turn(t, 0)", ()),
     "accumulate": (
@@ -62,7 +63,10 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         matmul(4, 2, 32, False), "spread(C_c, C_w0_i_C_c1, k0, 16)",
         ("cache(C)", "split(C_w0, 2)", "kind(C_w0_i, unroll)", "kind(C_w1, unroll)", "compute_at(C_c, C_w0_o, reg)"),
     ),
-    "tree": (reduction((3, 9), 1, "add"), "tree(Y, i1, 4)", ("kind(i0_1, block)",)),
+    "tree": (
+        reduction((3, 512), 1, "add"), "tree(Y_c, i1, 2, 4)",
+        ("cache(Y)", "compute_at(Y_c, Y_w0, reg)", "kind(Y_w0, block)"),
+    ),
     "online": (Case(40, 40, 16, 8, causal=True).computation(), "online(Y, 1, 16, 2)", ()),
     "trim": (masked_rows(), "trim(i1_2, i0_4_o)", ("split(i0_4, 4)",)),
     "skip": (padded_taps(), "skip(k1)", ()),

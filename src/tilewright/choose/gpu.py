@@ -25,6 +25,7 @@ from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import row_sums, rows
 from tilewright.choose.strategies.gpu.sums import sums
+from tilewright.choose.strategies.gpu.transposes import transposes
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
 from tilewright.target.gpu import Gpu
 from tilewright.tile.ir import For, Kind, written
@@ -55,7 +56,7 @@ def schedule_for_gpu(
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
         else:
-            strategy = ("products", partial(products, b, product, product.tile))
+            strategy = ("products", partial(products, b, gpu, product, product.tile))
         work.tried(product.root, [strategy])
     taken = {name for x in found for name in (x.left, x.right, x.sums, x.root)}
     taken |= {name for x in online for name in x.stages}
@@ -132,6 +133,8 @@ class _Grids:
                 ("rows", partial(rows, self.b, self.gpu, names)),
                 ("row_sums", partial(row_sums, self.b, self.gpu, names)),
             ]
+        if cluster.kind is ClusterKind.POINTWISE:
+            return [("transposes", partial(transposes, self.b, self.gpu, names[-1]))]
         if cluster.stages[0].reduction is not None and cluster.kind is not ClusterKind.OTHER:
             return [("sums", partial(sums, self.b, self.gpu, names))]
         return []

@@ -151,7 +151,7 @@ class _Observed:
         self.turns: dict[tuple[int, int], int] = {}
         self.own: dict[tuple[Buffer, int], Array] = {}
         self.of_warps: set[Buffer] = set()
-        """Registers that all lanes of a warp have alike, or those of a row of its sums: its first lane stands for them."""
+        """Registers that all lanes of a warp, or of a row of its sums, have alike: its first lane stands for them."""
         self.block: tuple[int, ...] = ()
         self.open: dict[int, list[_Element]] = {}
         """What each thread copies asynchronously since its last commit, by the thread that runs, a warp where they are

@@ -7,7 +7,8 @@ A read is proved by one store before it: there are iterations of the store's loo
 store the very element that is read. They are found dimension by dimension, where an index is a number whose digits are
 loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop; extents
 may depend on any loops around. What holds of all elements of an index that the data choose holds of a loop over the
-dimension. Where a store is under a condition, the read has to be under the same one, and nothing may change it between.
+dimension. Where a store is under a condition, the read has to be under the same one, and nothing may change it between,
+or the extents of the read's loops say that it holds.
 
 Loops that were fused and split again, as threads share out a tile, leave quotients and remainders that are no such
 digits. Where loops of known extents alone decide the places, these are listed.
@@ -22,7 +23,7 @@ from math import prod
 
 import numpy as np
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Value, loads, substitute_value
+from tilewright.core.compute import Buffer, IndexLike, Inside, Value, loads, substitute_value, symbols_of_value
 from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import (
     BinaryExpr,
@@ -104,7 +105,9 @@ def _covers_by_places(store: _Access, read: _Access, n: int, conditions: Sequenc
     others = [s.loop.extent for s in store.around[n:] if isinstance(s, For) and s.loop.sym not in used]
     if not all(is_nonneg(extent - 1) for extent in others):
         return False
-    stored, wanted = _places(store, n, guards), _places(read, n, [])
+    known = [s.cond for s in read.around[n:] if isinstance(s, If)]
+    asked = [d for c in known if isinstance(c, Inside) for d in c.exprs]
+    stored, wanted = _places(store, n, guards), _places(read, n, asked)
     return stored is not None and wanted is not None and wanted <= stored
 
 
@@ -140,8 +143,8 @@ def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequenc
     """The same by solving for the store's loops."""
     own = {s.loop.sym: s.loop.extent for s in store.around[n:] if isinstance(s, For)}
     stored = store.index
-    if not conditions and not chosen(stored):
-        own, stored = _without_splits(own, placed(stored))
+    if not chosen(stored):
+        own, stored, conditions = _without_splits(own, placed(stored), conditions)
     index, over = _as_loops(read)
     walked = {s.loop.sym: s.loop.extent for s in read.around if isinstance(s, For)} | over
     found = _iterations(stored, index, own)
@@ -152,28 +155,50 @@ def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequenc
         if not (never_negative(v, walked) and never_negative(substitute(extent, found) - 1 - v, walked)):
             return False
     known = [s.cond for s in read.around if isinstance(s, If)]
-    return all(substitute_value(c, found) in known for c in conditions)
+    asked = [substitute_value(c, found) for c in conditions]
+    return all(c in known or (isinstance(c, Inside) and _always_inside(c, walked)) for c in asked)
 
 
-def _without_splits(own: dict[Sym, Dim], index: Sequence[Dim]) -> tuple[dict[Sym, Dim], tuple[Dim, ...]]:
+def _always_inside(cond: Inside, walked: Mapping[Sym, Dim]) -> bool:
+    return all(never_negative(d, walked) for d in cond.exprs)
+
+
+def _without_splits(
+    own: dict[Sym, Dim], index: Sequence[Dim], conditions: Sequence[Value]
+) -> tuple[dict[Sym, Dim], tuple[Dim, ...], Sequence[Value]]:
     """The loops with those that a split has made as one again: ``f*v_o + v_i`` is then a loop over the whole."""
     loops, index = own, tuple(index)
     # From the inside out: what was split twice is whole again after two turns.
-    while pair := _split_pair(loops, index):
+    while pair := _split_pair(loops, index, conditions):
         outer, inner, whole = pair
         joined = loop_sym(f"{outer.name} whole", whole)
         loops = {(joined if s == outer else s): (whole if s == outer else e) for s, e in loops.items() if s != inner}
-        index = tuple(substitute(i, {outer: 0, inner: joined}) for i in index)
-    return loops, index
+        at: dict[Sym, Dim] = {outer: 0, inner: joined}
+        index = tuple(substitute(i, at) for i in index)
+        conditions = [substitute_value(c, at) for c in conditions]
+    return loops, index, conditions
 
 
-def _split_pair(loops: dict[Sym, Dim], index: Sequence[Dim]) -> tuple[Sym, Sym, Dim] | None:
+def _split_pair(
+    loops: dict[Sym, Dim], index: Sequence[Dim], conditions: Sequence[Value]
+) -> tuple[Sym, Sym, Dim] | None:
     """Two loops that a split has made, the outer one first, and the extent of what was split."""
     for inner in reversed(loops):
         for outer in reversed(loops):
-            if (whole := _whole(loops, index, outer, inner)) is not None:
+            whole = _whole(loops, index, outer, inner)
+            if whole is not None and all(_asks_together(c, loops[inner], outer, inner) for c in conditions):
                 return outer, inner, whole
     return None
+
+
+def _asks_together(cond: Value, factor: Dim, outer: Sym, inner: Sym) -> bool:
+    """Does a condition depend on two loops by ``factor*outer + inner`` alone?"""
+    if not {outer, inner} & symbols_of_value(cond):
+        return True
+    if not isinstance(cond, Inside):
+        return False
+    steps = [(coefficient(d, outer), coefficient(d, inner)) for d in cond.exprs]
+    return all(a is not None and c is not None and a == factor * c for a, c in steps)
 
 
 def _whole(loops: Mapping[Sym, Dim], index: Sequence[Dim], outer: Sym, inner: Sym) -> Dim | None:

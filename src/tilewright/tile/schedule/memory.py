@@ -7,12 +7,15 @@ In: a kernel and names. Out: an equal kernel. Not its business: spaces, and what
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
-from tilewright.core.compute import Buffer, Load
+from tilewright.core.compute import Buffer, IndexLike, Load
 from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim
+from tilewright.core.indices import chosen, placed
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, Kernel, Place, Role, Space, Store, Update, walk, written
-from tilewright.tile.rewrite import loads_of, rewrite_accesses
+from tilewright.tile.rewrite import loads_of, places_of, rewrite_accesses
 from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.tree import (
     Nest,
@@ -91,6 +94,35 @@ def swizzle(kernel: Kernel, buffer: str) -> Kernel:
     if any(in_panels(spot.buffer, ix) is None for ix in (*read, *stored)):
         raise ScheduleError("swizzle", buffer, "it is accessed at a run-time index")
     return replace(kernel, places=tuple(replace(p, swizzled=True) if p is spot else p for p in kernel.places))
+
+
+def pitch(kernel: Kernel, buffer: str, dim: int, n: int) -> Kernel:
+    """A temporary becomes a matrix: the dimensions before ``dim`` are its rows, which begin ``n`` elements apart.
+
+    Before: ``T[i, j, k, l]`` of 16 by 4 by 16 by 4. After, for dimension 2 and 65: ``T[4*i + j, 4*k + l]`` of 64 by 65,
+    so that rows of shared memory begin in different banks. Fails: it is no temporary in memory of known size, has no
+    dimension on one side, or longer rows.
+    """
+    spot, where = find_place(kernel, buffer, "pitch"), f"{buffer}, {dim}, {n}"
+    old = spot.buffer
+    shape = [d for d in old.shape if is_known(d)]
+    is_one = spot.role is Role.TMP and spot.space is not Space.REG and len(shape) == len(old.shape)
+    if not is_one or not 0 < dim < len(shape) or n < prod(shape[dim:]):
+        raise ScheduleError("pitch", where, "only rows of a temporary of known size in memory, no longer than that")
+    new = Buffer(old.name, old.dtype, (prod(shape[:dim]), n))
+
+    def joined(index: tuple[IndexLike, ...], extents: list[int]) -> Dim:
+        total: Dim = 0
+        for i, extent in zip(placed(index), extents, strict=True):
+            total = total * extent + i
+        return total
+
+    if any(chosen(ix) for s in walk(kernel.body) for b, ix in places_of(s) if b is old):
+        raise ScheduleError("pitch", where, "the data choose its elements")
+    places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
+    return with_body(replace(kernel, places=places), rewrite_accesses(kernel.body, lambda b, ix: Load(
+        new, (joined(ix[:dim], shape[:dim]), joined(ix[dim:], shape[dim:]))
+    ) if b is old else None))  # fmt: skip
 
 
 def fetch(kernel: Kernel, buffer: str) -> Kernel:

@@ -41,6 +41,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "reuse": memory.reuse,
     "align": memory.align,
     "swizzle": memory.swizzle,
+    "pitch": memory.pitch,
     "fetch": memory.fetch,
     "turn": memory.turn,
     "accumulate": stages.accumulate,

@@ -39,6 +39,9 @@ def elements(b: ScheduleBuilder, gpu: Gpu, loop: str) -> None:
     """
     is_loop = any(x.sym.name == loop for x in loops_of(b.kernel.body))
     free = independent(b, loop) if is_loop else []
+    # Elements side by side come first: where loops became one, an access may no longer be known to be aligned.
+    if free:
+        free[-1] = in_vectors(b, gpu, free[-1])
     # Loops that became one may no longer be known to be independent: then the innermost alone is shared among threads.
     if free and attempt(b, lambda: _deal(b, gpu, fused(b, free))):
         return
@@ -112,7 +115,7 @@ def extent_of(b: ScheduleBuilder, loop: str) -> Dim:
 def in_vectors(b: ScheduleBuilder, gpu: Gpu, loop: str) -> str:
     """Split off as many elements as one access of a thread holds, as lanes, where all of them lie in order."""
     target = find_loop(b.kernel, loop, "elements")
-    width = lanes_of(gpu, target)
+    width = lanes_of(gpu, target) if target.loop.kind is Kind.SERIAL else 1
     if width == 1:
         return loop
     outer, lanes = b.split(loop, width)
