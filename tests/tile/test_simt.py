@@ -149,9 +149,22 @@ def test_blocks_that_meet_race() -> None:
 
 
 def test_a_later_grid_sees_what_an_earlier_one_wrote() -> None:
-    computation = softmax(1, 40)
-    kernel = flat(computation)
-    assert len(grids_of(kernel)) > 2 and observe(kernel, computation).faults == ()
+    kernel = parse_kernel("""kernel two_grids
+  place X: f32[2, 32] global in
+  place T: f32[2, 32] global tmp
+  place Y: f32[2, 32] global out
+  body
+    for b[0:1] < 2 block
+      for t[0:31] < 32 thread
+        T[b, t] = add(X[b, t], 1.0:f32)
+    for c[0:1] < 2 block
+      for u[0:31] < 32 thread
+        Y[c, u] = T[1 - c, 31 - u]
+""")
+    x = np.arange(64, dtype=np.float32).reshape(2, 32)
+    seen = simulate(kernel, GPU, {"X": x, "T": np.zeros_like(x), "Y": np.zeros_like(x)})
+    assert seen.faults == ()
+    np.testing.assert_array_equal(seen.arrays["Y"], x[::-1, ::-1] + 1)
 
 
 def test_only_flat_kernels_are_run() -> None:
@@ -193,6 +206,7 @@ def test_columns_of_a_matrix_in_shared_memory_share_a_bank() -> None:
 def test_tiles_of_a_product_have_hardly_a_conflict() -> None:
     computation = matmul(64, 64, 16, False)
     traffic = observe(flat(computation, GPU), computation, GPU).traffic
-    for b in ("C_a", "C_b"):
-        assert traffic[b].bank_conflicts * 10 <= traffic[b].least_turns
+    assert traffic["C_b"].bank_conflicts == 0
+    # The left factor is turned on its way: at most two lanes that store an element meet in a bank.
+    assert traffic["C_a"].bank_conflicts * 4 <= traffic["C_a"].least_turns
     assert traffic["C"].sectors == traffic["C"].least_sectors

@@ -46,6 +46,7 @@ from tilewright.tile.ir import (
     NESTS,
     Barrier,
     Commit,
+    Fold,
     For,
     If,
     Kernel,
@@ -54,10 +55,12 @@ from tilewright.tile.ir import (
     Place,
     Space,
     Stmt,
+    Store,
+    Update,
     walk,
     written,
 )
-from tilewright.tile.rewrite import Body, loop_sym, loops_of, places_of, reads, rewrite_accesses, substitute_body
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, places_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.loops import apart
 from tilewright.tile.schedule.tree import fresh
 from tilewright.tile.verify import IN_REGISTERS

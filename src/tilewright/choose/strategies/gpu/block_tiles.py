@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
+from math import prod
 
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
@@ -32,24 +34,42 @@ class Extents:
 
 @dataclass(frozen=True)
 class ThreadTile:
-    """What a block of ``threads`` by ``threads`` computes, ``depth`` terms of the sum at a time.
+    """What a block of ``row_threads`` by ``column_threads`` computes, ``depth`` terms of the sum at a time.
 
-    Each thread has ``own`` rows and columns of the tile.
+    Each thread has ``own_rows`` by ``own_columns`` of the tile, in accesses of ``lanes`` elements of ``n_bytes``.
     """
 
     depth: int
-    threads: int
-    own: int
+    row_threads: int
+    column_threads: int
+    own_rows: int
+    own_columns: int
+    lanes: int
+    n_bytes: int
 
     @property
     def rows(self) -> int:
         """Rows of the block."""
-        return self.threads * self.own
+        return self.row_threads * self.own_rows
 
     @property
     def columns(self) -> int:
         """Columns of the block."""
-        return self.rows
+        return self.column_threads * self.own_columns
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block."""
+        return self.row_threads * self.column_threads
+
+    @property
+    def step_bytes(self) -> int:
+        """Shared memory of one step's factors."""
+        return self.depth * (self.rows + self.lanes + self.columns) * self.n_bytes
+
+    def stages(self, gpu: Gpu, steps: Dim) -> int:
+        """How many steps lie in shared memory at one time."""
+        return stages_of(gpu, self.step_bytes, steps)
 
 
 @dataclass(frozen=True)
@@ -122,24 +142,52 @@ class WarpTile:
         return min(fit, steps) if is_known(steps) else fit
 
 
+def stages_of(gpu: Gpu, step_bytes: int, steps: Dim) -> int:
+    """As many steps at one time as leave room for another block, of those there are.
+
+    A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together.
+    """
+    room = gpu.sm_shared_bytes // 2 - gpu.block_reserved_bytes
+    fit = min(room // step_bytes, MOST_STAGES)
+    return min(fit, steps) if is_known(steps) else fit
+
+
 def tile_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) -> ThreadTile | WarpTile:
     """The tile for sums of a dtype, by matrix units where there is an instruction for the factors."""
     if unit is not None:
         tiles = [*group_tiles(gpu, unit.dtype), *warp_tiles(gpu, unit, extents)]
         return min(tiles, key=lambda tile: warp_tile_us(gpu, tile, extents))
-    return thread_tile(gpu, dtype.n_bytes)
+    return min(thread_tiles(gpu, dtype.n_bytes), key=lambda tile: thread_tile_us(gpu, tile, extents))
 
 
-def thread_tile(gpu: Gpu, n_bytes: int) -> ThreadTile:
-    """A thread's rows and columns are one access each, and a step's terms are one access of each thread.
+def thread_tiles(gpu: Gpu, n_bytes: int) -> Iterator[ThreadTile]:
+    """Tiles of one or two warps a scheduler, of which a thread's rows and columns are one access or two.
 
-    Two warps for each scheduler hide each other's accesses of shared memory.
+    A step's terms are an access of each thread for each factor.
     """
-    own = max(gpu.access_bytes // n_bytes, 1)
-    threads = 1
-    while (2 * threads) ** 2 <= 2 * gpu.warp_lanes * gpu.sm_schedulers:
-        threads *= 2
-    return ThreadTile(threads, threads, own)
+    lanes = max(gpu.access_bytes // n_bytes, 1)
+    for warps in (gpu.sm_schedulers, 2 * gpu.sm_schedulers):
+        rows = 1
+        while (2 * rows) ** 2 <= warps * gpu.warp_lanes:
+            rows *= 2
+        for own_rows, own_columns in product((lanes, 2 * lanes), (lanes, 2 * lanes)):
+            yield ThreadTile(4 * lanes, rows, warps * gpu.warp_lanes // rows, own_rows, own_columns, lanes, n_bytes)
+
+
+def thread_tile_us(gpu: Gpu, tile: ThreadTile, extents: Extents) -> float:
+    """An estimate of the product's time in microseconds by tiles of this size.
+
+    As for matrix units (:func:`warp_tile_us`), but multiply-adds and accesses of shared memory are instructions that
+    take turns.
+    """
+    terms = extents.terms if is_known(extents.terms) else tile.depth * gpu.sm_schedulers
+    steps = -(-terms // tile.depth)
+    fmas = tile.own_rows * tile.own_columns
+    loads = (tile.own_rows + tile.own_columns) // tile.lanes
+    issued = tile.threads * (fmas + loads) / gpu.sm_fmas_per_cycle
+    moved = (tile.rows + tile.columns) * tile.n_bytes / (gpu.memory_gb_per_s / gpu.ghz / gpu.n_sms)
+    cycles = steps * tile.depth * max(issued, moved / gpu.sm_schedulers) + gpu.memory_ns * gpu.ghz
+    return -(-prod(_blocks(gpu, tile, extents)) // gpu.n_sms) * cycles / gpu.ghz / 1e3
 
 
 def warp_tiles(gpu: Gpu, unit: MatrixShape, extents: Extents) -> Iterator[WarpTile]:
@@ -200,7 +248,7 @@ def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: Extents) -> float:
     return -(-n_blocks // gpu.n_sms) * cycles / gpu.ghz / 1e3
 
 
-def _blocks(gpu: Gpu, tile: WarpTile, extents: Extents) -> tuple[int, int, int]:
+def _blocks(gpu: Gpu, tile: WarpTile | ThreadTile, extents: Extents) -> tuple[int, int, int]:
     """Batches, rows and columns of blocks."""
     pairs = ((extents.batches, 1), (extents.rows, tile.rows), (extents.columns, tile.columns))
     batches, rows, columns = (-(-extent // size) if is_known(extent) else gpu.n_sms for extent, size in pairs)

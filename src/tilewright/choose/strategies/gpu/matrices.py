@@ -182,8 +182,7 @@ class _Split:
         assert s.reduction is not None
         self.s, self.parts = s, parts
         self.batches = parts.batches
-        # Threads copy the elements of a tile one by one, lanes of a warp as many as one access holds.
-        run = gpu.access_bytes // tile.shape.dtype.n_bytes if isinstance(tile, WarpTile) else 1
+        run = gpu.access_bytes // (tile.shape.dtype.n_bytes if isinstance(tile, WarpTile) else tile.n_bytes)
         self.m = _group("m", parts.rows, tile.rows, run)
         self.n = _group("n", parts.columns, tile.columns, run)
         is_stepped = isinstance(tile, WarpTile) and _is_stepped(parts.terms, tile.depth)
