@@ -19,9 +19,11 @@ from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, refuse
 from tilewright.choose.normalize import drop_unit_axes, inline
 from tilewright.choose.strategies.gpu.averages import Averages, averages, averages_in
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
+from tilewright.choose.strategies.gpu.columns import columns
 from tilewright.choose.strategies.gpu.elements import elements
 from tilewright.choose.strategies.gpu.matrices import Product, as_products
 from tilewright.choose.strategies.gpu.matrix_units import matrix_units
+from tilewright.choose.strategies.gpu.partial_sums import PartialSums, with_partial_sums
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import row_sums, rows
 from tilewright.choose.strategies.gpu.sums import sums
@@ -46,21 +48,25 @@ def schedule_for_gpu(
 ) -> Scheduled:
     """A correct kernel of grids for any computation, with the steps that made it."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal, found, online = _spelled(computation, gpu)
+    spelled = _spelled(computation, gpu)
+    normal = spelled.computation
     known = [b for b in normal.inputs if b.name in fixed]
     b = ScheduleBuilder(lower(normal, name, known))
     work = _Grids(b, gpu, normal, known, on_broken)
-    for x in online:
+    for x in spelled.averages:
         work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))])
-    for product in found:
+    for product in spelled.products:
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
         else:
             strategy = ("products", partial(products, b, gpu, product, product.tile))
         work.tried(product.root, [strategy])
-    taken = {name for x in found for name in (x.left, x.right, x.sums, x.root)}
-    taken |= {name for x in online for name in x.stages}
-    for stages in _runs(normal, taken):
+    for parts in spelled.sums:
+        if parts.warps:
+            work.tried(parts.blocks, [("columns", partial(columns, b, gpu, parts.warps, parts.blocks))])
+        else:
+            work.tried(parts.blocks, [("rows", partial(rows, b, gpu, [parts.blocks]))])
+    for stages in _runs(normal, spelled.taken | {name for x in spelled.sums for name in (x.warps, x.blocks)}):
         for cluster in clusters_of(stages, normal, known, chains=False):
             work.tried(cluster.root.out.name, work.strategies(cluster))
     with b.as_one():
@@ -74,17 +80,35 @@ def schedule_for_gpu_by(
 ) -> Scheduled:
     """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal, _, _ = _spelled(computation, gpu)
+    normal = _spelled(computation, gpu).computation
     kernel = apply_lines(lower(normal, name, [b for b in normal.inputs if b.name in fixed]), lines)
     return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
 
 
-def _spelled(computation: Computation, gpu: Gpu) -> tuple[Computation, list[Product], list[Averages]]:
-    """What schedules are for: averages as they are, other products as those of matrices."""
+@dataclass(frozen=True)
+class _Spelled:
+    """What schedules are for: a computation, and the names of stages that go together."""
+
+    computation: Computation
+    averages: list[Averages]
+    products: list[Product]
+    sums: list[PartialSums]
+
+    @property
+    def taken(self) -> set[str]:
+        """What averages and products make."""
+        names = {name for x in self.products for name in (x.left, x.right, x.sums, x.root)}
+        return names | {name for x in self.averages for name in x.stages}
+
+
+def _spelled(computation: Computation, gpu: Gpu) -> _Spelled:
+    """Averages as they are, other products as those of matrices, other long sums in parts."""
     normal = _normal(computation)
     online = averages_in(normal, gpu)
     normal, found = as_products(normal, gpu, {name for x in online for name in x.stages})
-    return normal, found, online
+    spelled = _Spelled(normal, online, found, [])
+    normal, sums = with_partial_sums(normal, gpu, spelled.taken)
+    return replace(spelled, computation=normal, sums=sums)
 
 
 def _normal(computation: Computation) -> Computation:

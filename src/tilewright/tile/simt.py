@@ -318,7 +318,8 @@ class _Observed:
                 if (key := (warp, site, turn[0], min(places))) in read:
                     continue
                 read.add(key)
-            else:
+            elif self.places[b].space is Space.GLOBAL:
+                # Rows of shared memory may begin anywhere: code generation splits what is not known to be aligned.
                 self._check_alignment(b, entries)
             if self.places[b].space is Space.GLOBAL:
                 size = self.gpu.sector_bytes

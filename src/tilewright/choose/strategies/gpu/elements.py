@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.choose.strategies.steps import attempt
-from tilewright.core.compute import Buffer, IndexLike
-from tilewright.core.dims import known_over
+from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, mod, symbols
+from tilewright.core.indices import symbols_at
 from tilewright.target.gpu import Gpu
-from tilewright.tile.affine import linear, stride_along
+from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import For, Kind, Loop, Store
@@ -92,6 +93,14 @@ def as_one(b: ScheduleBuilder, loops: Sequence[str]) -> str:
     for inner in loops[1:]:
         made = b.do("fuse", made, inner).loops[0]
     return made
+
+
+def outermost_first(index: IndexLike, loops: Sequence[str]) -> list[str]:
+    """The loops that an index is made of, the one with the longest steps first."""
+    steps = [
+        (coefficient(index, s), s.name) for s in symbols_at(index) if s.name in loops and not isinstance(index, Value)
+    ]
+    return [name for c, name in sorted(steps, key=lambda x: -x[0] if is_known(x[0]) else 0)]
 
 
 def at_most(b: ScheduleBuilder, loops: Sequence[str], n: int) -> list[str]:

@@ -18,19 +18,15 @@ that threads beside each other read from different banks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tilewright.choose.strategies.gpu.block_tiles import ThreadTile
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, in_vectors
+from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, in_vectors, outermost_first
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
-from tilewright.core.compute import IndexLike, Value
-from tilewright.core.dims import is_known
 from tilewright.core.expr import mod
-from tilewright.core.indices import symbols_at
 from tilewright.target.gpu import Gpu
-from tilewright.tile.affine import coefficient, stride_along
+from tilewright.tile.affine import stride_along
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import Store, Update
 from tilewright.tile.rewrite import loads_of
@@ -39,7 +35,7 @@ from tilewright.tile.schedule.tree import find_loop, find_place
 
 
 @dataclass(frozen=True)
-class _TiledLoop:
+class _ThreadLoops:
     """The loops of the sums' rows or columns: blocks, threads, a thread's groups, and the elements of one."""
 
     block: str
@@ -94,19 +90,19 @@ def products(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: ThreadTile) -
     b.do("align", product.left, tile.rows + tile.lanes)
 
 
-def _rows(b: ScheduleBuilder, tile: ThreadTile, row: str) -> _TiledLoop:
+def _rows(b: ScheduleBuilder, tile: ThreadTile, row: str) -> _ThreadLoops:
     """A thread's rows are neighbours: all threads of a warp's row read the same ones."""
     block, inside = b.split(row, tile.rows)
     thread, own = b.split(inside, tile.own_rows)
-    return _TiledLoop(block, thread, *b.split(own, tile.lanes))
+    return _ThreadLoops(block, thread, *b.split(own, tile.lanes))
 
 
-def _columns(b: ScheduleBuilder, tile: ThreadTile, column: str) -> _TiledLoop:
+def _columns(b: ScheduleBuilder, tile: ThreadTile, column: str) -> _ThreadLoops:
     """Neighbouring threads have neighbouring accesses; a thread's next one is where all threads' are over."""
     rest, own = b.split(column, tile.lanes)
     block, inside = b.split(rest, tile.columns // tile.lanes)
     group, thread = b.split(inside, tile.column_threads)
-    return _TiledLoop(block, thread, group, own)
+    return _ThreadLoops(block, thread, group, own)
 
 
 def _lanes_kind(b: ScheduleBuilder, tile: ThreadTile, column: str) -> str:
@@ -126,7 +122,7 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: ThreadTile, factor: str, at: str, 
         b.do("turn", factor, len(find_place(b.kernel, factor, "products").buffer.shape) - 2)
     leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
     assert isinstance(leaf, Store)
-    dims = [_outermost_first(i, loops) for i in leaf.index[-2:]]
+    dims = [outermost_first(i, loops) for i in leaf.index[-2:]]
     b.do("reorder", *dims[0], *dims[1])
     parts = [as_one(b, names) for names in dims]
     leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
@@ -140,11 +136,3 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: ThreadTile, factor: str, at: str, 
     b.do("reorder", first, second, turn)
     for name, kind in ((first, "thread"), (second, "thread"), (turn, "unroll")):
         b.do("kind", name, kind)
-
-
-def _outermost_first(index: IndexLike, loops: Sequence[str]) -> list[str]:
-    """The loops that an index is made of, the one with the longest steps first."""
-    steps = [
-        (coefficient(index, s), s.name) for s in symbols_at(index) if s.name in loops and not isinstance(index, Value)
-    ]
-    return [name for c, name in sorted(steps, key=lambda x: -x[0] if is_known(x[0]) else 0)]

@@ -66,8 +66,9 @@ def best_shape(gpu: Gpu, work: RowWork, *, in_registers: bool) -> RowShape | Non
 def _shapes(gpu: Gpu, work: RowWork, *, in_registers: bool) -> Iterator[RowShape]:
     holds = in_registers and work.held > 0
     lanes = work.lanes
+    rows = min(gpu.sm_schedulers, work.n_rows) if is_known(work.n_rows) else gpu.sm_schedulers
     while lanes:  # fewer elements at a time keep more lanes of a single warp busy
-        yield RowShape(1, gpu.sm_schedulers, lanes, holds)
+        yield RowShape(1, max(rows, 1), lanes, holds)
         lanes //= 2
     warps = 2
     while warps * gpu.warp_lanes <= gpu.max_block_threads:

@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.choose.strategies.gpu.elements import elements
+from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.choose.strategies.steps import cached_name
-from tilewright.choose.strategies.view import only_nest
+from tilewright.choose.strategies.view import find_body, nest_with, only_nest
+from tilewright.core.dims import is_known
 from tilewright.target.gpu import Gpu
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kind
+from tilewright.tile.ir import If, Kind, Update
+from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, nest_of
 
@@ -36,10 +39,27 @@ def sums(b: ScheduleBuilder, gpu: Gpu, buffers: Sequence[str]) -> None:
     thread = [x for x in only_nest(b.kernel, root).loops if x.kind is Kind.THREAD]
     if not thread:
         raise ScheduleError("sums", root, "its elements are one thread's")
-    lanes = b.do("compute_at", temps[0], thread[-1].sym.name, "reg").loops
+    in_registers(b, temps[0], thread[-1].sym.name)
+
+
+def in_registers(b: ScheduleBuilder, buffer: str, thread: str) -> None:
+    """The sums of a thread's elements in its registers; a loop over their terms has several accesses on their way."""
+    lanes = b.do("compute_at", buffer, thread, "reg").loops
     for name in lanes:  # of what starts the sums, and of what adds to them
         inside = [x.sym.name for x in nest_of(find_loop(b.kernel, name, "sums")).loops[1:]]
         if inside:
             b.do("kind", name, "serial")
             b.do("reorder", *inside, name)
             b.do("kind", name, "vector")
+    nest = nest_with(_body(b, thread), buffer, Update)
+    term = [x for x in nest.loops if x.sym.name not in lanes][-1]
+    if not is_known(term.extent) or term.extent > IN_FLIGHT:
+        b.do("kind", b.split(term.sym.name, IN_FLIGHT)[1], "unroll")
+    else:
+        b.do("kind", term.sym.name, "unroll")
+
+
+def _body(b: ScheduleBuilder, thread: str) -> Body:
+    """What a thread does, inside of the condition that it has something to do."""
+    body = find_body(b.kernel, thread)
+    return body[0].body if len(body) == 1 and isinstance(body[0], If) else body
