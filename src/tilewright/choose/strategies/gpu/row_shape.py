@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.target.gpu import Gpu
 
 OTHER_REGISTERS = 32
 """What a thread needs beside the elements that it holds: addresses, partial results, numbers of loops."""
-UNROLLED = 4
-"""Accesses of a lane that are on their way at one time, where a row goes through a loop."""
 EXCHANGE_INSTRUCTIONS = 4
 """Of one exchange among a warp's lanes: the exchange itself, the operation, and the wait for both."""
 
@@ -86,7 +85,7 @@ def price_of(gpu: Gpu, work: RowWork, shape: RowShape) -> tuple[float, float] | 
     a_step = shape.warps * gpu.warp_lanes * shape.lanes
     elements = work.elements if is_known(work.elements) else gpu.sm_threads * work.lanes
     steps = -(-elements // a_step)
-    registers = OTHER_REGISTERS + (steps * shape.lanes * work.held if shape.holds else shape.lanes * UNROLLED)
+    registers = OTHER_REGISTERS + (steps * shape.lanes * work.held if shape.holds else shape.lanes * IN_FLIGHT)
     shared = 0 if shape.holds else shape.rows * elements * work.held_bytes
     fits = registers <= gpu.max_thread_registers
     resident = gpu.blocks_per_sm(shape.block_warps * gpu.warp_lanes, registers, shared) if fits else 0
@@ -100,7 +99,7 @@ def price_of(gpu: Gpu, work: RowWork, shape: RowShape) -> tuple[float, float] | 
     issue_ns = per_warp * shape.block_warps / gpu.sm_schedulers / gpu.ghz
     moved_ns = shape.rows * elements * work.n_bytes / (gpu.memory_gb_per_s / gpu.n_sms)
     # An exchange's instructions wait for each other, and so do the turns of a loop.
-    turns = 1 if shape.holds else -(-steps // UNROLLED)
+    turns = 1 if shape.holds else -(-steps // IN_FLIGHT)
     waits_ns = turns * gpu.memory_ns + work.reductions * per_reduction * EXCHANGE_INSTRUCTIONS / gpu.ghz
     alone_ns = waits_ns + per_warp * EXCHANGE_INSTRUCTIONS / gpu.ghz
     of_sm = blocks / busy

@@ -23,7 +23,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tilewright.choose.strategies.gpu.elements import fused
-from tilewright.choose.strategies.gpu.row_shape import UNROLLED, RowShape, RowWork, best_shape
+from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
+from tilewright.choose.strategies.gpu.row_shape import RowShape, RowWork, best_shape
 from tilewright.choose.strategies.rows import is_scalar, row_loop, with_plain_root
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.view import find_body, n_arithmetic, nests, only_nest
@@ -239,7 +240,7 @@ def _pass(b: ScheduleBuilder, gpu: Gpu, s: For, shape: RowShape) -> None:
             b.do("reorder", lane, turn)
         b.do("kind", lane, "warp")
     n = find_loop(b.kernel, turn, "rows").loop.extent
-    if is_known(n) and (shape.holds or n <= UNROLLED):
+    if is_known(n) and (shape.holds or n <= IN_FLIGHT):
         b.do("kind", turn, "unroll")
     else:
-        b.do("kind", b.split(turn, UNROLLED)[1], "unroll")
+        b.do("kind", b.split(turn, IN_FLIGHT)[1], "unroll")

@@ -87,7 +87,8 @@ def _sides(
     sizes: list[int] = [min(size, n) if is_known(n) else size for n in extents]
     sides = []
     for k, (sym, places) in enumerate(zip(syms, (written, read), strict=True)):
-        lanes = gpu.access_bytes // max(x.dtype.n_bytes for x, _ in places)
+        # Elements go through shared memory one by one: those that share a word with others would take turns.
+        lanes = gpu.access_bytes // max(gpu.bank_bytes, *(x.dtype.n_bytes for x, _ in places))
         while lanes > 1 and not all(mod(_start(x, ix, sym), lanes) == 0 == mod(extents[k], lanes) for x, ix in places):
             lanes //= 2
         own = min(size * size // sizes[1 - k], most_threads(gpu))
