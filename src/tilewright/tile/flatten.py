@@ -60,7 +60,16 @@ from tilewright.tile.ir import (
     walk,
     written,
 )
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, places_of, reads, rewrite_accesses, substitute_body
+from tilewright.tile.rewrite import (
+    Body,
+    loads_of,
+    loop_sym,
+    loops_of,
+    places_of,
+    reads,
+    rewrite_accesses,
+    substitute_body,
+)
 from tilewright.tile.schedule.loops import apart
 from tilewright.tile.schedule.tree import fresh
 from tilewright.tile.verify import IN_REGISTERS
