@@ -136,10 +136,11 @@ def test_large_products_take_them_without_spills(case: Case, tmp_path: Path) -> 
 ONE = replace(HOPPER, n_sms=1)
 """Where small products fill the GPU as large ones fill others."""
 EMULATED = [
-    Case(64, 64, 72),
     Case(66, 60, 64, bf16, left_turned=True, has_bias=True),
-    Case(64, 64, 65, f16, right_turned=True),
-    Case(Sym("N"), 64, 64),
+    *(
+        pytest.param(case, marks=pytest.mark.slow)
+        for case in (Case(64, 64, 72), Case(64, 64, 65, f16, right_turned=True), Case(Sym("N"), 64, 64))
+    ),
 ]
 
 

@@ -6,10 +6,11 @@ Not its business: which sums are products (``matrices``), the steps that make a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import prod
+from typing import NamedTuple
 
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
@@ -30,6 +31,15 @@ class Extents:
     rows: Dim
     columns: Dim
     terms: Dim
+
+
+class Sizes(NamedTuple):
+    """Extents in numbers."""
+
+    batches: int
+    rows: int
+    columns: int
+    terms: int
 
 
 @dataclass(frozen=True)
@@ -156,8 +166,25 @@ def tile_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) 
     """The tile for sums of a dtype, by matrix units where there is an instruction for the factors."""
     if unit is not None:
         tiles = [*group_tiles(gpu, unit.dtype), *warp_tiles(gpu, unit, extents)]
-        return min(tiles, key=lambda tile: warp_tile_us(gpu, tile, extents))
-    return min(thread_tiles(gpu, dtype.n_bytes), key=lambda tile: thread_tile_us(gpu, tile, extents))
+        sizes = assumed(gpu, tiles, extents)
+        return min(tiles, key=lambda tile: warp_tile_us(gpu, tile, sizes))
+    plain = list(thread_tiles(gpu, dtype.n_bytes))
+    sizes = assumed(gpu, plain, extents)
+    return min(plain, key=lambda tile: thread_tile_us(gpu, tile, sizes))
+
+
+def assumed(gpu: Gpu, tiles: Sequence[ThreadTile | WarpTile], extents: Extents) -> Sizes:
+    """The extents, with numbers for those that are known at run time only, the same for every tile.
+
+    There is a block of the largest tile for every multiprocessor, and a step for every scheduler. What is empty counts
+    as one: it takes no time by any tile.
+    """
+    most = (1, max(t.rows for t in tiles), max(t.columns for t in tiles))
+    dims = (extents.batches, extents.rows, extents.columns)
+    outer = [max(d, 1) if is_known(d) else gpu.n_sms * size for d, size in zip(dims, most, strict=True)]
+    depth = max(t.depth for t in tiles)
+    terms = extents.terms if is_known(extents.terms) else gpu.sm_schedulers * depth
+    return Sizes(*outer, max(terms, 1))
 
 
 def thread_tiles(gpu: Gpu, n_bytes: int) -> Iterator[ThreadTile]:
@@ -174,85 +201,88 @@ def thread_tiles(gpu: Gpu, n_bytes: int) -> Iterator[ThreadTile]:
             yield ThreadTile(4 * lanes, rows, warps * gpu.warp_lanes // rows, own_rows, own_columns, lanes, n_bytes)
 
 
-def thread_tile_us(gpu: Gpu, tile: ThreadTile, extents: Extents) -> float:
+def thread_tile_us(gpu: Gpu, tile: ThreadTile, extents: Sizes) -> float:
     """An estimate of the product's time in microseconds by tiles of this size.
 
     As for matrix units (:func:`warp_tile_us`), but multiply-adds and accesses of shared memory are instructions that
     take turns.
     """
-    terms = extents.terms if is_known(extents.terms) else tile.depth * gpu.sm_schedulers
-    steps = -(-terms // tile.depth)
+    steps = -(-extents.terms // tile.depth)
     fmas = tile.own_rows * tile.own_columns
     loads = (tile.own_rows + tile.own_columns) // tile.lanes
     issued = tile.threads * (fmas + loads) / gpu.sm_fmas_per_cycle
     moved = (tile.rows + tile.columns) * tile.n_bytes / (gpu.memory_gb_per_s / gpu.ghz / gpu.n_sms)
     cycles = steps * tile.depth * max(issued, moved / gpu.sm_schedulers) + gpu.memory_ns * gpu.ghz
-    return -(-prod(_blocks(gpu, tile, extents)) // gpu.n_sms) * cycles / gpu.ghz / 1e3
+    return -(-prod(_blocks(tile, extents)) // gpu.n_sms) * cycles / gpu.ghz / 1e3
 
 
 def warp_tiles(gpu: Gpu, unit: MatrixShape, extents: Extents) -> Iterator[WarpTile]:
-    """Every tile whose sums leave half of a thread's registers to the rest, for one or two warps a scheduler."""
+    """Every tile whose sums take less than half of a thread's registers, for one or two warps a scheduler."""
     rows, columns, terms = unit.extents
     # A line of memory is what a row of the left factor brings at a time, unless there are fewer terms.
     depth = gpu.line_bytes // unit.dtype.n_bytes // 2
     if is_known(extents.terms):
         depth = min(depth, -(-extents.terms // terms) * terms)
-    most = gpu.max_thread_registers // 2 * gpu.warp_lanes
+    half = half_registers(gpu)
     for warps in (gpu.sm_schedulers, 2 * gpu.sm_schedulers):
         for row_warps in (w for w in (1, 2, 4, 8) if warps % w == 0):
             for own_rows in (rows, 2 * rows, 4 * rows):
                 for own_columns in (2 * columns, 4 * columns, 8 * columns):
-                    if own_rows * own_columns <= most:
+                    if own_rows * own_columns < half:
                         yield WarpTile(unit, depth, row_warps, warps // row_warps, own_rows, own_columns)
 
 
+def half_registers(gpu: Gpu) -> int:
+    """Half of what the registers of a warp's threads are at most, one of them being spoken for."""
+    return (gpu.max_thread_registers + 1) // 2 * gpu.warp_lanes
+
+
 def group_tiles(gpu: Gpu, dtype: DType) -> Iterator[WarpTile]:
-    """Every tile of one or two times four warps whose sums leave half of a thread's registers to the rest."""
+    """Every tile of one or two times four warps whose sums take up to half of a thread's registers.
+
+    Factors take none of them, as the instruction reads them in shared memory.
+    """
     if not gpu.has_warpgroup_mma:
         return
     depth = PIECE_BYTES // dtype.n_bytes
-    most = gpu.max_thread_registers // 2 * gpu.warp_lanes
+    half = half_registers(gpu)
     # Powers of two, so that all threads copy whole rows or whole parts of one; wide ones first, which read less.
     for columns in (n for n in (4 * depth, 2 * depth, depth) if n <= MOST_GROUP_COLUMNS):
         shape = GroupShape(dtype, columns)
         for turns in (1, 2):
             own_rows = turns * shape.extents[0]
-            if own_rows * columns <= most + gpu.warp_lanes:
+            if own_rows * columns <= half:
                 for groups in (1, 2):
                     yield WarpTile(shape, depth, groups * GROUP_WARPS, 1, own_rows, columns)
 
 
-def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: Extents) -> float:
+def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: Sizes) -> float:
     """An estimate of the product's time in microseconds by tiles of this size.
 
     A block takes as long as the slowest of its matrix units, its shared memory, its share of the common cache, and its
     share of memory, of which blocks that run at one time read each row and column once. Multiprocessors take blocks in
-    rounds, of which the last may be short. A size that is known at run time only counts as large enough for every
-    multiprocessor.
+    rounds, of which the last may be short.
     """
-    terms = extents.terms if is_known(extents.terms) else tile.depth * gpu.sm_schedulers
-    steps = -(-terms // tile.depth)
+    steps = -(-extents.terms // tile.depth)
     n_bytes = tile.shape.dtype.n_bytes
     rate = gpu.sm_bf16_fmas_per_cycle if tile.is_swizzled else gpu.sm_warp_bf16_fmas_per_cycle
     of_units = tile.rows * tile.columns * tile.depth / rate
     brought = (tile.rows + tile.columns) * tile.depth * n_bytes
     of_shared = (tile.read_elements * tile.depth * n_bytes + brought) / (gpu.shared_banks * gpu.bank_bytes)
-    batches, rows, columns = _blocks(gpu, tile, extents)
+    batches, rows, columns = _blocks(tile, extents)
     n_blocks = batches * rows * columns
     at_once = min(n_blocks, gpu.n_sms)
     of_cache = brought / min(gpu.l2_bytes_per_cycle / at_once, gpu.sm_bytes_per_cycle)
-    lines = min(lines_at_once(gpu, tile, (rows, columns), n) for n in divisors(rows))
+    lines = min(lines_at_once(gpu, tile, (rows, columns), n) for n in divisors(rows, gpu.n_sms))
     lines *= min(batches, -(-at_once // (rows * columns)))
     of_memory = lines * tile.depth * n_bytes / (gpu.memory_gb_per_s / gpu.ghz)
     cycles = steps * max(of_units, of_shared, of_cache, of_memory) + tile.rows * tile.columns / gpu.sm_fmas_per_cycle
     return -(-n_blocks // gpu.n_sms) * cycles / gpu.ghz / 1e3
 
 
-def _blocks(gpu: Gpu, tile: WarpTile | ThreadTile, extents: Extents) -> tuple[int, int, int]:
+def _blocks(tile: WarpTile | ThreadTile, extents: Sizes) -> tuple[int, int, int]:
     """Batches, rows and columns of blocks."""
-    pairs = ((extents.batches, 1), (extents.rows, tile.rows), (extents.columns, tile.columns))
-    batches, rows, columns = (-(-extent // size) if is_known(extent) else gpu.n_sms for extent, size in pairs)
-    return batches, rows, columns
+    return extents.batches, -(-extents.rows // tile.rows), -(-extents.columns // tile.columns)
 
 
 def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: int) -> int:
@@ -266,6 +296,6 @@ def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: i
     return rows * tile.rows + columns * tile.columns
 
 
-def divisors(n: int) -> list[int]:
-    """What divides a positive number."""
-    return [d for d in range(1, n + 1) if n % d == 0]
+def divisors(n: int, most: int) -> list[int]:
+    """What divides a positive number, up to ``most``."""
+    return [d for d in range(1, min(n, most) + 1) if n % d == 0]

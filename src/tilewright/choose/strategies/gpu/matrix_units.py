@@ -107,7 +107,7 @@ def _ordered(
     n_rows, n_columns = extent_of(b, row), extent_of(b, column)
     if has_batches or not is_known(n_rows) or not is_known(n_columns):
         return row, column
-    together = min(divisors(n_rows), key=partial(lines_at_once, gpu, tile, (n_rows, n_columns)))
+    together = min(divisors(n_rows, gpu.n_sms), key=partial(lines_at_once, gpu, tile, (n_rows, n_columns)))
     outer, inner = b.split(row, together)
     b.do("reorder", outer, column, inner)
     return outer, column, inner

@@ -80,7 +80,7 @@ def price_of(gpu: Gpu, work: RowWork, shape: RowShape) -> tuple[float, float] | 
 
     Rows take what the slowest of memory, instructions and latency takes. A multiprocessor has so many blocks at one
     time, each of which waits for the memory and for every reduction. A size that is known at
-    run time only counts as large enough for every multiprocessor.
+    run time only counts as large enough for every multiprocessor; of no rows one counts.
     """
     a_step = shape.warps * gpu.warp_lanes * shape.lanes
     elements = work.elements if is_known(work.elements) else gpu.sm_threads * work.lanes
@@ -91,7 +91,7 @@ def price_of(gpu: Gpu, work: RowWork, shape: RowShape) -> tuple[float, float] | 
     resident = gpu.blocks_per_sm(shape.block_warps * gpu.warp_lanes, registers, shared) if fits else 0
     if not resident:
         return None
-    blocks = -(-work.n_rows // shape.rows) if is_known(work.n_rows) else gpu.n_sms * resident
+    blocks = max(-(-work.n_rows // shape.rows), 1) if is_known(work.n_rows) else gpu.n_sms * resident
     at_once = max(min(resident, -(-blocks // gpu.n_sms)), 1)
     busy = min(blocks, gpu.n_sms)  # multiprocessors that have a block at all
     per_reduction = (gpu.warp_lanes.bit_length() - 1) * EXCHANGE_INSTRUCTIONS + (shape.warps if shape.warps > 1 else 0)
