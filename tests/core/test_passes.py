@@ -1,5 +1,8 @@
 """Pipelines print, parse, hash, report and bisect; verification between passes names the pass at fault."""
 
+import gc
+import os
+import threading
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -92,3 +95,21 @@ def test_bisection():
 
     assert first_bad_pass(example(), [Simplify(), Simplify(), Break(), Simplify()], is_good) == 2
     assert first_bad_pass(example(), [Simplify()], is_good) is None
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_while_another_thread_runs_passes_collects_garbage():
+    is_inside, may_leave = threading.Event(), threading.Event()
+
+    def held(_):
+        is_inside.set()
+        may_leave.wait(60)
+
+    worker = threading.Thread(target=run_pipeline, args=(example(), [Simplify()]), kwargs={"on_pass": held})
+    worker.start()
+    assert is_inside.wait(60) and not gc.isenabled()
+    if not (child := os.fork()):
+        os._exit(0 if gc.isenabled() else 1)
+    may_leave.set()
+    worker.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0 and gc.isenabled()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import re
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from tilewright.core.graph import Graph
 from tilewright.core.rewrite import Journal
 from tilewright.core.text import DumpFolder
 from tilewright.core.verify import verify
+from tilewright.runtime.once import in_forked_child
 
 
 @dataclass(frozen=True)
@@ -151,13 +153,28 @@ def run_pipeline(
 @contextmanager
 def _collector_paused() -> Iterator[None]:
     """Passes make many small objects and no cycles, and one full collection beside PyTorch takes 0.8 s."""
-    was_enabled = gc.isenabled()
+    thread, was_enabled = threading.get_ident(), gc.isenabled()
+    if was_enabled:
+        _pausing.add(thread)
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
             gc.enable()
+            _pausing.discard(thread)
+
+
+_pausing: set[int] = set()
+"""Threads that will turn the collector on again."""
+
+
+@in_forked_child
+def _collect_again() -> None:
+    """A child has no thread that could turn the collector on again after a pause of one of the parent's."""
+    if _pausing:
+        gc.enable()
+        _pausing.clear()
 
 
 def _run(
