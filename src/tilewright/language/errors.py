@@ -12,9 +12,12 @@ from dis import get_instructions
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tilewright.core.diag import CompileError, Loc, Problem, loc_of_frame, users_frame
 
-HERE = (str(Path(__file__).parent),)
+HERE = (str(Path(__file__).parent), str(Path(np.__file__).parent))
+"""Where functions stand that call each other on the way from the user's line."""
 TRACED: ContextVar[str] = ContextVar("name of the kernel that is traced", default="")
 
 
@@ -34,7 +37,7 @@ def refused(rule: str, remedy: str = "", loc: Loc | None = None) -> KernelError:
 
 
 def here() -> Loc:
-    """The innermost line of the user's program that is running: the first frame outside of this folder."""
+    """The innermost line of the user's program that is running: the first frame outside of this folder and NumPy's."""
     return loc_of_frame(users_frame(HERE))
 
 

@@ -44,7 +44,10 @@ class _Expression:
         """The operator that NumPy's number on its left was asked for first."""
         if ufunc not in _OF_NUMPY or method != "__call__" or any(isinstance(x, np.ndarray) for x in xs):
             raise _undecided(f"{self!r:.80}", f"numpy.{ufunc.__name__} needs numbers: use tl's functions of elements")
-        return _OF_NUMPY[ufunc](*(x.item() if isinstance(x, np.generic) else x for x in xs))
+        return _OF_NUMPY[ufunc](*(_number(x) if isinstance(x, np.generic) else x for x in xs))
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        raise _undecided(f"{self!r:.80}", f"numpy.{function.__name__} needs numbers: use tl's functions of elements")
 
     def __getitem__(self, key: object) -> NoReturn:
         raise refused(f"{self!r:.80} has no elements", "give all indices of a tensor at once: x[i, j]")
@@ -296,6 +299,14 @@ def checked_dtype(dtype: object) -> DType:
     return dtype
 
 
+def _number(x: object) -> Number:
+    """Python's number of NumPy's; some, such as ``longdouble``, have none, and their ``item`` is of NumPy again."""
+    x = x.item() if isinstance(x, np.generic) else x
+    if not isinstance(x, int | float):
+        raise refused(f"{x!r:.80} is no number", "use elements, indices and Python's numbers")
+    return x
+
+
 def element(x: Scalar, dtype: DType | None = None) -> Element:
     """``x`` as an element; a number becomes one of ``dtype``, by itself ``f32``, ``i64`` or ``bool``."""
     if isinstance(x, Element):
@@ -304,9 +315,7 @@ def element(x: Scalar, dtype: DType | None = None) -> Element:
         x = x.dim if isinstance(x.dim, int) else Element(IndexValue(x.dim))
     if isinstance(x, Element):
         return x.cast(dtype) if dtype is not None and dtype.is_float else x
-    x = x.item() if isinstance(x, np.generic) else x
-    if not isinstance(x, int | float):
-        raise refused(f"{x!r:.80} is no number", "use elements, indices and numbers")
+    x = _number(x)
     own = types.bool_ if isinstance(x, bool) else types.i64 if isinstance(x, int) else types.f32
     dtype = dtype or own
     if not dtype.is_float and (isinstance(x, float) or not dtype.min <= x <= dtype.max):
