@@ -167,6 +167,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], Any]] = {
     "no tolist": (lambda x: x.tolist(), X),
     "no dot": (lambda x: x.dot(x.T), X),
     "sum: 3 arguments are given by position": (lambda x: x.sum(0, None, None), X),
+    "unexpected keyword argument 'ddof'": (lambda x: x.sum(ddof=1), X),
     "unexpected keyword argument 'out'": (lambda x: x.sum(out=None), X),
     "flatten() takes 2 positional arguments": (lambda x: x.flatten("F"), X),
     "axis 2 is none of 2": (lambda x: x.swapaxes(0, 2), X),
@@ -195,6 +196,10 @@ def test_what_is_refused_names_the_line_and_a_remedy(rule: str) -> None:
         tw.jit(traced)(given)
     assert any(part in str(failed.value) for part in rule.split("|"))
     assert "test_jit_bounds.py:" in str(failed.value) and "remedy: " in str(failed.value)
+
+
+def test_asking_for_a_member_that_is_not_offered_is_answered() -> None:
+    check(tw.jit(lambda x: x + hasattr(x, "tolist") + getattr(x, "flat", 2))(X), X + 2)
 
 
 @pytest.mark.parametrize("argument", [np.ones(2, np.complex64), np.array(["a"]), np.array([None]), {1, 2}], ids=str)

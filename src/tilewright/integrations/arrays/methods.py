@@ -9,11 +9,12 @@ takes and the function offers; what is missing, and NumPy's own functions, are r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from tilewright.core.diag import CompileError
 from tilewright.core.graph import Pool
 from tilewright.integrations.arrays.functions import FUNCTIONS, axis_of, offered
 from tilewright.integrations.arrays.making import indexed, reshaped
@@ -50,23 +51,27 @@ def _getitem(pool: Pool, x: TracedArray, key: Any) -> TracedArray:
 
 
 class _Method(NamedTuple):
-    """A function of the table that a method of NumPy's is: its first arguments by position, the next by these names."""
+    """A function of the table that a method of NumPy's is: its first arguments by position, the next by these names.
+
+    ``renamed`` has the function's names of arguments by the method's, where they differ.
+    """
 
     function: str
     n_by_position: int = 0
     names: tuple[str, ...] = ("axis",)
+    renamed: Mapping[str, str] = {}
 
 
 _METHODS = {
     **{name: _Method(name) for name in (
-        "all", "any", "argmax", "argmin", "argsort", "max", "mean", "min", "squeeze", "std", "var")},
+        "all", "any", "argmax", "argmin", "argsort", "max", "mean", "min", "squeeze")},
+    **{name: _Method(name, renamed={"ddof": "correction"}) for name in ("std", "var")},
     "sum": _Method("sum", names=("axis", "dtype")), "prod": _Method("prod", names=("axis", "dtype")),
     "cumsum": _Method("cumulative_sum", names=("axis", "dtype")),
     "cumprod": _Method("cumulative_prod", names=("axis", "dtype")),
     "repeat": _Method("repeat", 1), "take": _Method("take", 1), "clip": _Method("clip", 2, ()),
     "astype": _Method("astype", 1, ()), "round": _Method("round", names=()), "copy": _Method("positive", names=()),
 }  # fmt: skip
-_RENAMED = {"ddof": "correction"}
 
 
 def _method(name: str, of: _Method) -> Callable[..., Any]:
@@ -77,7 +82,7 @@ def _method(name: str, of: _Method) -> Callable[..., Any]:
         if len(by_name) > len(of.names):
             rule = f"{len(args)} arguments are given by position"
             raise untraceable(name, rule, f"give at most {of.n_by_position + len(of.names)}, others by name")
-        named = {_RENAMED.get(k, k): v for k, v in kwargs.items()}
+        named = {of.renamed.get(k, k): v for k, v in kwargs.items()}
         return f(x, *args[: of.n_by_position], **dict(zip(of.names, by_name, strict=False)), **named)
 
     return call
@@ -111,11 +116,16 @@ def swapaxes(_: Pool, x: TracedArray, axis1: int, axis2: int) -> Any:
     return FUNCTIONS["permute_dims"](x, order)
 
 
+class _NotOffered(CompileError, AttributeError):
+    """The refusal of a member, which ``hasattr`` and ``getattr`` with a default take as the answer that it is."""
+
+
 def _missing(_: TracedArray, name: str) -> NoReturn:
     """Called for what the class does not have: a method of NumPy's that is no part of it, or no name of an array."""
     if name.startswith("_") or not hasattr(np.ndarray, name):
         raise AttributeError(f"a traced array has no attribute {name!r}")
-    raise untraceable(f".{name}", f"an array of a traced function has no {name}", "use functions of tilewright.numpy")
+    rule = f"an array of a traced function has no {name}"
+    raise untraceable(f".{name}", rule, "use functions of tilewright.numpy", _NotOffered)
 
 
 _KNOWN = {np.shape: "shape", np.ndim: "ndim", np.size: "size"}

@@ -101,9 +101,9 @@ def user_loc() -> Loc:
     return loc_of_frame(users_frame(NOT_THE_USERS))
 
 
-def untraceable(what: str, rule: str, remedy: str) -> CompileError:
+def untraceable(what: str, rule: str, remedy: str, kind: type[CompileError] = CompileError) -> CompileError:
     """The error at the user's line."""
-    return CompileError("the function can't be traced", [Problem(user_loc(), what, rule, remedy)])
+    return kind("the function can't be traced", [Problem(user_loc(), what, rule, remedy)])
 
 
 def rebuilt(like: Any, parts: Iterable[Any]) -> Any:
