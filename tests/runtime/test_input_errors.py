@@ -38,6 +38,8 @@ def test_everything_wrong_is_listed_at_once() -> None:
         assert part in text, text
     assert len(error.violations) == 5
     assert all(v.remedy for v in error.violations)
+    assert "compile with a symbolic dimension here" in text and "compile with a wider one" in text
+    assert "fix_dims" not in text  # which replaces no number, and gives no size outside of a range that the user set
 
 
 def test_a_violation_has_its_parts() -> None:

@@ -100,7 +100,7 @@ class ShapeBinder:
             if given != size:
                 yield Violation(
                     spec.name, f"size {given}", f"the model is compiled for size {size}",
-                    "pass that size, or compile for this one (fix_dims) or for any", dim=place.dim,
+                    "pass that size, or compile with a symbolic dimension here", dim=place.dim,
                 )  # fmt: skip
             return
         expected = evaluate(size, values)
@@ -126,7 +126,8 @@ class ShapeBinder:
             limits = f"at least {spec.lo}" if spec.hi is None else f"between {spec.lo} and {spec.hi}"
             yield Violation(
                 self._inputs[place.input].name, f"{spec.name} is {value}", f"the model is compiled for {limits}",
-                "pass a size in that range, or compile for this one (fix_dims)", dim=place.dim, symbol=spec.name,
+                "pass a size in that range, or compile with a wider one, or for this size alone",
+                dim=place.dim, symbol=spec.name,
             )  # fmt: skip
 
     def _check_rules(self, values: Mapping[str, int]) -> Iterator[Violation]:
