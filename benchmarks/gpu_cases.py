@@ -49,6 +49,16 @@ class Case:
         return elements * self.dtype.n_bytes
 
 
+PRODUCTS = (
+    (4096, 4096, 4096), (8192, 8192, 8192), (1000, 1000, 1000), (1024, 4096, 1024), (2048, 2048, 2048),
+    (3000, 3000, 3000), (512, 512, 4096), (256, 4096, 4096), (128, 8192, 4096), (64, 4096, 4096), (4096, 4096, 256),
+    (4096, 64, 4096), (5120, 1280, 5120), (777, 1024, 2048), (2050, 2050, 2050), (4104, 4104, 4104),
+    (1152, 3456, 1152), (1568, 512, 4608), (3136, 256, 2304), (12544, 128, 1152), (8192, 1024, 8192),
+    (300, 30000, 768),
+)  # fmt: skip
+"""Rows, columns and terms of products in bf16: two that fill a GPU, and twenty that nets and people have."""
+
+
 def cases(scale: int) -> Iterator[Case]:
     """Kernels at a size; ``scale`` 1 fills a large GPU."""
 
@@ -80,6 +90,12 @@ def cases(scale: int) -> Iterator[Case]:
         yield Case(
             f"matmul {m}x{n}x{k} f32", ops.matmul, {"out_dtype": None}, ((m, k), (k, n)),
             lambda torch, x, y: x @ y, n_fmas=m * n * k,
+        )  # fmt: skip
+    for size in PRODUCTS:
+        m, n, k = map(of, size)
+        yield Case(
+            f"matmul {m}x{n}x{k} bf16", ops.matmul, {"out_dtype": None}, ((m, k), (k, n)),
+            lambda torch, x, y: x @ y, bf16, n_fmas=m * n * k,
         )  # fmt: skip
 
 
