@@ -230,7 +230,10 @@ class PtxFunction(KernelFunction):
         for loops, inside in nests:
             layout = fragments.layout_of([x.extent for x in loops])
             for b in self._in_registers({b for x in walk(inside) for b in written(x)}) - self.of_rows:
-                if layout is None or self.layouts.setdefault(b, layout) != layout:
+                if layout is None:
+                    extents = " by ".join(str(x.extent) for x in loops)
+                    raise CodegenError(f"{b.name}: no matrix instruction has warp loops of {extents} iterations")
+                if self.layouts.setdefault(b, layout) != layout:
                     raise CodegenError(f"{b.name}: warp loops of several extents share its elements out")
         found = set(self.layouts)
         for b in found | self.of_rows:
