@@ -457,22 +457,27 @@ def test_sampling_at_coordinates() -> None:
     check_functions(_samplers(3), torch.randn(2, 3, 4, 5, 6), torch.rand(2, 3, 4, 5, 3) * 3 - 1.5, rtol=1e-4)
 
 
+EVERY_SAMPLER = pytest.param(1, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("step", [5, EVERY_SAMPLER])
 @pytest.mark.parametrize("n_channels", [8, 20])
-def test_sampling_rows_of_channels(n_channels: int) -> None:
+def test_sampling_rows_of_channels(n_channels: int, step: int) -> None:
     """Many points of many channels: two images, one read of all channels for each element.
 
-    In every mode and with every padding; the test above has all of their pairs.
+    Steps of five samplers have every mode and every padding.
     """
     grid, image = torch.rand(2, 6, 9, 2) * 3 - 1.5, torch.randn(2, n_channels, 5, 7)
-    module = Several(dict(list(_samplers(2).items())[::5]))
+    module = Several(dict(list(_samplers(2).items())[::step]))
     graph = check(module, (image, grid), rtol=1e-4)
     assert any(n.op is ops.gather for n in graph.nodes())
 
 
-def test_sampling_of_symbolic_sizes() -> None:
+@pytest.mark.parametrize("step", [4, EVERY_SAMPLER])
+def test_sampling_of_symbolic_sizes(step: int) -> None:
     sizes = {0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=2), 3: torch.export.Dim("w", min=2)}
     points = {0: sizes[0], 1: torch.export.Dim("rows"), 2: torch.export.Dim("columns")}
-    module = Several(dict(list(_samplers(2).items())[::4]))
+    module = Several(dict(list(_samplers(2).items())[::step]))
     graph = check(module, (IMAGE, torch.rand(2, 5, 7, 2) * 3 - 1.5), {"args": (sizes, points)}, rtol=1e-4)
     compare(graph, module, (torch.randn(3, 4, 6, 11), torch.rand(3, 4, 3, 2) * 3 - 1.5), rtol=1e-4)
 
