@@ -402,7 +402,7 @@ def test_the_phases_of_a_transposed_convolution_share_their_points(n_in, n_out, 
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64", "native"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "tile", "n_in", "n_out", "pads"), [
