@@ -23,7 +23,7 @@ JOBS ?= 2
 
 VENV := .venv
 RUN := $(VENV)/bin/python
-# Of the packages' fifteen thousand files a run imports a third, and Python keeps the bytecode of those that it imports.
+# A run imports some of the packages' files only, and Python keeps the bytecode of those that it imports.
 INSTALL = $(RUN) -m pip install --quiet --disable-pip-version-check --no-compile $(PIP_ARGS)
 KEYS := $(shell $(PYTHON) -c 'import hashlib, os, sys; \
 	base = hashlib.sha256((os.getcwd() + sys.version).encode()); \
@@ -32,8 +32,8 @@ KEYS := $(shell $(PYTHON) -c 'import hashlib, os, sys; \
 BASE := $(VENV)/base-$(firstword $(KEYS))
 STAMP := $(VENV)/stamp-$(lastword $(KEYS))
 
-# Tests start hundreds of processes that import the compiler, each in 0.4 s with Python's bytecode at hand and in 0.95 s
-# where the environment forbids to keep it.
+# Tests start many processes that import the compiler, which takes far longer where the environment forbids Python to keep
+# its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
 # The tests' own parallelism is worker processes: the thread pools of NumPy, PyTorch and peers stay out of the way.

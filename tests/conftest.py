@@ -13,6 +13,7 @@ import faulthandler
 import gc
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,15 +64,22 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _libraries_set_aside() -> None:
-    """Take what is loaded by now out of the garbage collector's sight.
+LOADED = pytest.StashKey[int]()  # how many modules there were when the garbage collector last set them aside
+A_LIBRARY = 100
+"""So many new modules are a library's."""
 
-    PyTorch, JAX and transformers hold half a million objects, and walking them again and again is a tenth of a run.
-    What a test makes is collected as ever.
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries_set_aside(request: pytest.FixtureRequest) -> None:
+    """Take libraries out of the garbage collector's sight, which would walk their many objects again and again.
+
+    That is before the first test, and before the file of tests that follows one which loaded a library. What tests
+    hold at that moment is set aside too, and cycles among it are never given back; all else is collected as ever.
     """
-    gc.collect()
-    gc.freeze()
+    if len(sys.modules) - request.config.stash.get(LOADED, 0) >= A_LIBRARY:
+        gc.collect()
+        gc.freeze()
+        request.config.stash[LOADED] = len(sys.modules)
 
 
 @pytest.fixture
