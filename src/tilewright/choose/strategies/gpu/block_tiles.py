@@ -33,7 +33,7 @@ class Extents:
     terms: Dim
 
 
-class Sizes(NamedTuple):
+class KnownExtents(NamedTuple):
     """Extents in numbers."""
 
     batches: int
@@ -173,18 +173,23 @@ def tile_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) 
     return min(plain, key=lambda tile: thread_tile_us(gpu, tile, sizes))
 
 
-def assumed(gpu: Gpu, tiles: Sequence[ThreadTile | WarpTile], extents: Extents) -> Sizes:
+def assumed(gpu: Gpu, tiles: Sequence[ThreadTile | WarpTile], extents: Extents) -> KnownExtents:
     """The extents, with numbers for those that are known at run time only, the same for every tile.
 
     There is a block of the largest tile for every multiprocessor, and a step for every scheduler. What is empty counts
     as one: it takes no time by any tile.
     """
-    most = (1, max(t.rows for t in tiles), max(t.columns for t in tiles))
-    dims = (extents.batches, extents.rows, extents.columns)
-    outer = [max(d, 1) if is_known(d) else gpu.n_sms * size for d, size in zip(dims, most, strict=True)]
-    depth = max(t.depth for t in tiles)
-    terms = extents.terms if is_known(extents.terms) else gpu.sm_schedulers * depth
-    return Sizes(*outer, max(terms, 1))
+
+    def number(extent: Dim, large: int) -> int:
+        return max(extent, 1) if is_known(extent) else large
+
+    rows, columns, depth = (max(sizes) for sizes in zip(*((t.rows, t.columns, t.depth) for t in tiles), strict=True))
+    return KnownExtents(
+        number(extents.batches, gpu.n_sms),
+        number(extents.rows, gpu.n_sms * rows),
+        number(extents.columns, gpu.n_sms * columns),
+        number(extents.terms, gpu.sm_schedulers * depth),
+    )
 
 
 def thread_tiles(gpu: Gpu, n_bytes: int) -> Iterator[ThreadTile]:
@@ -201,7 +206,7 @@ def thread_tiles(gpu: Gpu, n_bytes: int) -> Iterator[ThreadTile]:
             yield ThreadTile(4 * lanes, rows, warps * gpu.warp_lanes // rows, own_rows, own_columns, lanes, n_bytes)
 
 
-def thread_tile_us(gpu: Gpu, tile: ThreadTile, extents: Sizes) -> float:
+def thread_tile_us(gpu: Gpu, tile: ThreadTile, extents: KnownExtents) -> float:
     """An estimate of the product's time in microseconds by tiles of this size.
 
     As for matrix units (:func:`warp_tile_us`), but multiply-adds and accesses of shared memory are instructions that
@@ -256,7 +261,7 @@ def group_tiles(gpu: Gpu, dtype: DType) -> Iterator[WarpTile]:
                     yield WarpTile(shape, depth, groups * GROUP_WARPS, 1, own_rows, columns)
 
 
-def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: Sizes) -> float:
+def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: KnownExtents) -> float:
     """An estimate of the product's time in microseconds by tiles of this size.
 
     A block takes as long as the slowest of its matrix units, its shared memory, its share of the common cache, and its
@@ -280,7 +285,7 @@ def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: Sizes) -> float:
     return -(-n_blocks // gpu.n_sms) * cycles / gpu.ghz / 1e3
 
 
-def _blocks(tile: WarpTile | ThreadTile, extents: Sizes) -> tuple[int, int, int]:
+def _blocks(tile: WarpTile | ThreadTile, extents: KnownExtents) -> tuple[int, int, int]:
     """Batches, rows and columns of blocks."""
     return extents.batches, -(-extents.rows // tile.rows), -(-extents.columns // tile.columns)
 

@@ -77,8 +77,8 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     b.do("kind", depth, "warp")
     stages = tile.stages(gpu, extent_of(b, outer))
     if gpu.has_async_copies and stages > 1:
-        made = [b.do("pipeline", x, outer, stages, tile.spare) for x in (product.left, product.right)]
-        b.do("merge", *[x.loops[0] for x in made])
+        first, second = (b.do("pipeline", x, outer, stages, tile.spare).loops[0] for x in (product.left, product.right))
+        b.do("merge", first, second)
 
 
 def _in_steps(b: ScheduleBuilder, tile: WarpTile, terms: list[str]) -> tuple[str, str]:
