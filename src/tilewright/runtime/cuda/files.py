@@ -17,7 +17,7 @@ from types import UnionType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from tilewright.runtime.artifact import ObjectImage
-from tilewright.runtime.cuda.program import GpuCode
+from tilewright.runtime.cuda.program import ChooseStep, GpuCode, LaunchStep, LoopStep
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.expressions import ParsedExpr
 from tilewright.runtime.fields import FieldError, decode_json
@@ -41,13 +41,28 @@ def code_of(objects: Sequence[ObjectImage]) -> GpuCode:
         if not objects or objects[0].name != PROGRAM:
             raise FieldError(f"the first object is not {PROGRAM}")
         code: GpuCode = _decoded(GpuCode, decode_json(objects[0].data), "program")
+        _check_launches(code)
         names, wanted = [o.name for o in objects[1:]], [f"{k.name}.ptx" for k in code.kernels]
         if names != wanted:
             raise FieldError(f"objects {names[:5]} where the program has kernels {wanted[:5]}")
         texts = [o.data.decode() for o in objects[1:]]
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # steps may be nested deeper than the stack
         raise ArtifactError(f"the GPU's program makes no sense: {error}", remedy="compile the model again") from error
     return replace(code, kernels=tuple(replace(k, ptx=t) for k, t in zip(code.kernels, texts, strict=True)))
+
+
+def _check_launches(code: GpuCode) -> None:
+    """Every launch, in branches and loops too, names a kernel that there is."""
+    programs = [code.program]
+    while programs:
+        for step in programs.pop().steps:
+            match step:
+                case LaunchStep() if not 0 <= step.kernel < len(code.kernels):
+                    raise FieldError(f"kernel {step.kernel} is launched, of {len(code.kernels)}")
+                case ChooseStep():
+                    programs += step.programs
+                case LoopStep():
+                    programs.append(step.body)
 
 
 def _encoded(value: Any) -> Any:
@@ -91,9 +106,10 @@ def _one_of(hints: tuple[Any, ...], value: Any, path: str) -> Any:
         return value
     classes = (h for h in hints if isinstance(h, type) and h not in (int, ParsedExpr))
     records: dict[str, type] = {h.__name__: h for h in classes}
-    if not isinstance(value, dict) or value.get(CLASS) not in records:
+    name = value.get(CLASS) if isinstance(value, dict) else None
+    record = records.get(name) if isinstance(name, str) else None
+    if record is None:
         _wrong(path, value, f"one of {sorted(records) or 'numbers and expressions'}")
-    record = records[value[CLASS]]
     hints_of = _hints(record)
     if value.keys() - {CLASS} != hints_of.keys():
         raise FieldError(f"{path} has other fields than {record.__name__}: {sorted(value.keys() ^ hints_of.keys())}")
