@@ -21,9 +21,11 @@ from tilewright.build.gpu import build_for_gpu
 from tilewright.build.options import Clock, Options
 from tilewright.core.diag import OptionError
 from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.graph import Graph
 from tilewright.core.opdef import OpDef
 from tilewright.runtime.cuda.compiled import CompiledGpuModel
 from tilewright.runtime.cuda.errors import NoGpuError
+from tilewright.runtime.models import model_of
 from tilewright.target.gpu import Gpu, named_gpus
 from tilewright.target.target import Target
 
@@ -38,6 +40,12 @@ MOST_THREADS = 4000
 """Of a grid that meets at barriers, where each is a thread of this system."""
 
 
+def model_for_gpu(graph: Graph, gpu: Gpu) -> CompiledGpuModel:
+    model = model_of(build_for_gpu(graph, Options(gpu.name), Clock()))
+    assert isinstance(model, CompiledGpuModel)
+    return model
+
+
 class Made:
     """A graph's model, with what runs its kernels; `captured` has them as they were emitted."""
 
@@ -50,7 +58,7 @@ class Made:
             return self.kernels[-1]
 
         monkeypatch.setattr(kernels, "KernelBuilder", keeping)
-        self.model = build_for_gpu(graph, Options("cuda-sm90a"), H100, Clock())
+        self.model = model_for_gpu(graph, H100)
         monkeypatch.setattr(kernels, "KernelBuilder", builder)
 
     def on_recorder(self) -> tuple[Recorder, CompiledGpuModel]:
@@ -107,7 +115,7 @@ def spills(op: OpDef, gpu: Gpu, which: slice, folder: Path) -> list[str]:
     for sample in list(op.samples(np.random.default_rng(0)))[which]:
         if has_no_bound(op, sample):
             continue
-        model = build_for_gpu(graph_of(op, sample), Options(gpu.name), gpu, Clock())
+        model = model_for_gpu(graph_of(op, sample), gpu)
         for kernel in model.code.kernels:
             used = assemble(kernel.ptx, gpu.arch, folder)
             assert used.keys() == {e.name for e in kernel.entries}

@@ -29,6 +29,7 @@ from tilewright.frontend.source import Called, Examples, Source, import_called
 from tilewright.runtime.digest import digest_arrays
 from tilewright.runtime.files import writing
 from tilewright.runtime.threads import checked_threads, default_threads
+from tilewright.target.gpu import is_gpu
 from tilewright.target.target import Target
 
 _LOC = re.compile(r' loc\("(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*", \d+)?\)')
@@ -65,7 +66,8 @@ def export(
     ``aot``), ``static`` also writes an archive. ``target`` may list levels of x86-64, plainest first
     ("x86-64,x86-64-v3,x86-64-v4"): the object then holds code for each and chooses when it first runs.
 
-    Raises as ``compile`` does; ``CompileError`` too for a model whose structure a call decides.
+    Raises as ``compile`` does; ``OptionError`` too for a GPU, and ``CompileError`` for a model whose structure a call
+    decides.
     """
     if schedule is not None and "," in target:
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
@@ -103,7 +105,11 @@ def with_state(modules: Modules, called: Called) -> Modules:
 
 def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
     """The modules of the target, or of all levels that ``options.target`` lists, for calls with so many threads."""
-    targets = [replace(options, target=t).machine for t in options.target.split(",")]
+    names = options.target.split(",")
+    if gpus := [name for name in names if is_gpu(name)]:
+        remedy = "name a CPU, or save what tilewright.compile makes for the GPU as a .tw file"
+        raise OptionError(f"code that is exported is for CPUs, and {gpus[0]!r} is a GPU", remedy=remedy)
+    targets = [replace(options, target=t).machine for t in names]
     targets = [replace(t, n_cores=n_threads) for t in targets]
     if len(targets) == 1:
         return build_modules(graph, options, targets[0], clock)

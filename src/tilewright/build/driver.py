@@ -33,7 +33,6 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads, default_threads
-from tilewright.target.gpu import Gpu
 
 
 def compile(
@@ -88,7 +87,8 @@ def compile(
         if artifact is None:
             dump_if_asked(graph, options)
             checks = STRICT if verify else None
-            artifact = build(graph, options, clock, checks=checks) if gpu is None else _gpus(graph, options, gpu, clock)
+            make = build if gpu is None else _build_for_gpu
+            artifact = make(graph, options, clock, checks=checks)
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(cache_key(key, options), artifact)
@@ -97,7 +97,7 @@ def compile(
         asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize))
         remember_answer(store, asked, cache_key(keyed.key, options))
     made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)
-    if gpu is not None:
+    if made.manifest.target.is_gpu:
         return made  # it has no exports, and no other weights
     made.exporter = partial(
         _export, source, example_inputs=example_inputs, dynamic_shapes=dynamic_shapes, input_shapes=input_shapes,
@@ -111,12 +111,11 @@ def compile(
     return made
 
 
-def _gpus(graph: Graph, options: Options, gpu: Gpu, clock: Clock) -> Artifact:
+def _build_for_gpu(graph: Graph, options: Options, clock: Clock, *, checks: Checks | None = None) -> Artifact:
     """:func:`tilewright.build.gpu.build_for_gpu`, loaded by the first model for a GPU."""
     from tilewright.build.gpu import build_for_gpu
 
-    made = build_for_gpu(graph, options, gpu, clock)
-    return Artifact(made.manifest, made.objects, made.weights)
+    return build_for_gpu(graph, options, clock, checks=checks)
 
 
 def _check_for_gpu(called: Called) -> None:
@@ -195,9 +194,8 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
         raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use one of {list(OFFERED)}")
     chosen, clock, threads = Options(**options), Clock(), checked_threads(threads)
     dump_if_asked(graph, chosen)
-    if chosen.alone_on_gpu is not None:
-        return _ready(_gpus(graph, chosen, chosen.alone_on_gpu, clock), threads, clock, from_cache=False)
-    return _ready(build(graph, chosen, clock), threads, clock, from_cache=False)
+    make = build if chosen.alone_on_gpu is None else _build_for_gpu
+    return _ready(make(graph, chosen, clock), threads, clock, from_cache=False)
 
 
 def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache: bool) -> CompiledModel:

@@ -75,6 +75,8 @@ def compile(
         choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
         keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices)
         if found is not None:
+            if found.manifest.target.is_gpu:
+                return found  # as of a fresh compile: it has no exports, and no other weights
             found.exporter = partial(_export, source, **asked, **sizes, **options)
             found.origin = Later(source, {**asked, "input_shapes": input_shapes, "fix_dims": fix_dims}, options)
             return found

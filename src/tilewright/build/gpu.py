@@ -1,6 +1,6 @@
-"""From a graph in kernels for a GPU to a model: PTX, the program that launches it, weights and manifest.
+"""From a graph in kernels for a GPU to an artefact: PTX, the program that launches it, weights and manifest.
 
-In: what ``kernels`` splits and schedules. Out: a ``CompiledGpuModel``. Not its business: what a kernel becomes
+In: what ``kernels`` splits and schedules. Out: an ``Artifact``. Not its business: what a kernel becomes
 (``codegen.ptx``), running it (``runtime.cuda``).
 
 A program stays what ``partition`` made of it, with sizes as texts that the runtime evaluates: there is no machine code
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tilewright.build.kernels import SplitGraph, optimise_and_split
+from tilewright.build.kernels import Checks, SplitGraph, optimise_and_split
 from tilewright.build.manifest import manifest_of
 from tilewright.build.options import Clock, Options
 from tilewright.codegen.ptx.compile import compile_kernel
@@ -31,7 +31,8 @@ from tilewright.partition.program import (
     SetDim,
     Step,
 )
-from tilewright.runtime.cuda.compiled import CompiledGpuModel
+from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.cuda.files import objects_of
 from tilewright.runtime.cuda.program import (
     CarriedValue,
     CheckStep,
@@ -54,17 +55,16 @@ from tilewright.runtime.shapes import compile_size
 from tilewright.target.gpu import Gpu
 
 
-def build_for_gpu(graph: Graph, options: Options, gpu: Gpu, clock: Clock) -> CompiledGpuModel:
-    """The whole compiler on a graph, for a GPU."""
-    split = optimise_and_split(graph, options, options.machine, clock)
+def build_for_gpu(graph: Graph, options: Options, clock: Clock, *, checks: Checks | None = None) -> Artifact:
+    """The whole compiler on a graph, for the GPU of ``options``."""
+    gpu = Gpu.parse(options.target)
+    split = optimise_and_split(graph, options, options.machine, clock, checks)
     with clock.stage("llvm"):
         code = gpu_code(split, gpu, clock)
     with clock.stage("weights"):
         weights = split.planner.weights.blob()
     manifest = manifest_of(split, options, weights.nbytes, len(split.slots))
-    manifest = replace(manifest, target=TargetSpec(gpu.triple, gpu.arch))
-    seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
-    return CompiledGpuModel(manifest.with_facts(seconds=seconds, from_cache=False), code, weights)
+    return Artifact(replace(manifest, target=TargetSpec(gpu.triple, gpu.arch)), objects_of(code), weights)
 
 
 def gpu_code(split: SplitGraph, gpu: Gpu, clock: Clock) -> GpuCode:

@@ -140,8 +140,8 @@ class CompiledModel:
     def refit(self, weights: Any) -> CompiledModel:
         """This model with other weights, without compiling: what a fresh compile with them gives.
 
-        ``weights`` as ``tilewright.with_weights`` takes them. ``ArtifactError`` where they ask for other code, and for
-        a model from a file, for which there is ``tilewright.refit``.
+        ``weights`` as ``tilewright.with_weights`` takes them. ``ArtifactError`` where they ask for other code, for a
+        model from a file, for which there is ``tilewright.refit``, and for a model for a GPU.
         """
         made: CompiledModel = self._origin().refit(self, weights)
         made.origin, made.exporter = self.origin, None
@@ -149,19 +149,24 @@ class CompiledModel:
 
     def _origin(self) -> Any:
         if self.origin is None:
+            is_gpu = self.manifest.target.is_gpu
             remedy = "refit it by the model that it was made of, or its file by tilewright.refit"
-            raise ArtifactError("a model from a file has no source to take weights from", remedy=remedy)
+            if is_gpu:
+                remedy = "compile the model with the new weights"
+            kind = "for a GPU" if is_gpu else "from a file"
+            raise ArtifactError(f"a model {kind} has no source to take weights from", remedy=remedy)
         return self.origin
 
     def export(self, folder: str | os.PathLike[str], **options: Any) -> Any:
         """Write an object file and a C header for programs without Python: ``tilewright.export`` of the model's source.
 
         ``options`` are those of ``tilewright.export`` where they differ from this compile's. ``ArtifactError`` for a
-        model from a file, which has no source.
+        model from a file, which has no source, and for one for a GPU.
         """
         if self.exporter is None:
-            remedy = "call tilewright.export with the model that the file was made of"
-            raise ArtifactError("a model from a file can't be exported", remedy=remedy)
+            remedy = "call tilewright.export with the model that it was compiled from, for a CPU"
+            kind = "for a GPU" if self.manifest.target.is_gpu else "from a file"
+            raise ArtifactError(f"a model {kind} can't be exported", remedy=remedy)
         return self.exporter(folder, **options)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
