@@ -12,6 +12,7 @@ from tilewright.runtime import artifact
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.host import misfit
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
+from tilewright.runtime.threads import checked_threads
 
 
 def load(
@@ -33,6 +34,7 @@ def load(
 
     A model for a GPU opens the driver when it is first called; it takes no ``threads``.
     """
+    threads = checked_threads(threads)
     found = artifact.load(path, key=key, copy=copy)
     if found.manifest.target.is_gpu:
         return model_of(found)

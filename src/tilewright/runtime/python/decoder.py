@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.runtime import artifact
 from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.runtime.manifest import DecodingSpec
-from tilewright.runtime.models import load
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
@@ -41,10 +41,11 @@ def load_decoder(
     Its weights are used where they lie in the file, so that several processes share them. ``ArtifactError`` for a file
     that holds another model.
     """
-    model = load(path, threads=threads, key=key, copy=copy)
-    found = model.manifest.decoding
-    if found is None or not isinstance(model, LoadedModel):
+    made = artifact.load(path, key=key, copy=copy)
+    found = made.manifest.decoding
+    if found is None:
         raise ArtifactError(f"{os.fspath(path)} holds no decoder", remedy="read it with tilewright.load")
+    model = LoadedModel(made.manifest, made.objects, made.weights, threads=threads)
     if len(model.inputs) <= N_PLAIN or len(model.outputs) != 1 + len(model.inputs) - N_PLAIN:
         raise ArtifactError("the decoder's step has no cache", remedy="compile the model again")
     return Decoder(model, found.chunk, found.max_length)
