@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import typer
+from typer.testing import CliRunner, Result
 
 from conformance import tiny_suite
+from tilewright.cli import conformance
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
 from tilewright.tools.conformance import workers
@@ -61,6 +66,26 @@ def test_a_worker_that_can_not_start_is_an_error() -> None:
 def test_a_fresh_process_takes_over_after_some_cases() -> None:
     found = list(workers.run_cases(SUITE, [Case("right", "r")] * 3, cases_per_worker=1))
     assert [o.status for o in found] == ["passed"] * 3
+
+
+def test_a_fresh_process_takes_over_after_an_error() -> None:
+    found = list(workers.run_cases(SUITE, [Case("leaves", "l"), Case("clean", "c")]))
+    assert [o.status for o in found] == ["failed", "passed"]
+
+
+def test_a_run_goes_on_for_the_same_machine_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conformance, "SUITES", {"tiny": conformance.SuiteEntry(SUITE, (), "", "Tiny.")})
+    app, path = typer.Typer(), tmp_path / "tiny.json"
+    conformance.register(app)
+
+    def run(target: str) -> Result:
+        options = ["--only", "^right$", "--output", str(path), "--resume", "--target", target]
+        return CliRunner().invoke(app, ["conformance", "tiny", *options])
+
+    assert run("cuda-sm80").exit_code == 0 and [o.detail for o in read_json(path)[1]] == ["for cuda-sm80"]
+    error = run("cuda-sm90a").exception
+    assert isinstance(error, OptionError) and "has outcomes of sm_80, and this run is for sm_90a" in str(error)
+    assert run("cuda-sm80").exit_code == 0
 
 
 def test_a_suite_runs_for_a_target() -> None:

@@ -1,4 +1,4 @@
-"""A suite of five cases that end in every way that a case can."""
+"""A suite of six cases that end in every way that a case can, and of two for one process after the other."""
 
 import ctypes
 import os
@@ -8,6 +8,8 @@ from tilewright.tools.conformance.outcome import Status
 from tilewright.tools.conformance.workers import Case
 
 NAME = "tiny"
+LEFT: list[str] = []
+"""What a case has left in its process."""
 
 
 def cases() -> list[Case]:
@@ -22,6 +24,11 @@ def run_case(case: Case) -> tuple[Status, str]:
             return "wrong", "1, expected 2"
         case "raises":
             raise ValueError("an accident")
+        case "leaves":
+            LEFT.append(case.name)
+            raise ValueError("the process is of no more use")
+        case "clean" if LEFT:
+            return "wrong", f"{LEFT} was here"
         case "dies":
             os.abort() if os.name == "nt" else ctypes.string_at(0)
         case "hangs":

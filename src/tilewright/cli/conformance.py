@@ -119,7 +119,7 @@ def _command(known: SuiteEntry) -> Callable[..., None]:
         cases = workers.select(suite.cases(), only)
         facts = {**_facts(known, machine), "only": only, "cases": len(suite.cases())}
         # Outcomes of a run that was stopped; a case that is gone from the suite is left out.
-        found = {o.name: o for o in read_json(output)[1]} if resume and output is not None and output.exists() else {}
+        found = _outcomes_so_far(output, machine) if resume and output is not None and output.exists() else {}
 
         def save(outcomes: list[Outcome]) -> None:
             if output is not None:
@@ -165,6 +165,15 @@ def _run(
                 saved = time.monotonic()
             bar.update(task, advance=1, description=f"{name}: {outcome.name}"[:60])
     return [found[c.name] for c in cases]
+
+
+def _outcomes_so_far(path: Path, machine: str) -> dict[str, Outcome]:
+    """Outcomes of a run that was stopped, by name; ``OptionError`` for those of another machine than this run's."""
+    facts, outcomes = read_json(path)
+    if (other := facts.get("cpu")) != machine:
+        remedy = "name another file by --output, leave --resume away, or go on with that run's --target"
+        raise OptionError(f"{path} has outcomes of {other}, and this run is for {machine}", remedy=remedy)
+    return {o.name: o for o in outcomes}
 
 
 def _checked_target(name: str) -> str:
