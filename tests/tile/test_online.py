@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import ml_dtypes
@@ -15,7 +16,8 @@ from tile.kernels import arrays_of
 from tile.test_flatten import GPU
 from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
-from tilewright.choose.strategies.gpu.averages import KeyTile, averages
+from tilewright.choose.strategies.gpu.averages import KeyTile, averages, averages_in
+from tilewright.codegen.ptx.compile import emit
 from tilewright.core.compute import (
     Axis,
     Binary,
@@ -31,11 +33,15 @@ from tilewright.core.compute import (
     Unary,
     Value,
     axes_for,
+    loads,
+    loop_symbol,
+    rewrite_value,
     syms,
 )
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, mod
 from tilewright.core.types import DType, bf16, bool_, f16, f32
 from tilewright.runtime.values import aligned_buffer
+from tilewright.target.gpu import Gpu
 from tilewright.tile.emulate import emulated
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.flatten import flatten
@@ -129,9 +135,9 @@ def close(got: np.ndarray, want: np.ndarray, dtype: DType) -> None:
     np.testing.assert_allclose(got.astype(np.float64).reshape(want.shape), want, rtol=2 * eps, atol=2 * eps)
 
 
-def scheduled(case: Case, tile: KeyTile = SMALL) -> Kernel:
+def scheduled(case: Case | Computation, tile: KeyTile = SMALL) -> Kernel:
     """The kernel in phases."""
-    b = ScheduleBuilder(lower(case.computation()))
+    b = ScheduleBuilder(lower(case.computation() if isinstance(case, Case) else case))
     averages(b, GPU, "Y", tile)
     verify(b.kernel)
     return b.kernel
@@ -277,3 +283,127 @@ def test_what_is_no_average_is_refused() -> None:
     )  # fmt: skip
     with pytest.raises(ScheduleError, match="E is wanted by itself"):
         online(lower(wanted), "Y", 1, 16, 1)
+
+
+ODD = Case(16, 32, 16, 8)
+NUMBERS = Buffer("B", f16, (16, 28))
+
+
+def staged(name: str, change: Callable[[Stage], Stage]) -> Computation:
+    """The averages of 16 rows and 32 keys, one of whose stages is another; numbers B[16, 28] are there for it."""
+    made = ODD.computation()
+    items = tuple(change(x) if isinstance(x, Stage) and x.out.name == name else x for x in made.items)
+    return replace(made, inputs=(*made.inputs, NUMBERS), items=items)
+
+
+def scored(n: int, score: Callable[[Load, Sym, Sym], Value]) -> Computation:
+    """Scores of ``n`` sums of products for each row, by those at row and key."""
+    sums, keys = Buffer("S", f32, (1, 16, n)), Buffer("X", f16, (n, 16))
+
+    def of_sums(s: Stage) -> Stage:
+        h, i, j = s.index
+        return replace(s, exprs=(score(Load(sums, (h, i, j)), s.axes[1].sym, s.axes[2].sym),))
+
+    made = staged("T", of_sums)
+    first, *others = made.items
+    assert isinstance(first, Stage)
+    product = rewrite_value(
+        first.expr, lambda v: Load(keys, v.index) if isinstance(v, Load) and v.buffer.name == "X" else None
+    )
+    first = replace(first, outs=(sums,), axes=(*first.axes[:2], Axis(first.axes[2].sym, n)), exprs=(product,))
+    inputs = tuple(keys if b.name == "X" else b for b in made.inputs)
+    return replace(made, inputs=inputs, items=(first, *others), temps=(sums, *made.temps[1:]))
+
+
+def moved(sums: Load, by: int) -> Load:
+    *others, key = sums.index
+    return Load(sums.buffer, (*others, key - by))
+
+
+PADDED: dict[str, tuple[int, Callable[[Load, Sym, Sym], Value]]] = {
+    "fewer keys": (28, lambda s, i, j: Select(Inside((27 - j,)), s, LOWEST)),
+    "later keys": (28, lambda s, i, j: Select(Inside((j - 4,)), moved(s, 4), LOWEST)),
+    "a key of no score": (31, lambda s, i, j: Select(Inside((j - 1,)), moved(s, 1), Const(0.0, f32))),
+}
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_scores_that_not_all_keys_have_are_refused(name: str) -> None:
+    with pytest.raises(ScheduleError, match="S has no element"):
+        online(lower(scored(*PADDED[name])), "Y", 1, 16, 1)
+
+
+def test_averages_that_not_all_columns_have_are_refused() -> None:
+    def change(s: Stage) -> Stage:
+        h, i, d = s.index
+        (o,) = loads(s.expr)
+        shifted = Select(Inside((d - 4,)), Load(o.buffer, (h, i, d - 4)), Const(0.0, f32))
+        return replace(s, exprs=(Cast(shifted, f16),))
+
+    with pytest.raises(ScheduleError, match="O has no element"):
+        online(lower(staged("Y", change)), "Y", 1, 16, 1)
+
+
+def test_numbers_that_a_condition_guards_are_read_under_it() -> None:
+    """In the last tile of keys, and for rows that there are not, too."""
+
+    def score(s: Load, i: Sym, j: Sym) -> Value:
+        return Select(Inside((j - 4,)), Binary("add", s, Cast(Load(NUMBERS, (i, j - 4)), f32)), LOWEST)
+
+    computation = scored(32, score)
+    arrays = arrays_of(computation, {})
+    seen = simulate(flatten(scheduled(computation)), GPU, arrays)
+    assert seen.faults == ()
+    close(seen.arrays["Y"], run(lower(computation), arrays, {})["Y"].astype(np.float64), f16)
+
+
+def test_a_weight_by_key_is_no_factor_of_the_row() -> None:
+    def change(s: Stage) -> Stage:
+        _, i, j = s.index
+        (e,) = [x for x in loads(s.expr) if x.buffer.name == "E"]
+        return replace(s, exprs=(Cast(Binary("mul", e, Cast(Load(NUMBERS, (i, mod(j, 28))), f32)), f16),))
+
+    def divided(s: Stage) -> Stage:
+        h, i, _ = s.index
+        return replace(s, exprs=(Cast(Binary("div", *loads(s.expr), Load(total, (h, i))), f16),))
+
+    made = staged("P", change)
+    total = next(b for b in made.temps if b.name == "L")
+    items = tuple(divided(x) if isinstance(x, Stage) and x.out.name == "Y" else x for x in made.items)
+    with pytest.raises(ScheduleError, match="not one of the row"):
+        online(lower(replace(made, items=items)), "Y", 1, 16, 1)
+
+
+def test_weights_by_column_are_refused() -> None:
+    made = ODD.computation()
+    d, numbers = Axis(loop_symbol("e", 8), 8), Buffer("B", f32, (32, 8))
+    wider = {b: Buffer(b.name, b.dtype, (*b.shape, 8)) for b in made.temps if b.name in "TMELP"}
+
+    def change(s: Stage) -> Stage:
+        at = s.axes[-1].sym if s.out.name == "O" else d.sym
+
+        def widened(v: Value) -> Value | None:
+            return Load(wider[v.buffer], (*v.index, at)) if isinstance(v, Load) and v.buffer in wider else None
+
+        found = rewrite_value(s.expr, widened)
+        if s.out.name == "T":
+            found = Binary("add", found, Load(numbers, (s.axes[-1].sym, d.sym)))
+        if s.out not in wider:
+            return replace(s, exprs=(found,))
+        return replace(s, outs=(wider[s.out],), axes=(*s.axes, d), index=(*s.index, d.sym), exprs=(found,))
+
+    items = tuple(change(x) for x in made.items if isinstance(x, Stage))
+    temps = tuple(wider.get(b, b) for b in made.temps)
+    with pytest.raises(ScheduleError, match="depend on the values' columns"):
+        online(lower(replace(made, inputs=(*made.inputs, numbers), items=items, temps=temps)), "Y", 1, 16, 1)
+
+
+@pytest.mark.parametrize(("size", "keys"), [(248, 64), (249, 32)])
+def test_a_block_has_no_more_shared_memory_than_there_is(size: int, keys: int) -> None:
+    """Tiles are as wide as instructions: one more element asks for eight columns, and sixteen terms."""
+    gpu = Gpu.parse("cuda-sm80")
+    (found,) = averages_in(Case(64, 64, size, size, bf16).computation(), gpu)
+    b = ScheduleBuilder(lower(Case(64, 64, size, size, bf16).computation()))
+    averages(b, gpu, "Y", found.tile)
+    emit(flatten(b.kernel), gpu)
+    assert found.tile.keys == keys

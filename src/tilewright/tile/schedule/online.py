@@ -37,12 +37,13 @@ from tilewright.core.expr import Dim, Sym, ceildiv, coef_of, floordiv, is_nonneg
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, shape_for
 from tilewright.tile.affine import linear
-from tilewright.tile.errors import ScheduleError
+from tilewright.tile.errors import ScheduleError, TileVerifyError
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
 from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule.tree import fresh_among, identifier, new_loop, with_body
 from tilewright.tile.schedule.weighted import Weighted, weighted
+from tilewright.tile.verify import verify
 
 ROWS, COLUMNS = SUMS.rows, SUMS.columns
 COPIED_BYTES = 16
@@ -73,7 +74,12 @@ def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kern
     found = weighted(kernel, root)
     if min(turns, keys, warps) < 1 or keys % (2 * COLUMNS):
         raise ScheduleError("online", root, f"tiles of {turns} by {keys} for {warps} warps")
-    return _Builder(kernel, root, found, (turns, keys, warps)).run()
+    made = _Builder(kernel, root, found, (turns, keys, warps)).run()
+    try:
+        verify(made)
+    except TileVerifyError as e:
+        raise ScheduleError("online", root, f"what it would make is no kernel: {e}") from e
+    return made
 
 
 @dataclass(frozen=True)
@@ -309,15 +315,13 @@ class _Builder:
         """Scores made of the sums in place: what is computed of each, then what does not count."""
         w = self.w
         guards, value = self._guards()
-        keys_left = w.key.extent - 1 - w.key.sym
-        if value != w.sums:
-            # What is read beside the sums has no more rows and keys than these.
-            has_loads = len(loads(value)) > 1
-            rest = w.row.extent - 1 - w.row.sym
-            whole = Select(Inside((rest, keys_left)), value, Const(-inf, types.f32)) if has_loads else value
-            yield self._each_score(whole, scores)
         if mod(w.key.extent, self.keys) != 0:
-            guards.append(keys_left)
+            guards.append(w.key.extent - 1 - w.key.sym)
+        if len(loads(value)) > 1:  # what is read beside the sums may be there for these rows and keys alone
+            within = Inside((w.row.extent - 1 - w.row.sym, *guards))
+            value, guards = Select(within, value, Const(-inf, types.f32)), []
+        if value != w.sums:
+            yield self._each_score(value, scores)
         for e in guards:
             body = self._each_score(Select(Inside((e,)), w.sums, Const(-inf, types.f32)), scores)
             if _is_linear(e, w.row.sym, w.key.sym):

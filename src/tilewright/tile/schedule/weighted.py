@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     Const,
     IndexLike,
     Load,
+    Select,
     Unary,
     Value,
     loads,
@@ -32,9 +33,11 @@ from tilewright.core.compute import (
     substitute_value,
     symbols_of_value,
 )
+from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen
 from tilewright.core.types import DType
+from tilewright.tile.affine import never_negative
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, Loop, Role, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import reads
@@ -108,6 +111,7 @@ class _Recognition:
         averages = self._only([x for x in loads(last.value) if self._is_product(x)], "products that it is made of")
         of_values = self._stage(averages.buffer)
         key = self._summed(of_values)
+        self._is_within(averages, of_values, last.value, last.loops)
         weight, values = self._factors(self._at(of_values, averages))
         rounded, dtype, rows = self._weight(weight, values)
         result = last.value
@@ -122,11 +126,15 @@ class _Recognition:
         self._is_reduced(total, "add", rounded, key)
         sums, value = self._score(score)
         of_sums = self._stage(sums.buffer)
+        self._is_within(sums, of_sums, value, (*last.loops, key))
         term = self._summed(of_sums)
         query, other = self._factors(self._at(of_sums, sums))
         if key.sym in symbols_of_value(query):
             query, other = other, query
+        self._require(key.sym not in symbols_of_value(result), "a factor of weights that is not one of the row")
         shape = self._axes(last.loops, query, other, values, key, term)
+        by_column = shape[-1].sym in symbols_of_value(value) | symbols_of_value(sums) | symbols_of_value(total)
+        self._require(not by_column, "weights that depend on the values' columns")
         self._check_alone()
         return Weighted(
             *shape, key, term, _narrow(query), _narrow(other), _narrow(values), sums, value, factor, averages, total,
@@ -182,6 +190,18 @@ class _Recognition:
         return found
 
     # --- what they have to be ---
+
+    def _is_within(self, load: Load, stage: _Read, value: Value, loops: tuple[Loop, ...]) -> None:
+        """Is there an element to load for all that the loops count, even where a condition in ``value`` leaves it out?
+
+        Its factors are copied for whole tiles, whatever conditions say.
+        """
+        if not any(isinstance(x, Select) and load in loads(x) for x in walk_value(value)):
+            return
+        around, own = {x.sym: x.extent for x in loops}, {x.sym: x.extent for x in stage.loops}
+        for sym, at in self._where(stage, load).items():
+            is_there = sym in own and never_negative(at, around) and never_negative(own[sym] - 1 - at, around)
+            self._require(is_there, f"{load.buffer.name} has no element where a condition says so")
 
     def _is_product(self, x: Load) -> bool:
         if x.buffer not in self._makers() or self.places[x.buffer].role is not Role.TMP:

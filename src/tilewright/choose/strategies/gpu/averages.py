@@ -7,18 +7,19 @@ ahead. Not its business: softmax without a product behind it (``rows``), factors
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from tilewright.core import types
 from tilewright.core.compute import Computation, Stage, Unary, walk
 from tilewright.core.dims import is_known
+from tilewright.core.expr import evaluate
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import SUMS, WARP
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kind, Loop, Space
+from tilewright.tile.ir import Kernel, Kind, Loop, Space
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.online import COPIED_BYTES
 from tilewright.tile.schedule.weighted import Weighted, weighted
 
 TURNS = (1, 2)
@@ -56,26 +57,31 @@ def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
         root = s.out.name
         try:
             seen = weighted(kernel, root)
-            tile = key_tile(gpu, root, seen)
-            averages(ScheduleBuilder(kernel), gpu, root, tile)
         except ScheduleError:
             continue
-        found.append(Averages(root, frozenset([root, *[b.name for b in seen.temporaries]]), tile))
+        tile = next((t for t in key_tiles(gpu, seen) if _fits(kernel, gpu, root, t)), None)
+        if tile is not None:
+            found.append(Averages(root, frozenset([root, *[b.name for b in seen.temporaries]]), tile))
     return found
 
 
-def key_tile(gpu: Gpu, root: str, w: Weighted) -> KeyTile:
-    """The tile whose elements a thread's registers hold, with most rows for each key that is read.
+def _fits(kernel: Kernel, gpu: Gpu, root: str, tile: KeyTile) -> bool:
+    try:
+        averages(ScheduleBuilder(kernel), gpu, root, tile)
+    except ScheduleError:
+        return False
+    return True
+
+
+def key_tiles(gpu: Gpu, w: Weighted) -> list[KeyTile]:
+    """The tiles whose elements a thread's registers hold; first those with most rows for each key that is read.
 
     Each warp reads all keys and values of a step from shared memory, once for all of its rows: so rows count first. A
-    quarter of the registers is for operands and addresses. Fails: there is none.
+    quarter of the registers is for operands and addresses.
     """
     tiles = [KeyTile(turns, keys, gpu.sm_schedulers, STAGES) for turns in TURNS for keys in KEYS]
     held = [t for t in tiles if 4 * _registers(w, t) <= 3 * gpu.max_thread_registers]
-    fit = [t for t in held if _shared_bytes(w, t) <= gpu.max_block_shared_bytes]
-    if not fit:
-        raise ScheduleError("averages", root, "no tile of its rows fits registers and shared memory")
-    return max(fit, key=lambda t: (t.turns, t.keys))
+    return sorted(held, key=lambda t: (-t.turns, -t.keys))
 
 
 def _registers(w: Weighted, tile: KeyTile) -> int:
@@ -84,19 +90,12 @@ def _registers(w: Weighted, tile: KeyTile) -> int:
     return tile.turns * SUMS.rows * n_bytes // (WARP * types.f32.n_bytes)
 
 
-def _shared_bytes(w: Weighted, tile: KeyTile) -> int:
-    """What a block holds: its queries, and some steps' keys and values."""
-    terms, columns = (_known(x) + COPIED_BYTES // w.dtype.n_bytes for x in (w.term, w.column))
-    rows = tile.warps * tile.turns * SUMS.rows
-    return w.dtype.n_bytes * (rows * terms + tile.stages * tile.keys * (terms + columns))
-
-
 def _known(x: Loop) -> int:
     return x.extent if is_known(x.extent) else 0
 
 
 def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
-    """Schedule the nests that end in ``root`` as one grid."""
+    """Schedule the nests that end in ``root`` as one grid. Fails: a block would have more shared memory than it may."""
     if not gpu.has_mma:
         raise ScheduleError("averages", root, "the GPU has no matrix instructions of a warp")
     made = b.do("online", root, tile.turns, tile.keys, tile.warps)
@@ -107,3 +106,7 @@ def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
     if gpu.has_async_copies and tile.stages > 1:
         first, second = (b.do("pipeline", x, walk_of_keys, tile.stages).loops[0] for x in shared)
         b.do("merge", first, second)
+    blocks = [p.buffer for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
+    n_bytes = sum(x.dtype.n_bytes * prod(evaluate(n, {}) for n in x.shape) for x in blocks)
+    if n_bytes > gpu.max_block_shared_bytes:
+        raise ScheduleError("averages", root, f"a block would have {n_bytes} bytes of shared memory")
