@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from tile.test_simt import flat, observe
 from tilewright.core.compute import Computation
 from tilewright.core.types import DType, f64, i64
 from tilewright.tile.ir import For, Kernel, Kind, Role, Space, Update, walk
+from tilewright.tile.rewrite import loops_of
 
 
 def spaces(kernel: Kernel) -> set[Space]:
@@ -31,6 +34,9 @@ def test_a_row_stays_in_registers(computation: Computation) -> None:
     kernel, taken = forms(computation)
     assert taken == ("rows",) and len(kernel.body) == 1
     assert spaces(kernel) <= {Space.REG, Space.SHARED} and exchanges(kernel) >= 2
+    (warps,) = [x.extent for x in loops_of(kernel.body) if x.kind is Kind.THREAD]
+    handed = [p.buffer.shape for p in kernel.places if p.space is Space.SHARED]  # what lanes have come to
+    assert all(math.prod(shape) <= warps for shape in handed)
     seen = observe(flat(computation, GPU), computation, GPU)
     assert seen.faults == () and seen.traffic["X"].sectors <= 2 * seen.traffic["X"].least_sectors
 
