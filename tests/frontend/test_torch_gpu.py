@@ -17,7 +17,7 @@ from ptx.recorder import Recorder
 from ptx.test_models import Made
 from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.integrations.torch_compile.device import OnGpu, target_for
-from tilewright.integrations.torch_compile.plan import plan_graph
+from tilewright.integrations.torch_compile.plan import _detach_draws, plan_graph
 from tilewright.runtime.cuda.model import GpuModel
 
 STREAM = 0
@@ -221,3 +221,15 @@ def test_a_gpu_keeps_statistics_of_halves_in_f32(monkeypatch: pytest.MonkeyPatch
     wide = x.float()
     close([mean], [wide.mean(-1, keepdim=True)])
     close([deviation], [torch.rsqrt(wide.var(-1, keepdim=True, correction=0) + 1e-5)], 1e-4)
+
+
+def test_draws_stay_on_the_gpu() -> None:
+    """What a draw reads of its operand is the shape, and where it lies: that decides whose generator draws."""
+    with FakeTensorMode():
+        x = torch.empty(3, 4, device="cuda")
+    graph = make_fx(lambda x: torch.randn_like(torch.tanh(x)) * 2)(x).graph
+    _detach_draws(graph)
+    (empty,) = [n for n in graph.nodes if "empty_strided" in str(n.target)]
+    assert empty.kwargs["device"].type == "cuda"
+    (draw,) = empty.users
+    assert "randn_like" in str(draw.target)

@@ -208,8 +208,8 @@ def _detach_draws(graph: Any) -> None:
         fake = node.args[0].meta["val"]
         if all(isinstance(d, int) for d in (*fake.shape, *fake.stride())):
             with graph.inserting_before(node):
-                args = (list(fake.shape), list(fake.stride()))
-                empty = graph.call_function(torch.ops.aten.empty_strided.default, args, {"dtype": fake.dtype})
+                args, kwargs = (list(fake.shape), list(fake.stride())), {"dtype": fake.dtype, "device": fake.device}
+                empty = graph.call_function(torch.ops.aten.empty_strided.default, args, kwargs)
             empty.meta = {**node.meta, "val": fake}
             node.replace_input_with(node.args[0], empty)
 
