@@ -287,7 +287,7 @@ class _Flattener:
             return None
         indices = [ix for p in phases for ix in p.touched[b].indices]
         mentioned = set[Sym]().union(*map(symbols_in, indices))
-        lanes = tuple({self.lane} & mentioned)
+        lanes = (self.lane,) if self.lane in mentioned else ()
         shapes = {p.shape for p in phases}
         is_of_phase = len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape])
         owners = None

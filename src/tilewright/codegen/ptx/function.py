@@ -229,14 +229,15 @@ class PtxFunction(KernelFunction):
         nests = [(loops, inside) for loops, inside in warp_nests(self.grid.body) if len(loops) > 1]
         for loops, inside in nests:
             layout = fragments.layout_of([x.extent for x in loops])
-            for b in self._in_registers({b for x in walk(inside) for b in written(x)}) - self.of_rows:
+            made = self._in_registers({b for x in walk(inside) for b in written(x)}) - self.of_rows
+            for b in sorted(made, key=lambda b: b.name):
                 if layout is None:
                     extents = " by ".join(str(x.extent) for x in loops)
                     raise CodegenError(f"{b.name}: no matrix instruction has warp loops of {extents} iterations")
                 if self.layouts.setdefault(b, layout) != layout:
                     raise CodegenError(f"{b.name}: warp loops of several extents share its elements out")
         found = set(self.layouts)
-        for b in found | self.of_rows:
+        for b in sorted(found | self.of_rows, key=lambda b: b.name):
             self.registers.groups[id(b)] = 0
             # Of narrow elements, a register has two.
             self.registers.dtypes[id(b)] = b.dtype if b.dtype not in PAIRED else i32

@@ -111,7 +111,8 @@ class _Builder:
         dtypes = {x.dtype for x in (w.query, w.other, w.values)}
         shape = shape_for(w.query.dtype, (ROWS, COLUMNS, 2 * COLUMNS)) if len(dtypes) == 1 else None
         if shape is None or w.dtype not in dtypes:
-            raise ScheduleError("online", root, f"no matrix instruction for factors of {sorted(map(str, dtypes))}")
+            names = sorted(str(d) for d in dtypes)
+            raise ScheduleError("online", root, f"no matrix instruction for factors of {names}")
         if not is_known(w.term.extent) or not is_known(w.column.extent) or min(w.term.extent, w.column.extent) < 1:
             raise ScheduleError("online", root, "terms and columns are known at run time only, or there are none")
         if not is_nonneg(w.key.extent - 1):

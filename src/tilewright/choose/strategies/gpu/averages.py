@@ -61,7 +61,7 @@ def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
             continue
         tile = next((t for t in key_tiles(gpu, seen) if _fits(kernel, gpu, root, t)), None)
         if tile is not None:
-            found.append(Averages(root, frozenset([root, *[b.name for b in seen.temporaries]]), tile))
+            found.append(Averages(root, frozenset({root} | {b.name for b in seen.temporaries}), tile))
     return found
 
 

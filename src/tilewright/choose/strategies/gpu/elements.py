@@ -97,9 +97,10 @@ def as_one(b: ScheduleBuilder, loops: Sequence[str]) -> str:
 
 def outermost_first(index: IndexLike, loops: Sequence[str]) -> list[str]:
     """The loops that an index is made of, the one with the longest steps first."""
-    steps = [
-        (coefficient(index, s), s.name) for s in symbols_at(index) if s.name in loops and not isinstance(index, Value)
-    ]
+    if isinstance(index, Value):
+        return []
+    inside = sorted(symbols_at(index), key=lambda s: s.name)
+    steps = [(coefficient(index, s), s.name) for s in inside if s.name in loops]
     return [name for c, name in sorted(steps, key=lambda x: -x[0] if is_known(x[0]) else 0)]
 
 
