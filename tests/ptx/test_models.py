@@ -67,7 +67,7 @@ class Made:
             threads = Threads(kernel)
             recorder.threads |= {launch.entry: threads for launch in threads.launches}
         model = self.model
-        return recorder, CompiledGpuModel(model.manifest, model.code, model._weights, open_driver=lambda: recorder)
+        return recorder, CompiledGpuModel(model.manifest, model.objects, model.weights, open_driver=lambda: recorder)
 
     @property
     def is_small(self) -> bool:

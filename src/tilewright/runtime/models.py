@@ -46,7 +46,6 @@ def model_of(made: Artifact, *, threads: int | None = None) -> CompiledModel:
     parts = (made.manifest, made.objects, made.weights)
     if made.manifest.target.is_gpu:
         from tilewright.runtime.cuda.compiled import CompiledGpuModel
-        from tilewright.runtime.cuda.files import code_of
 
-        return CompiledGpuModel(made.manifest, code_of(made.objects), made.weights)
+        return CompiledGpuModel(*parts)
     return LoadedModel(*parts, threads=threads) if misfit(made.manifest.target) is None else CompiledModel(*parts)

@@ -1,18 +1,18 @@
 """A model compiled for a GPU, wherever it was compiled: PTX to read, and a callable where there is a GPU.
 
-In: a manifest, code, weights. Out: what every compiled model has; the first call opens the driver.
+In: a manifest, objects, weights. Out: what every compiled model has; the first call opens the driver.
 Not its business: calls (``model``), what a GPU is (``driver``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cuda.driver import CudaDriver, Driver
-from tilewright.runtime.cuda.files import objects_of
+from tilewright.runtime.cuda.files import code_of
 from tilewright.runtime.cuda.model import GpuModel
-from tilewright.runtime.cuda.program import GpuCode
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.once import ForkLock
@@ -26,10 +26,16 @@ class CompiledGpuModel(CompiledModel):
     """Its results are arrays, for tensors too."""
 
     def __init__(
-        self, manifest: Manifest, code: GpuCode, weights: Any, *, open_driver: Callable[[], Driver] = CudaDriver
+        self,
+        manifest: Manifest,
+        objects: Sequence[ObjectImage],
+        weights: Any,
+        *,
+        open_driver: Callable[[], Driver] = CudaDriver,
     ) -> None:
-        super().__init__(manifest, objects_of(code), weights)
-        self.code = code
+        """``ArtifactError`` where the objects are not a GPU's program and its kernels."""
+        super().__init__(manifest, objects, weights)
+        self.code = code_of(objects)
         self._open_driver = open_driver
         self._opening = ForkLock()
         self._loaded: GpuModel | None = None
