@@ -12,11 +12,13 @@ from tilewright.target.matrices import WARP
 WORD_BITS = 32
 """What lanes exchange at one time."""
 ALL_LANES = -1
-_BITS = {"float": 32, "double": 64}
+_BITS = {"double": 64}
 
 
 def exchanged(arith: Arith, v: Val, element: str, distance: int) -> Val:
     """The value of the lane whose number differs in the bit ``distance``; all lanes of the warp come here."""
+    if element == "float":
+        return _word(arith, v, distance, element, "f32")
     n_bits = _BITS.get(element) or int(element.removeprefix("i"))
     own, wide = f"i{n_bits}", f"i{max(n_bits, WORD_BITS)}"
     bits = v if element == own else arith.convert("bitcast", v, element, own)
@@ -39,7 +41,8 @@ def _words(arith: Arith, bits: Val, wide: str, n_words: int, distance: int) -> V
     return found
 
 
-def _word(arith: Arith, word: Val, distance: int) -> Val:
-    operands = f"i32 {ALL_LANES}, i32 {word.text}, i32 {distance}, i32 {WARP - 1}"
-    text = f"call i32 @llvm.nvvm.shfl.sync.bfly.i32({operands})"
+def _word(arith: Arith, word: Val, distance: int, element: str = "i32", name: str = "i32") -> Val:
+    """The word of another lane; ``name`` is what the instruction calls the type ``element``."""
+    operands = f"i32 {ALL_LANES}, {element} {word.text}, i32 {distance}, i32 {WARP - 1}"
+    text = f"call {element} @llvm.nvvm.shfl.sync.bfly.{name}({operands})"
     return Val(arith.writer.fresh(text), arith.writer.level, 0)

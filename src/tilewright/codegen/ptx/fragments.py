@@ -20,9 +20,11 @@ from math import gcd
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.function import NO_LANES
+from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx.exchange import exchanged
 from tilewright.core import types
 from tilewright.core.compute import Cast, Load, Value
 from tilewright.core.expr import Sym
@@ -32,14 +34,11 @@ from tilewright.tile.ir import Loop, Stmt, Store, Update, walk, written
 if TYPE_CHECKING:
     from tilewright.codegen.ptx.function import PtxFunction
 
-NO_LANES = Lanes()
 PAIRED = {types.bf16: "llvm.nvvm.ff2bf16x2.rn", types.f16: "llvm.nvvm.ff2f16x2.rn"}
 """What rounds two f32 to a word of two narrow elements."""
 PAIR_TYPE = {types.bf16: "<2 x bfloat>", types.f16: "<2 x half>"}
 PAIR = 2
 """Neighbours in a row that a lane holds."""
-ALL_LANES = "-1"
-SHUFFLE = "call float @llvm.nvvm.shfl.sync.bfly.f32(i32 {}, float {}, i32 {}, i32 31)"
 
 
 def bind(fn: PtxFunction, syms: Sequence[Sym], fragment: Fragment, element: int) -> None:
@@ -136,8 +135,7 @@ def _fold(fn: PtxFunction, syms: Sequence[Sym], s: Update) -> None:
         assert total is not None
         distance = 1
         while distance < GROUP:
-            other = Val(fn.writer.fresh(SHUFFLE.format(ALL_LANES, total.text, distance)), fn.writer.level, 0)
-            total = fn.arith.binary(s.op, dtype, total, other)
+            total = fn.arith.binary(s.op, dtype, total, exchanged(fn.arith, total, VALUE_TYPE[dtype], distance))
             distance *= 2
         with element_of(fn, syms, first):
             mention = fn.mention(s, s.buffer, s.index)

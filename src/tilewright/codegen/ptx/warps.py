@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
-from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.function import NO_LANES
 from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx import fragments, warpgroups
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from tilewright.codegen.llvm.addresses import Mention
     from tilewright.codegen.ptx.function import PtxFunction
 
-NO_LANES = Lanes()
 ROWS_OF_REGISTER = 8
 ROW_BYTES = 16
 """What one lane's address stands for in ``ldmatrix``: a row of eight elements of 16 bits."""
