@@ -303,7 +303,7 @@ class _Builder:
             self._of_rows(lambda i: self._rebased(i, top, raised, base, fading, below)),
             self._of_tile(self.keys, lambda i, j: (Store(scores, (i, j), below(Load(scores, (i, j)), i)),)),
             self._of_tile(COLUMNS, lambda i, j: (Update(total, (i, j), "mul", Load(fading, (i,))),)),
-            self._summed(total, scores),
+            self._folded("add", total, scores),
             self._of_tile(self.keys, lambda i, j: (Store(weights, (i, j), Cast(Load(scores, (i, j)), w.dtype)),)),
             self._of_tile(columns, lambda i, d: (Update(averages, (i, d), "mul", Load(fading, (i,))),)),
             self._product(averages, columns, self.keys, weights, lambda j, d: Load(value_tile.buffer, (j, d))),
@@ -350,28 +350,19 @@ class _Builder:
     def _greatest(self, greatest: Buffer, scores: Buffer) -> Body:
         """The greatest of every eighth score of a row, so that lanes ask each other once."""
         first = self._of_tile(COLUMNS, lambda i, j: (Store(greatest, (i, j), Load(scores, (i, j))),))
+        return (*first, *self._folded("max", greatest, scores, begin=1))
+
+    def _folded(self, op: str, into: Buffer, tile: Buffer, begin: int = 0) -> Body:
+        """Every eighth element of a row combined, from the ``begin``-th eight on."""
 
         def more(turn: Dim, part: Dim) -> Body:
             def update(m: Dim, c: Dim) -> Body:
                 row = self._row(turn, m)
-                return (Update(greatest, (row, c), "max", Load(scores, (row, COLUMNS * part + COLUMNS + c))),)
+                return (Update(into, (row, c), op, Load(tile, (row, COLUMNS * (part + begin) + c))),)
 
             return self._lanes((ROWS, COLUMNS), update)
 
-        n = self.keys // COLUMNS - 1
-        return (*first, *self._each("mt", self.turns, lambda t: self._each("nt", n, lambda p: more(t, p))))
-
-    def _summed(self, total: Buffer, weights: Buffer) -> Body:
-        """Every eighth weight of a row added up."""
-
-        def more(turn: Dim, part: Dim) -> Body:
-            def update(m: Dim, c: Dim) -> Body:
-                row = self._row(turn, m)
-                return (Update(total, (row, c), "add", Load(weights, (row, COLUMNS * part + c))),)
-
-            return self._lanes((ROWS, COLUMNS), update)
-
-        n = self.keys // COLUMNS
+        n = self.keys // COLUMNS - begin
         return self._each("mt", self.turns, lambda t: self._each("nt", n, lambda p: more(t, p)))
 
     def _rebased(
