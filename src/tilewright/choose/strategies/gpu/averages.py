@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.choose.strategies.gpu.elements import copied_ahead
 from tilewright.core import types
 from tilewright.core.compute import Computation, Stage, Unary, walk
 from tilewright.core.dims import is_known
@@ -104,8 +105,7 @@ def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
         x.sym.name for x in loops_of(b.kernel.body) if x.kind is Kind.SERIAL and x.sym.name in made.loops
     ]
     if gpu.has_async_copies and tile.stages > 1:
-        first, second = (b.do("pipeline", x, walk_of_keys, tile.stages).loops[0] for x in shared)
-        b.do("merge", first, second)
+        copied_ahead(b, shared, walk_of_keys, tile.stages)
     blocks = [p.buffer for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
     n_bytes = sum(x.dtype.n_bytes * prod(evaluate(n, {}) for n in x.shape) for x in blocks)
     if n_bytes > gpu.max_block_shared_bytes:

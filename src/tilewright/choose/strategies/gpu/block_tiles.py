@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from math import prod
 from typing import NamedTuple
@@ -141,24 +142,19 @@ class WarpTile:
         return int(self.is_swizzled)
 
     def stages(self, gpu: Gpu, steps: Dim) -> int:
-        """How many steps are on their way or read at one time: what leaves room for another block, of those there are.
-
-        A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together. A block whose
-        steps are too large for that has the multiprocessor for itself.
-        """
-        rooms = (gpu.sm_shared_bytes // n - gpu.block_reserved_bytes for n in (2, 1))
-        fits = (min(room // self.step_bytes - self.spare, MOST_STAGES) for room in rooms)
-        fit = next((n for n in fits if n > 1), 1)
-        return min(fit, steps) if is_known(steps) else fit
+        """How many steps are on their way or read at one time."""
+        return stages_of(gpu, self.step_bytes, steps, self.spare)
 
 
-def stages_of(gpu: Gpu, step_bytes: int, steps: Dim) -> int:
-    """As many steps at one time as leave room for another block, of those there are.
+def stages_of(gpu: Gpu, step_bytes: int, steps: Dim, spare: int = 0) -> int:
+    """As many steps at one time as leave room for another block, of those there are; ``spare`` are in memory besides.
 
-    A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together.
+    A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together. A block whose steps
+    are too large for that has the multiprocessor for itself.
     """
-    room = gpu.sm_shared_bytes // 2 - gpu.block_reserved_bytes
-    fit = min(room // step_bytes, MOST_STAGES)
+    rooms = (gpu.sm_shared_bytes // n - gpu.block_reserved_bytes for n in (2, 1))
+    fits = (min(room // step_bytes - spare, MOST_STAGES) for room in rooms)
+    fit = next((n for n in fits if n > 1), 1)
     return min(fit, steps) if is_known(steps) else fit
 
 
@@ -278,7 +274,8 @@ def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: KnownExtents) -> float:
     n_blocks = batches * rows * columns
     at_once = min(n_blocks, gpu.n_sms)
     of_cache = brought / min(gpu.l2_bytes_per_cycle / at_once, gpu.sm_bytes_per_cycle)
-    lines = min(lines_at_once(gpu, tile, (rows, columns), n) for n in divisors(rows, gpu.n_sms))
+    blocks = (rows, columns)
+    lines = lines_at_once(gpu, tile, blocks, rows_together(gpu, tile, blocks))
     lines *= min(batches, -(-at_once // (rows * columns)))
     of_memory = lines * tile.depth * n_bytes / (gpu.memory_gb_per_s / gpu.ghz)
     cycles = steps * max(of_units, of_shared, of_cache, of_memory) + tile.rows * tile.columns / gpu.sm_fmas_per_cycle
@@ -301,6 +298,8 @@ def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: i
     return rows * tile.rows + columns * tile.columns
 
 
-def divisors(n: int, most: int) -> list[int]:
-    """What divides a positive number, up to ``most``."""
-    return [d for d in range(1, min(n, most) + 1) if n % d == 0]
+def rows_together(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int]) -> int:
+    """How many rows of blocks, which divide all of them, share the cache best; no more than run at one time."""
+    n_rows, _ = blocks
+    whole = (n for n in range(1, min(n_rows, gpu.n_sms) + 1) if n_rows % n == 0)
+    return min(whole, key=partial(lines_at_once, gpu, tile, blocks))

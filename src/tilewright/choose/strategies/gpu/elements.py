@@ -113,6 +113,12 @@ def at_most(b: ScheduleBuilder, loops: Sequence[str], n: int) -> list[str]:
     return found
 
 
+def copied_ahead(b: ScheduleBuilder, factors: Sequence[str], loop: str, stages: int, spare: int = 0) -> None:
+    """Two factors' copies run so many iterations of a loop ahead, one after the other in one phase."""
+    first, second = (b.do("pipeline", x, loop, stages, spare).loops[0] for x in factors)
+    b.do("merge", first, second)
+
+
 def _is_known(b: ScheduleBuilder, loop: str) -> bool:
     n = extent_of(b, loop)
     return known_over(n, 0)

@@ -17,10 +17,9 @@ After, for tiles of 128 by 128 with 32 terms at a time, by 2 by 2 warps::
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
-from tilewright.choose.strategies.gpu.block_tiles import WarpTile, divisors, lines_at_once
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, in_vectors
+from tilewright.choose.strategies.gpu.block_tiles import WarpTile, rows_together
+from tilewright.choose.strategies.gpu.elements import as_one, at_most, copied_ahead, extent_of, in_vectors
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.dims import is_known
@@ -77,8 +76,7 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     b.do("kind", depth, "warp")
     stages = tile.stages(gpu, extent_of(b, outer))
     if gpu.has_async_copies and stages > 1:
-        first, second = (b.do("pipeline", x, outer, stages, tile.spare).loops[0] for x in (product.left, product.right))
-        b.do("merge", first, second)
+        copied_ahead(b, (product.left, product.right), outer, stages, tile.spare)
 
 
 def _in_steps(b: ScheduleBuilder, tile: WarpTile, terms: list[str]) -> tuple[str, str]:
@@ -107,8 +105,7 @@ def _ordered(
     n_rows, n_columns = extent_of(b, row), extent_of(b, column)
     if has_batches or not is_known(n_rows) or not is_known(n_columns):
         return row, column
-    together = min(divisors(n_rows, gpu.n_sms), key=partial(lines_at_once, gpu, tile, (n_rows, n_columns)))
-    outer, inner = b.split(row, together)
+    outer, inner = b.split(row, rows_together(gpu, tile, (n_rows, n_columns)))
     b.do("reorder", outer, column, inner)
     return outer, column, inner
 

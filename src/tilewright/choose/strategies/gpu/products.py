@@ -21,7 +21,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.choose.strategies.gpu.block_tiles import ThreadTile
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, in_vectors, outermost_first
+from tilewright.choose.strategies.gpu.elements import (
+    as_one,
+    at_most,
+    copied_ahead,
+    extent_of,
+    in_vectors,
+    outermost_first,
+)
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.expr import mod
@@ -84,8 +91,7 @@ def products(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: ThreadTile) -
     _copy(b, gpu, tile, product.right, outer, is_turned=False)
     stages = tile.stages(gpu, extent_of(b, outer))
     if gpu.has_async_copies and stages > 1:
-        first, second = (b.do("pipeline", x, outer, stages).loops[0] for x in (product.left, product.right))
-        b.do("merge", first, second)
+        copied_ahead(b, (product.left, product.right), outer, stages)
     # Rows of memory begin in other banks, where elements beside each other go to several.
     b.do("align", product.left, tile.rows + tile.lanes)
 
