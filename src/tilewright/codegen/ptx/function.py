@@ -91,6 +91,7 @@ class PtxFunction(KernelFunction):
         self.layouts: dict[Buffer, Fragment] = {}
         """How the elements of each fragment lie in the lanes."""
         self.fragments = self._find_fragments()
+        self.in_lanes = self.fragments | self.of_rows
         self.products = Products(self)
         self.element: int | None = None
         """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
@@ -269,7 +270,7 @@ class PtxFunction(KernelFunction):
 
     def read(self, mention: Mention, ctx: Lanes, memo: Memo) -> Val:
         """An element of a fragment is the one that the lane holds; all else lies where it lies."""
-        if mention.buffer not in self.fragments | self.of_rows:
+        if mention.buffer not in self.in_lanes:
             return super().read(mention, ctx, memo)
         if mention.buffer.dtype in PAIRED:
             raise CodegenError(f"{mention.buffer.name}: narrow elements in registers are operands, and nothing else")
@@ -278,7 +279,7 @@ class PtxFunction(KernelFunction):
 
     def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
         """The same for writing."""
-        if mention.buffer not in self.fragments | self.of_rows:
+        if mention.buffer not in self.in_lanes:
             self.operands.clear()
             super().write(mention, value, ctx, memo)
         else:
