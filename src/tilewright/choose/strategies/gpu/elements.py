@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tilewright.choose.strategies.steps import attempt
+from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike, Value
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, mod, symbols
@@ -21,8 +22,8 @@ from tilewright.target.gpu import Gpu
 from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.grid import MAX_DIMENSIONS
-from tilewright.tile.ir import For, Kind, Loop, Store
-from tilewright.tile.rewrite import loads_of, loops_of
+from tilewright.tile.ir import For, If, Kind, Loop, Store
+from tilewright.tile.rewrite import Body, loads_of, loops_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.loops import check_apart
 from tilewright.tile.schedule.tree import find_loop, nest_of
@@ -126,6 +127,12 @@ def _is_known(b: ScheduleBuilder, loop: str) -> bool:
 
 def extent_of(b: ScheduleBuilder, loop: str) -> Dim:
     return find_loop(b.kernel, loop, "elements").loop.extent
+
+
+def inner_body(b: ScheduleBuilder, loop: str) -> Body:
+    """What a loop does, inside of the condition that there is something to do."""
+    body = find_body(b.kernel, loop)
+    return body[0].body if len(body) == 1 and isinstance(body[0], If) else body
 
 
 def in_vectors(b: ScheduleBuilder, gpu: Gpu, loop: str) -> str:

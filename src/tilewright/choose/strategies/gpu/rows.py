@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from tilewright.choose.strategies.gpu.elements import fused
+from tilewright.choose.strategies.gpu.elements import fused, inner_body
 from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.choose.strategies.gpu.row_shape import RowShape, RowWork, best_shape
 from tilewright.choose.strategies.rows import is_scalar, row_loop, with_plain_root
 from tilewright.choose.strategies.steps import attempt, cached_name
-from tilewright.choose.strategies.view import find_body, n_arithmetic, nests, only_nest
+from tilewright.choose.strategies.view import n_arithmetic, nests, only_nest
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, mod
@@ -37,8 +37,8 @@ from tilewright.target.gpu import Gpu
 from tilewright.tile.affine import linear, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.grid import MAX_DIMENSIONS
-from tilewright.tile.ir import For, If, Role, Space, Store, Update, walk, written
-from tilewright.tile.rewrite import Body, loads_of, places_of, values_of
+from tilewright.tile.ir import For, Role, Space, Store, Update, walk, written
+from tilewright.tile.rewrite import loads_of, places_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place, nest_of
 
@@ -99,14 +99,8 @@ def row_sums(b: ScheduleBuilder, gpu: Gpu, buffers: list[str]) -> None:
         raise ScheduleError("row_sums", buffers[-1], "there is no sum of everything")
 
 
-def _row_body(b: ScheduleBuilder, at: str) -> Body:
-    """What is done of a row, inside of the condition that there is one."""
-    body = find_body(b.kernel, at)
-    return body[0].body if len(body) == 1 and isinstance(body[0], If) else body
-
-
 def _passes(b: ScheduleBuilder, at: str) -> list[For]:
-    return [s for s in _row_body(b, at) if isinstance(s, For)]
+    return [s for s in inner_body(b, at) if isinstance(s, For)]
 
 
 def _keep_inputs(b: ScheduleBuilder, at: str) -> None:
@@ -211,7 +205,7 @@ def _accesses(s: For) -> Iterator[tuple[Buffer, tuple[IndexLike, ...], Dim | Non
 
 def _share_out(b: ScheduleBuilder, gpu: Gpu, at: str, shape: RowShape) -> None:
     """Every pass by the lanes of the row's warps; what is stored once, by one lane."""
-    for s in _row_body(b, at):
+    for s in inner_body(b, at):
         if isinstance(s, For):
             _pass(b, gpu, s, shape)
         elif any(find_place(b.kernel, x.name, "rows").space is not Space.REG for x in written(s)):

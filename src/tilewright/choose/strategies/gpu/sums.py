@@ -11,15 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.choose.strategies.gpu.elements import elements
+from tilewright.choose.strategies.gpu.elements import elements, inner_body
 from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.choose.strategies.steps import cached_name
-from tilewright.choose.strategies.view import find_body, nest_with, only_nest
+from tilewright.choose.strategies.view import nest_with, only_nest
 from tilewright.core.dims import is_known
 from tilewright.target.gpu import Gpu
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import If, Kind, Update
-from tilewright.tile.rewrite import Body
+from tilewright.tile.ir import Kind, Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, nest_of
 
@@ -51,15 +50,9 @@ def in_registers(b: ScheduleBuilder, buffer: str, thread: str) -> None:
             b.do("kind", name, "serial")
             b.do("reorder", *inside, name)
             b.do("kind", name, "vector")
-    nest = nest_with(_body(b, thread), buffer, Update)
+    nest = nest_with(inner_body(b, thread), buffer, Update)
     term = [x for x in nest.loops if x.sym.name not in lanes][-1]
     if not is_known(term.extent) or term.extent > IN_FLIGHT:
         b.do("kind", b.split(term.sym.name, IN_FLIGHT)[1], "unroll")
     else:
         b.do("kind", term.sym.name, "unroll")
-
-
-def _body(b: ScheduleBuilder, thread: str) -> Body:
-    """What a thread does, inside of the condition that it has something to do."""
-    body = find_body(b.kernel, thread)
-    return body[0].body if len(body) == 1 and isinstance(body[0], If) else body
