@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tilewright.frontend.torch.custom_ops import decompose
     from tilewright.frontend.weights.given import with_weights
     from tilewright.integrations.arrays.jit import jit
+    from tilewright.integrations.boosted.lgb import from_lightgbm
+    from tilewright.integrations.boosted.xgb import from_xgboost
     from tilewright.integrations.sklearn.predictor import from_sklearn
     from tilewright.integrations.torch_compile.capture import FallbackWarning
     from tilewright.integrations.torch_compile.weights import refresh
@@ -57,7 +59,9 @@ _HOMES = {
     "load": "runtime.models",
     "load_decoder": "runtime.python.decoder",
     "LoadedModel": "runtime.python.model",
+    "from_lightgbm": "integrations.boosted.lgb",
     "from_sklearn": "integrations.sklearn.predictor",
+    "from_xgboost": "integrations.boosted.xgb",
     "jit": "integrations.arrays.jit",
     "with_weights": "frontend.weights.given",
     "kernel": "language.kernel",
@@ -95,7 +99,9 @@ __all__ = [
     "decoder",
     "decompose",
     "export",
+    "from_lightgbm",
     "from_sklearn",
+    "from_xgboost",
     "jit",
     "kernel",
     "load",
