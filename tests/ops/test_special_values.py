@@ -127,5 +127,10 @@ def test_every_call_of_an_op_with_special_values(op: OpDef) -> None:
     assert sum(check(op, call, rng) for call in calls_of(op)) > 0
 
 
+def test_infinite_powers_of_unlike_signs_cancel() -> None:
+    """The reference of a polynomial sums even and odd powers apart as its code does, and not by Horner's rule."""
+    assert sum(check(ops.polynomial, call, np.random.default_rng(0)) for call in calls_of(ops.polynomial)) > 8
+
+
 def test_most_ops_are_held_to_their_references() -> None:
     assert len(OPS) > 150 and len(LEFT_OPEN) < 22

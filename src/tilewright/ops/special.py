@@ -52,7 +52,12 @@ def _infer_polynomial(ts: Sequence[TensorType], a: Attrs) -> TensorType:
 
 
 def _ref_polynomial(xs: Sequence[Array], a: Attrs) -> Array:
-    return _horner(xs[0].astype(np.float64), a.coefficients).astype(xs[0].dtype)
+    """As ``_polynomial_value`` has it, because infinite sums of even and of odd powers may cancel to NaN."""
+    x, coefficients = xs[0].astype(np.float64), a.coefficients
+    if len(coefficients) <= 2:
+        return _horner(x, coefficients).astype(xs[0].dtype)
+    odd, even = (_horner(x * x, part) for part in (coefficients[1::2], coefficients[::2]))
+    return np.asarray(odd * x + even).astype(xs[0].dtype)
 
 
 def _horner(x: Array, coefficients: Sequence[float]) -> Array:
@@ -81,7 +86,8 @@ polynomial = OpDef(
     compute=_polynomial_compute,
     traits=frozenset({Trait.ELEMENTWISE}),
     samples=_polynomial_samples,
-    doc="A polynomial; coefficients from the lowest power on.",
+    doc="A polynomial; coefficients from the lowest power on. Even and odd powers are summed apart: an infinite x "
+    "gives NaN where these sums are infinities of opposite signs.",
 )
 
 
