@@ -25,6 +25,7 @@ NETS = (
     *(f"edges:{seed}" for seed in range(4)), *(f"wide:{seed}" for seed in range(4)),
 )  # fmt: skip
 TARGETS = ("x86-64-v3", "cortex-m4", "aarch64", "x86-64-v4")
+GPUS = ("cuda-sm80", "cuda-sm90a")
 WORKER = """
 import hashlib, json, random, sys, tempfile
 from pathlib import Path
@@ -33,6 +34,8 @@ junk = [[object() for _ in range(random.randrange(1, 400))] for _ in range(rando
 random.shuffle(junk)
 del junk[::2]  # holes of all sizes, so that what comes next lies in another order
 import small_models, edges, graphs, networks, tilewright as tw
+from tilewright.build.gpu import build_for_gpu
+from tilewright.build.options import Clock, Options
 make = {"network": networks.network, "edges": edges.edge_graph, "wide": lambda s: graphs.random_graph(s, 8, wide=True)}
 found = {}
 for k, net in enumerate(json.loads(sys.argv[2])):
@@ -40,7 +43,12 @@ for k, net in enumerate(json.loads(sys.argv[2])):
     graph = make[name](int(seed)).graph if seed else getattr(small_models, name)()
     with tempfile.TemporaryDirectory() as folder:
         targets = json.loads(sys.argv[3])
-        tw.export(graph, folder, name="m", target=targets[k % len(targets)], threads=2)
+        target = targets[k % len(targets)]
+        if target.startswith("cuda"):  # there are no exports for GPUs; a model's parts are its PTX and what launches it
+            for part in build_for_gpu(graph, Options(target), Clock()).objects:
+                (Path(folder) / part.name).write_bytes(part.data)
+        else:
+            tw.export(graph, folder, name="m", target=target, threads=2)
         for file in sorted(Path(folder).iterdir()):
             found[f"{net} {file.name}"] = hashlib.sha256(file.read_bytes()).hexdigest()
 print(json.dumps(found))
@@ -58,9 +66,9 @@ def digests(process: int, nets: tuple[str, ...], targets: tuple[str, ...]) -> di
 
 
 def test_two_processes_agree() -> None:
-    nets = ("perceptron", "network:9", "edges:1")
-    one, two = (digests(k, nets, TARGETS[:1]) for k in (1, 2))
-    assert one == two and len(one) == 3 * len(nets)
+    nets = ("perceptron", "network:9", "edges:1", "perceptron")
+    one, two = (digests(k, nets, (*TARGETS[:1] * 3, GPUS[1])) for k in (1, 2))
+    assert one == two and len(one) > 3 * 3 + 1 and any(file.endswith(".ptx") for file in one)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +83,15 @@ def test_six_processes_agree_on_twenty_nets(process: int, first_process: dict[st
     assert len(first_process) == 3 * len(NETS) == 60
     other = digests(process, NETS, TARGETS)
     assert [k for k in first_process if first_process[k] != other[k]] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_six_processes_agree_on_code_for_gpus() -> None:
+    first, *others = (digests(process, NETS, GPUS) for process in range(6))
+    assert len(first) > 2 * len(NETS)
+    for other in others:
+        assert [k for k in first | other if first.get(k) != other.get(k)] == []
 
 
 @pytest.mark.slow
