@@ -31,17 +31,26 @@ UNBOUNDED = "a size that nothing bounds"
 
 
 def places(c: AtenCall, mask: Node) -> Node:
-    """Where ``mask`` holds, ``i64[n, rank]`` in row-major order; ``n`` is the call's data-dependent size."""
+    """Where ``mask`` holds, ``i64[n, rank]`` in row-major order; ``n`` is the call's data-dependent size.
+
+    Of a mask without elements PyTorch may know that ``n`` is 0.
+    """
+    if mask.type.n_elements == 0 and not _unknown_sizes(c):
+        return c.b(ops.full, value=0.0, dtype=i64, shape=(0, len(mask.shape)))
     found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown_size(c)))
     return found
 
 
 def unknown_size(c: AtenCall) -> str:
     """The name of the call's data-dependent size."""
-    unknown = sorted({d.name for t in c.results if t for d in t.shape if is_decided_by_data(d)})
+    unknown = _unknown_sizes(c)
     if len(unknown) != 1:
         raise Unsupported(f"a result {c.out} of which data decide a size that PyTorch fixes", "use torch.where")
     return unknown[0]
+
+
+def _unknown_sizes(c: AtenCall) -> list[str]:
+    return sorted({d.name for t in c.results if t for d in t.shape if is_decided_by_data(d)})
 
 
 def size_of(c: AtenCall, value: Node) -> Dim:
@@ -105,8 +114,6 @@ def _bincount(c: AtenCall) -> Node:
 
 def _nonzero(c: AtenCall) -> Node:
     x = c.tensor("self")
-    if x.type.n_elements == 0:
-        return _nothing(c)[0]
     if not x.shape:
         return slice_axis(c.b, places(c, reshape(c.b, x, (1,))), 1, 0, 0)
     return places(c, x)
