@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ptx.recorder import Recorder
 from ptx.test_models import Made
 from tilewright.core.diag import ImportFailed, OptionError
-from tilewright.integrations.torch_compile.device import OnGpu, target_for
+from tilewright.integrations.torch_compile.device import CudaSide, OnGpu, target_for
 from tilewright.integrations.torch_compile.plan import _detach_draws, plan_graph
 from tilewright.runtime.cuda.model import GpuModel
 
@@ -233,3 +234,31 @@ def test_draws_stay_on_the_gpu() -> None:
     assert empty.kwargs["device"].type == "cuda"
     (draw,) = empty.users
     assert "randn_like" in str(draw.target)
+
+
+class Called(TorchDispatchMode):
+    """The names of PyTorch's operations, as they are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool])
+def test_a_number_of_the_cpu_is_no_copy(dtype: torch.dtype) -> None:
+    """A recording of PyTorch's takes a kernel that fills, and refuses copies from the CPU's memory."""
+    number = torch.tensor(1).to(dtype)
+    with Called() as called:  # of a device that needs no GPU
+        got = CudaSide(torch.device("meta")).here(number)
+    assert (got.shape, got.dtype, got.device.type) == ((), dtype, "meta")
+    assert not [name for name in called.names if "copy" in name] and "aten.full.default" in called.names
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**53 + 1])
+def test_a_number_keeps_its_value(value: int) -> None:
+    number = torch.tensor(value)
+    assert torch.equal(torch.full((), number.item(), dtype=number.dtype), number)

@@ -51,7 +51,7 @@ def gpu_of(graph: Any) -> torch.device | None:
 def calls_elsewhere(graph: Any, gpu: torch.device) -> dict[Any, Problem]:
     """The calls that read or make a tensor of another device, which are left to PyTorch, and why.
 
-    A number of the CPU's, a tensor without axes, is an operand like any other, as PyTorch has it: it is copied.
+    A number of the CPU's, a tensor without axes, is an operand like any other, as PyTorch has it.
     """
     found = {}
     for node in graph.nodes:
@@ -118,7 +118,15 @@ class CudaSide:
         return torch.cuda.device(self.device)
 
     def here(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy where it lies elsewhere."""
+        """A copy where it lies elsewhere; a number of the CPU's goes there as an argument of a kernel that fills.
+
+        A copy from the CPU's memory would wait for the GPU, and no recording takes one. The recording keeps the number,
+        as those of PyTorch's own operations do.
+        """
+        import torch
+
+        if tensor.dim() == 0 and tensor.device.type == "cpu":
+            return torch.full((), tensor.item(), dtype=tensor.dtype, device=self.device)
         return tensor.to(self.device)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
