@@ -41,3 +41,12 @@ def test_blocks_of_a_power_of_two_of_rows_are_apart() -> None:
     index = (floordiv(number, 256), mod(floordiv(number, 16), 16), mod(number, 16))
     assert apart([index], [block], {turn, lane})
     assert not apart([index[1:]], [block], {turn, lane})
+
+
+def test_blocks_of_rows_that_a_digit_is_no_multiple_of_are_apart() -> None:
+    """Of 112 by 112 points, 64 a block: their quotients are in lowest terms, the number above is not."""
+    block, turn, lane = Sym("block", 0, 6271), Sym("turn", 0, 3), Sym("lane", 0, 15)
+    number = 64 * block + 16 * turn + lane
+    index = (floordiv(number, 12544), mod(floordiv(number, 112), 112), mod(number, 112))
+    assert apart([index], [block], {turn, lane})
+    assert not apart([index[:2]], [block], {turn, lane})

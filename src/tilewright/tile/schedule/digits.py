@@ -49,7 +49,7 @@ def _number(digits: Sequence[tuple[int, IndexLike]]) -> Dim:
             c = coef_of(i, a)
             i = i - c * a
             quotients = quotients - weight * c * a.b * _coarse(_quotient(a.a, a.b))
-            rest = rest + weight * c * a.a
+            rest = rest + weight * c * _coarse(a.a)
         quotients = quotients + weight * _coarse(i)
     return quotients + rest  # only now: before, a sum of both would be a remainder again
 
