@@ -51,6 +51,7 @@ def forms(computation: Computation, sizes: dict[str, int] | None = None) -> tupl
         elementwise((5, 7)), elementwise((8, 32)), elementwise((N, 12)), elementwise((3, N)), elementwise((0, 4)),
         transpose(5, 6), reduction((5, 9), 1, "add"), reduction((5, 9), 0, "max"), reduction((40,), 0, "add"),
         matmul(5, 6, 7), softmax(4, 10), softmax(N, 40), layer_norm(3, 12),
+        transpose(4, 0), transpose(0, 4), reduction((0, 40), 1, "add"), reduction((0, 5), 0, "add"), softmax(0, 4),
     ],
 )  # fmt: skip
 def test_all_forms_compute_the_same(computation: Computation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,10 @@ from tile.kernels import arrays_of, outputs
 from tile.test_flatten import GPU as HOPPER
 from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
-from tilewright.choose.strategies.gpu.block_tiles import Extents, tile_of, warp_tiles
+from tilewright.choose.strategies.gpu.block_tiles import Extents, ThreadTile, WarpTile, tile_of, warp_tiles
+from tilewright.choose.strategies.gpu.matrices import Product
+from tilewright.choose.strategies.gpu.matrix_units import matrix_units
+from tilewright.choose.strategies.gpu.products import products
 from tilewright.core.compute import (
     Axis,
     Binary,
@@ -32,12 +36,14 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import SHAPES
+from tilewright.target.matrices import SHAPES, GroupShape, MatrixShape
 from tilewright.tile.emulate import emulated
+from tilewright.tile.errors import ScheduleError
 from tilewright.tile.flatten import flatten
 from tilewright.tile.ir import Barrier, Commit, Kernel, Kind, Space, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import Body, loops_of
+from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.simt import FaultKind, simulate
 from tilewright.tile.verify import verify
 
@@ -109,6 +115,7 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
 CASES = {
     "whole": Case(32, 32, 64),
     "ragged": Case(17, 18, 19, bf16),
+    "ragged in twos": Case(17, 18, 22, left_turned=True, right_turned=True),
     "ragged in eights": Case(16, 24, 24, bf16, has_bias=True),
     "both turned": Case(32, 24, 16, left_turned=True, right_turned=True),
     "batches": Case(16, 16, 16, batches=(2,), right_turned=True),
@@ -126,6 +133,34 @@ def test_products_are_right_lane_by_lane(name: str) -> None:
     close(seen.arrays["C"], want)
     shared = [p.buffer.name for p in flat.places if p.space is Space.SHARED]
     assert len(shared) == 2 and all(seen.traffic[b].bank_conflicts == 0 for b in shared if "ragged" not in name)
+
+
+@pytest.mark.parametrize("n_refused", [1, 2, 3])
+def test_what_one_instruction_refuses_the_next_one_takes(n_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four warps, then one, then threads: a product is an ordinary sum only where none of them fits."""
+    left, tiles = [n_refused], list[type]()
+
+    def refusing(strategy: Callable[..., object]) -> Callable[..., object]:
+        def attempt(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile | ThreadTile) -> object:
+            tiles.append(type(tile.shape) if isinstance(tile, WarpTile) else type(tile))
+            left[0] -= 1
+            if left[0] >= 0:
+                raise ScheduleError(product.root, "", "not by these")
+            return strategy(b, gpu, product, tile)
+
+        return attempt
+
+    for strategy in (matrix_units, products):
+        monkeypatch.setattr(f"tilewright.choose.gpu.{strategy.__name__}", refusing(strategy))
+    case = Case(64, 64, 64)
+    computation = case.computation()
+    made = schedule_for_gpu(computation, replace(HOPPER, n_sms=1))
+    assert tiles == [GroupShape, MatrixShape, ThreadTile][: n_refused + 1]
+    assert [t.taken for t in made.tried] == [["matrix_units"], ["products"], ["sums"]][n_refused - 1]
+    assert len(made.kernel.notes) >= n_refused
+    want = outputs(lower(computation), computation, {})
+    for a, b in zip(want, outputs(emulated(flatten(made.kernel)), computation, {}, reverse=True), strict=True):
+        close(b, a)
 
 
 def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:

@@ -4,18 +4,20 @@ In: a ``Computation``, a ``Gpu``, and which inputs are compile-time constants. O
 also the schedule. Not its business: the flat form (``tile.flatten``), or instructions.
 
 Every computation gets a correct kernel: a strategy that does not fit raises ``ScheduleError``, and the next simpler one
-is tried; one thread at last. The reason is kept in the kernel's ``notes``.
+is tried; one thread at last. A product is tried by all kinds of instructions there are for it, then as a plain sum. The
+reasons are kept in the kernel's ``notes``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.collapse import collapse
-from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, refuse
+from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, forgive, refuse
 from tilewright.choose.normalize import drop_unit_axes, inline
 from tilewright.choose.strategies.gpu.averages import Averages, averages, averages_in
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
@@ -47,20 +49,40 @@ def schedule_for_gpu(
     on_broken: OnBroken = refuse,
 ) -> Scheduled:
     """A correct kernel of grids for any computation, with the steps that made it."""
+    refused, notes = Counter[str](), list[str]()
+    while True:
+        work = _scheduled(computation, gpu, constants, name, on_broken, refused)
+        notes += work.notes
+        if work.refused is None:
+            kernel = replace(work.b.kernel, notes=tuple(notes))
+            return Scheduled(kernel, work.computation, work.b.schedule, tuple(work.done))
+        refused[work.refused] += 1
+
+
+def _scheduled(
+    computation: Computation, gpu: Gpu, constants: Container[Buffer], name: str, on_broken: OnBroken,
+    refused: Mapping[str, int],
+) -> _Grids:  # fmt: skip
+    """One attempt, which ends early where stages have to be spelled in another way: those that it says it ``refused``.
+
+    Tiles decide how a product is spelled, so that the next tile to try needs other stages than the one before.
+    """
     fixed = {b.name for b in computation.inputs if b in constants}
-    spelled = _spelled(computation, gpu)
+    spelled = _spelled(computation, gpu, refused)
     normal = spelled.computation
     known = [b for b in normal.inputs if b.name in fixed]
     b = ScheduleBuilder(lower(normal, name, known))
     work = _Grids(b, gpu, normal, known, on_broken)
     for x in spelled.averages:
-        work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))])
+        if work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))]) == ELEMENTS:
+            return work.refusing(_averages_of(x.root))
     for product in spelled.products:
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
         else:
             strategy = ("products", partial(products, b, gpu, product, product.tile))
-        work.tried(product.root, [strategy])
+        if work.tried(product.root, [strategy]) == ELEMENTS:
+            return work.refusing(product.of)
     for parts in spelled.sums:
         if parts.warps:
             work.tried(parts.blocks, [("columns", partial(columns, b, gpu, parts.warps, parts.blocks))])
@@ -71,8 +93,7 @@ def schedule_for_gpu(
             work.tried(cluster.root.out.name, work.strategies(cluster))
     with b.as_one():
         work.rest()
-    kernel = replace(b.kernel, notes=tuple(work.notes))
-    return Scheduled(kernel, normal, b.schedule, tuple(work.done))
+    return work
 
 
 def schedule_for_gpu_by(
@@ -80,7 +101,7 @@ def schedule_for_gpu_by(
 ) -> Scheduled:
     """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
     fixed = {b.name for b in computation.inputs if b in constants}
-    normal = _spelled(computation, gpu).computation
+    normal = schedule_for_gpu(computation, gpu, constants, name, forgive).computation  # as those steps were found for
     kernel = apply_lines(lower(normal, name, [b for b in normal.inputs if b.name in fixed]), lines)
     return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
 
@@ -101,14 +122,22 @@ class _Spelled:
         return names | {name for x in self.averages for name in x.stages}
 
 
-def _spelled(computation: Computation, gpu: Gpu) -> _Spelled:
-    """Averages as they are, other products as those of matrices, other long sums in parts."""
+def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> _Spelled:
+    """Averages as they are, other products as those of matrices, other long sums in parts.
+
+    ``refused`` counts, for what stages make, how many ways to schedule it were tried in vain.
+    """
     normal = _normal(computation)
-    online = averages_in(normal, gpu)
-    normal, found = as_products(normal, gpu, {name for x in online for name in x.stages})
+    online = [x for x in averages_in(normal, gpu) if _averages_of(x.root) not in refused]
+    normal, found = as_products(normal, gpu, {name for x in online for name in x.stages}, refused)
     spelled = _Spelled(normal, online, found, [])
     normal, sums = with_partial_sums(normal, gpu, spelled.taken)
     return replace(spelled, computation=normal, sums=sums)
+
+
+def _averages_of(root: str) -> str:
+    """What was refused where averages were: not the products that they are made of."""
+    return f"averages({root})"
 
 
 def _normal(computation: Computation) -> Computation:
@@ -142,15 +171,24 @@ class _Grids:
 
     def __post_init__(self) -> None:
         self.notes: list[str] = []
+        self.refused: str | None = None
         self.done: list[Tried] = []
 
-    def tried(self, root: str, found: Sequence[tuple[str, Callable[[], object]]]) -> None:
+    def tried(self, root: str, found: Sequence[tuple[str, Callable[[], object]]]) -> str:
         """Try strategies for the stages that make ``root``, best first; what none fits is left to :meth:`rest`."""
         taken = next((name for name, apply in found if fits(self.b, root, apply, self.notes, self.on_broken)), ELEMENTS)
         self.done.append(Tried(root, (*[name for name, _ in found], ELEMENTS), taken))
+        return taken
+
+    def refusing(self, made: str) -> _Grids:
+        """This attempt, ended by the stages that make ``made``."""
+        self.refused = made
+        return self
 
     def strategies(self, cluster: Cluster) -> list[tuple[str, Callable[[], object]]]:
         """What may fit a cluster by its structure, best first."""
+        if 0 in cluster.root.out.shape:
+            return []  # nothing to compute, and nothing to divide costs by
         names = [s.out.name for s in cluster.stages]
         if cluster.kind is ClusterKind.ROWS:
             return [

@@ -160,13 +160,19 @@ def stages_of(gpu: Gpu, step_bytes: int, steps: Dim, spare: int = 0) -> int:
 
 def tile_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) -> ThreadTile | WarpTile:
     """The tile for sums of a dtype, by matrix units where there is an instruction for the factors."""
+    return tiles_of(gpu, dtype, unit, extents)[0]
+
+
+def tiles_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents) -> list[ThreadTile | WarpTile]:
+    """The tile of least estimated time for each kind of instruction, best first; instructions of a thread at last."""
+    found: list[ThreadTile | WarpTile] = []
     if unit is not None:
-        tiles = [*group_tiles(gpu, unit.dtype), *warp_tiles(gpu, unit, extents)]
-        sizes = assumed(gpu, tiles, extents)
-        return min(tiles, key=lambda tile: warp_tile_us(gpu, tile, sizes))
+        kinds = [list(group_tiles(gpu, unit.dtype)), list(warp_tiles(gpu, unit, extents))]
+        sizes = assumed(gpu, [tile for tiles in kinds for tile in tiles], extents)
+        by_us = partial(warp_tile_us, gpu, extents=sizes)
+        found += sorted((min(tiles, key=by_us) for tiles in kinds if tiles), key=by_us)
     plain = list(thread_tiles(gpu, dtype.n_bytes))
-    sizes = assumed(gpu, plain, extents)
-    return min(plain, key=lambda tile: thread_tile_us(gpu, tile, sizes))
+    return [*found, min(plain, key=partial(thread_tile_us, gpu, extents=assumed(gpu, plain, extents)))]
 
 
 def assumed(gpu: Gpu, tiles: Sequence[ThreadTile | WarpTile], extents: Extents) -> KnownExtents:

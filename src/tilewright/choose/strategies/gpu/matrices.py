@@ -23,8 +23,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from types import MappingProxyType
 
-from tilewright.choose.strategies.gpu.block_tiles import Extents, ThreadTile, WarpTile, tile_of
+from tilewright.choose.strategies.gpu.block_tiles import Extents, ThreadTile, WarpTile, tiles_of
 from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
@@ -59,8 +60,9 @@ from tilewright.tile.affine import stride_along
 
 @dataclass(frozen=True)
 class Product:
-    """The names of one product's stages: its factors, their sums, and what is made of those."""
+    """The names of one product's stages: factors, sums, what is made of those; and the buffer it is ``of``."""
 
+    of: str
     left: str
     right: str
     sums: str
@@ -68,8 +70,13 @@ class Product:
     tile: ThreadTile | WarpTile
 
 
-def as_products(computation: Computation, gpu: Gpu, apart: Container[str] = ()) -> tuple[Computation, list[Product]]:
-    """The computation with its products spelled as those of matrices; stages ``apart``, by name, stay as they are."""
+def as_products(
+    computation: Computation, gpu: Gpu, apart: Container[str] = (), refused: Mapping[str, int] = MappingProxyType({})
+) -> tuple[Computation, list[Product]]:
+    """The computation with its products spelled as those of matrices; stages ``apart``, by name, stay as they are.
+
+    So many of the tiles for the sums that a stage makes, best first, were ``refused``; where all were, it stays too.
+    """
     stages = [x for x in computation.items if isinstance(x, Stage)]
     if len(stages) != len(computation.items):
         return computation, []
@@ -80,19 +87,21 @@ def as_products(computation: Computation, gpu: Gpu, apart: Container[str] = ()) 
         if id(s) in taken:
             continue
         parts = _parts(s) if s.out.name not in apart else None
-        if parts is None:
+        tiles = tiles_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents) if parts is not None else []
+        tiles = tiles[refused.get(s.out.name, 0) :]
+        if parts is None or not tiles:
             made.append(s)
             continue
+        tile = tiles[0]
         epilogue = _epilogue(s, stages, computation)
         if epilogue is not None:
             taken.add(id(epilogue))
             temps.remove(s.out)
-        tile = tile_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents)
         split = _Split(s, parts, tile, gpu)
         made += [*split.laid_out, split.left, split.right, split.sums, split.root(epilogue)]
         temps += [x.out for x in (*split.laid_out, split.left, split.right, split.sums)]
         names = [x.out.name for x in made[-4:]]
-        found.append(Product(names[0], names[1], names[2], names[3], tile))
+        found.append(Product(s.out.name, names[0], names[1], names[2], names[3], tile))
     return replace(computation, items=tuple(made), temps=tuple(temps)), found
 
 
