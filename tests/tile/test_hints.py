@@ -1,6 +1,7 @@
 """Hints at what an epilogue reads besides its sums: while reductions go on, at operands that no near cache holds."""
 
 from dataclasses import replace
+from math import ceil, prod
 
 import pytest
 from hypothesis import given, settings
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 from tile.kernels import WIDE, ZERO, F, check_default, constants_of
 from tile.test_schedule import refuses, same
 from tilewright.choose.default import schedule
+from tilewright.choose.strategies.constants import MEMORY_NS
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
-from tilewright.core.expr import substitute
-from tilewright.tile.ir import For, Prefetch, Update, walk
+from tilewright.core.expr import Sym, substitute
+from tilewright.tile.ir import For, Kind, Prefetch, Update, walk
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule.operands import MANY
 
@@ -127,3 +129,26 @@ def test_hints_need_one_nest_behind_and_steps_enough():
     refuses(product, *tiled, ("hint", "R", "k0", 1), rule="12 steps can't ask for 16 lines")
     twice = product_with(lambda r, i, j: r[i, j] + r[i, 7 - j], 4, 8, 12)
     refuses(twice, *tiled, ("hint", "R", "k0", 4), rule="at one place")
+
+
+@pytest.mark.parametrize("gb_per_s", [4.0, 8.0])
+def test_a_panel_that_one_tile_of_several_rows_reads_streams(gb_per_s):
+    """For one row nothing is asked for; tiles of the few rows that are left ask for what comes in a while."""
+    machine = replace(WIDE, l2_bytes=8192, n_cores=1, memory_gb_per_s=gb_per_s)
+    rows, n, k = Sym("R"), 64, 256
+    a, b, c = Buffer("A", F, (rows, k)), Buffer("B", F, (k, n)), Buffer("C", F, (rows, n))
+    (i, j), (x,) = syms(axes_for((rows, n))), syms(axes_for((k,), "k"))
+    product = Reduction(axes_for((k,), "k"), "add", (ZERO,))
+    stage = Stage((c,), axes_for((rows, n)), (i, j), (a[i, x] * b[x, j],), product)
+    for size in (0, 1, 5):
+        kernel = check_default(Computation((a, b), (c,), (stage,)), "B", machine=machine, sizes={"R": size})
+    asks = {}
+    for s in walk(kernel.body):
+        if isinstance(s, For) and s.loop.kind is Kind.SERIAL and s.loop.extent == k:
+            update = next(y for y in walk(s.body) if isinstance(y, Update))
+            n_rows = update.buffer.shape[0] if len(update.index) > 1 else 1
+            asks[n_rows] = [substitute(y.index[1], {s.loop.sym: 0}) for y in s.body if isinstance(y, Prefetch)]
+    (packed,) = [p.buffer for p in kernel.places if p.buffer.name == "B_p"]
+    step_bytes = prod(packed.shape[2:]) * F.n_bytes
+    assert asks.pop(1) == [] and set(asks.pop(max(asks))) == {0}, "a full tile asks for the next panel from its start"
+    assert min(asks[2]) == ceil(MEMORY_NS * gb_per_s / step_bytes) > 0

@@ -5,8 +5,10 @@ In: a builder whose stages all have their loops. Out: steps. Not its business: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import dropwhile
+from math import ceil
 
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
@@ -24,8 +26,8 @@ from tilewright.tile.schedule import Made, ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, most_iterations
 
-AHEAD_BYTES = 2048
-"""How far ahead of what it multiplies a loop asks for a constant that lies in the order of its steps."""
+MEMORY_NS = 100.0
+"""About how long a line takes to come from memory, in nanoseconds: so long before its use a stream asks for it."""
 KEPT = 3
 """Walked back and forth, constants are read faster up to so many times the first-level cache."""
 
@@ -37,7 +39,8 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
     those of which the first level keeps a part. That comes after all packing: nests that read the same constant in one
     order share one copy, whichever way they then walk it. What lies well in several orders stays as it is, with hints
     at what comes in a while where it passes through that cache. So do words of which a step unpacks several numbers:
-    that takes a core about as long as memory takes to bring them, and what it asks for by itself comes too late.
+    that takes a core about as long as memory takes to bring them, and what it asks for by itself comes too late. And so
+    do panels that one tile of several rows reads, once: it multiplies each element several times.
     """
     packed: dict[str, float] = {}
     for name in constants_read(b):
@@ -45,7 +48,7 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
         if attempt(b, partial(b.do, "pack", name)):
             if sum(p.source.name == name for p in b.kernel.packed) > 1 and _is_dense(before, name):
                 b.back(mark)
-                _stream(b, machine, name)
+                _stream(b, machine, name, _is_anything)
                 continue
             new, *_ = Made(before, b.kernel).buffers
             buffer = find_place(b.kernel, new, "pack").buffer
@@ -53,8 +56,7 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
     for name, n_bytes in packed.items():
         if n_bytes > machine.l2_bytes / 2:
             attempt(b, partial(_prefetch, b, machine, name))
-            if _is_unpacked(b, name):
-                _stream(b, machine, name)
+            _stream(b, machine, name, _is_anything if _is_unpacked(b, name) else _is_once_for_rows)
         if n_bytes > machine.l2_bytes / 2 or 1 < n_bytes / machine.l1_bytes <= KEPT:
             attempt(b, partial(_alternate, b, name))
 
@@ -90,16 +92,38 @@ def _is_unpacked(b: ScheduleBuilder, name: str) -> bool:
     return any(b.name == name for x in masks for b in buffers_of_value(x.a))
 
 
-def _stream(b: ScheduleBuilder, machine: Target, name: str) -> None:
-    """Hints at what comes in a while of a constant that the second-level cache does not keep."""
+def _is_anything(path: Sequence[Loop], load: Load) -> bool:
+    """Any place that reads a constant."""
+    return True
+
+
+def _is_once_for_rows(path: Sequence[Loop], load: Load) -> bool:
+    """Does one tile of several rows read a panel, and no other tile read it again?
+
+    The more rows a step multiplies, the fewer steps a core looks ahead by itself, and the later it asks for what they
+    read. With one row it looks ahead as far as a hint would.
+    """
+    along = symbols_in(load.index)
+    walked = dropwhile(lambda x: x.sym not in along, path)
+    still = [x for x in walked if x.sym not in along]
+    rows = [x for x in still if x.kind is Kind.UNROLL]
+    return any(x.sym.hi != 0 for x in rows) and all(x.sym.hi == 0 for x in still if x not in rows)
+
+
+def _stream(
+    b: ScheduleBuilder, machine: Target, name: str, is_streamed: Callable[[Sequence[Loop], Load], bool]
+) -> None:
+    """Hints at what comes in a while of a constant that the second-level cache does not keep, where ``is_streamed``."""
     buffer = find_place(b.kernel, name, "stream").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
         return
-    line = machine.line(buffer.dtype)
+    line, ahead = machine.line(buffer.dtype), MEMORY_NS * machine.memory_gb_per_s  # ns * GB/s: bytes on their way
     for path, load in list(paths_to(b.kernel.body, buffer, ())):
+        if not is_streamed(path, load):
+            continue
         inner = next(x for x in reversed(path) if x.kind is Kind.SERIAL)
         step = stride_along(buffer, load.index, inner.sym)
-        steps = -(-AHEAD_BYTES // (abs(step) * buffer.dtype.n_bytes)) if is_known(step) else 1
+        steps = ceil(ahead / (abs(step) * buffer.dtype.n_bytes)) if is_known(step) else 1
         attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
 
 
@@ -107,8 +131,8 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
     """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
 
     Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
-    the reduction. A panel that is read once streams through, and the machine's own prefetching keeps up with that; so
-    it does with the panels that a tile reads side by side.
+    the reduction. A panel that one tile reads, whether or not there is one for a run-time number of rows, streams
+    through instead, and so do the panels that a tile reads side by side.
     """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
     line, copied = machine.line(buffer.dtype), _copied_results(b, buffer)
@@ -121,7 +145,7 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
             continue
         below = serial[names.index(panel.name) + 1 :]
         spread = [x for x in below if not any(x.sym in symbols_at(i) for i in load.index)]
-        if below and below[-1] not in spread and any(x.extent != 1 for x in spread):
+        if below and below[-1] not in spread and any(x.sym.hi != 0 for x in spread):
             b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
 
 
