@@ -159,6 +159,13 @@ def test_the_code_of_lanes_is_right_for_all_layouts(left_turned: bool, right_tur
     check_lanes(case, ONE)
 
 
+def test_rows_that_are_no_whole_accesses_are_copied_by_narrower_ones() -> None:
+    case = Case(64, 66, 68, f16)
+    ptx = compile_kernel(flatten(schedule_for_gpu(case.computation(), ONE).kernel), ONE).ptx
+    assert "wgmma.mma_async" in ptx and all(f"cp.async.ca.shared.global [%{r}" in ptx for r in ("r", "rd"))
+    check_lanes(case, ONE)
+
+
 def check_lanes(case: Case, gpu: Gpu) -> None:
     computation = case.computation()
     flat = flatten(schedule_for_gpu(computation, gpu).kernel)

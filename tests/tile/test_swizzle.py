@@ -1,11 +1,14 @@
 """Swizzled memory: a bijection by which rows and columns of chunks lie in different banks."""
 
+import numpy as np
 import pytest
 
 from tile.kernels import elementwise
 from tile.test_schedule import rows_twice
 from tilewright.core.compute import Buffer
+from tilewright.core.expr import Sym, substitute
 from tilewright.core.types import bf16, f32
+from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError, TileVerifyError
 from tilewright.tile.lower import lower
 from tilewright.tile.schedule import ScheduleBuilder
@@ -25,6 +28,16 @@ def test_every_element_has_a_place_of_its_own(rows: int, columns: int) -> None:
     b = Buffer("b", bf16, (2, rows, columns))
     places = {byte_of(b, p, r, c) for p in range(2) for r in range(rows) for c in range(columns)}
     assert places == set(range(0, 2 * rows * columns * 2, 2))
+
+
+@pytest.mark.parametrize("n_beside", [2, 4, 8])
+def test_neighbours_in_a_chunk_are_neighbours_by_any_width(n_beside: int) -> None:
+    b = Buffer("b", bf16, (8, 128))
+    access, element = Sym("access", 0, 128 // n_beside - 1), Sym("element", 0, n_beside - 1)
+    place = in_panels(b, (3, n_beside * access + element))
+    assert place is not None and coefficient(place, element) == 1
+    for a, e in np.ndindex(128 // n_beside, n_beside):
+        assert substitute(place, {access: a, element: e}) == in_panels(b, (3, n_beside * a + e))
 
 
 def test_eights_of_chunks_lie_in_different_banks() -> None:

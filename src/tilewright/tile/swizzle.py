@@ -12,7 +12,7 @@ bytes: bits 4 to 6 are exchanged by bits 7 to 9.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tilewright.core.compute import Buffer, IndexLike, Value
 from tilewright.core.dims import is_known
@@ -47,10 +47,19 @@ def in_panels(buffer: Buffer, index: Sequence[IndexLike]) -> Dim | None:
     row, column = index[-2:]
     if isinstance(row, Value) or isinstance(column, Value):
         return None
-    # By chunks, so that neighbours in one are neighbours whatever chunk it is.
-    chunk, n_chunks = floordiv(column, n_chunk), n_piece // n_chunk
-    in_piece = n_chunk * mod(chunk, n_chunks) + mod(column, n_chunk)
-    return total * rows * columns + floordiv(chunk, n_chunks) * (rows * n_piece) + row * n_piece + in_piece
+    # By the runs that columns are made of, so that neighbours in one are neighbours whatever run it is.
+    runs = (n for n in _halves(n_chunk) if n * floordiv(column, n) + mod(column, n) == column)
+    n_run = next(runs, n_chunk)
+    run, n_runs = floordiv(column, n_run), n_piece // n_run
+    in_piece = n_run * mod(run, n_runs) + mod(column, n_run)
+    return total * rows * columns + floordiv(run, n_runs) * (rows * n_piece) + row * n_piece + in_piece
+
+
+def _halves(n: int) -> Iterator[int]:
+    """``n``, its half and so on, down to 2."""
+    while n > 1:
+        yield n
+        n //= 2
 
 
 def exchanged(n_bytes: int) -> int:

@@ -147,7 +147,10 @@ def in_vectors(b: ScheduleBuilder, gpu: Gpu, loop: str) -> str:
 
 
 def lanes_of(gpu: Gpu, target: For) -> int:
-    """How many iterations of a loop one access holds; 1 where they don't lie side by side, in full aligned groups."""
+    """How many iterations of a loop one access holds; 1 where they don't lie side by side, in full aligned groups.
+
+    Rows whose pitch is a multiple of no widest access are read by narrower ones.
+    """
     if not all(isinstance(s, Store) for s in target.body):
         return 1
     accesses = list(_accesses(target))
@@ -156,11 +159,14 @@ def lanes_of(gpu: Gpu, target: For) -> int:
         return 1
     if not set(strides) <= {0, 1}:
         return 1
-    width = gpu.access_bytes // max(b.dtype.n_bytes for b, _, _ in accesses)
-    if width < 2 or mod(target.loop.extent, width) != 0:
-        return 1
     rows = [linear(b, index) for c, (b, index, _) in zip(strides, accesses, strict=True) if c == 1]
-    return width if all(e is not None and mod(e - target.loop.sym, width) == 0 for e in rows) else 1
+    starts = [None if e is None else e - target.loop.sym for e in rows]
+    width = gpu.access_bytes // max(b.dtype.n_bytes for b, _, _ in accesses)
+    while width > 1:
+        if mod(target.loop.extent, width) == 0 and all(e is not None and mod(e, width) == 0 for e in starts):
+            return width
+        width //= 2
+    return 1
 
 
 def _accesses(target: For) -> Iterator[tuple[Buffer, tuple[IndexLike, ...], bool]]:
