@@ -38,5 +38,8 @@ BYTES = Dot(types.u8, types.i8, types.i32, 4)
 WORDS = Dot(types.i16, types.i16, types.i32, 2, adds_apart=True)
 WORDS_BY_BYTES = tuple([replace(WORDS, right=narrow) for narrow in (types.i8, types.u8)])
 """Each byte of the walking operand becomes 16 bits in a register: no product is too large, as pairs of bytes can be."""
+PAIRS_OF_X86 = "vpmaddwd"
+PAIRS_OF_WASM = "i32x4.dot_i16x8_s"
+"""The instructions for ``WORDS``: the same sums, in vectors of several sizes on x86 and of 128 bits on WebAssembly."""
 BF16_PAIRS = Dot(types.bf16, types.bf16, types.f32, 2)
 BF16_BY_SHIFTS = replace(BF16_PAIRS, registers=2)

@@ -67,7 +67,8 @@ class Target:
     ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``:
     for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by themselves.
     ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of AArch64,
-    ``has_dotprod``: its signed by signed alone. ``has_word_pairs``: two 16-bit integers times two, into 32 bits.
+    ``has_dotprod``: its signed by signed alone. ``word_pairs``: the instruction that multiplies two 16-bit
+    integers by two and adds both products, into 32 bits (``target.dots`` names them); empty where there is none.
     ``has_prefetch``: an instruction that asks for a line ahead does something.
 
     How fast it is, one core unless it says otherwise: ``fma_ports`` units multiply and add, each a vector in
@@ -113,7 +114,7 @@ class Target:
     has_vnni: bool = False
     has_dotprod: bool = False
     has_i8mm: bool = False
-    has_word_pairs: bool = False
+    word_pairs: str = ""
     has_prefetch: bool = True
 
     n_cores: int = 1
@@ -248,7 +249,7 @@ class Target:
     def dots(self) -> tuple[Dot, ...]:
         """The groups of narrow products that are cheaper than widening each element, the cheapest first."""
         integers = (BYTES,) if self.has_vnni or self.has_dotprod else ()
-        words = (WORDS, *WORDS_BY_BYTES) if self.has_word_pairs else ()
+        words = (WORDS, *WORDS_BY_BYTES) if self.word_pairs else ()
         return (*integers, *words, BF16_PAIRS if self.has_bf16 else BF16_BY_SHIFTS)
 
     @property

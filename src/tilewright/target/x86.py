@@ -10,6 +10,7 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.dots import PAIRS_OF_X86
 from tilewright.target.sources import AMD_ZEN3, AMD_ZEN4, AMD_ZEN5, INSTRUCTION_SET, INTEL, UOPS
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ TRIPLE = "x86_64-unknown-linux-gnu"
 
 def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
-    sse2 = replace(unknown, triple=TRIPLE, cpu="x86-64", fma_ports=1, has_saturation=False, has_word_pairs=True).known(
+    # First what every one of them has; each generation adds to the one before.
+    x86 = replace(unknown, triple=TRIPLE, has_saturation=False, word_pairs=PAIRS_OF_X86)
+    sse2 = replace(x86, cpu="x86-64", fma_ports=1).known(
         INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_mask_registers=0, n_general_registers=16
     )
     avx2 = replace(sse2, cpu="haswell", has_fma=True, fma_ports=2, has_round=True, has_f16c=True).known(

@@ -24,7 +24,7 @@ from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Value, buffers_of_value, symbols_of_value
 from tilewright.core.expr import Sym
-from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, Dot
+from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, PAIRS_OF_WASM, PAIRS_OF_X86, Dot
 from tilewright.tile.ir import For, Update
 
 if TYPE_CHECKING:
@@ -47,8 +47,11 @@ INSTRUCTIONS = {
 
 
 PARTS = ("and", "shr")
-PAIRS = {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
-"""Pairs of 16-bit integers on x86, by lanes."""
+PAIRS = {
+    PAIRS_OF_X86: {4: "llvm.x86.sse2.pmadd.wd", 8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"},
+    PAIRS_OF_WASM: {4: "llvm.wasm.dot"},
+}
+"""LLVM's names of the products of pairs of 16-bit integers, by instruction and lanes."""
 _EACH_BYTE = -0x7F7F7F80
 """0x80 in every byte of a word."""
 
@@ -204,7 +207,7 @@ def _pairs(fn: CpuFunction, old: Val, a: Val, b: Val) -> Val:
     n, level = old.lanes, max(a.level, b.level)
     pure = fn.arith.writer.pure
     x, y = (pure(f"bitcast <{n} x i32> {v.text} to <{2 * n} x i16>", v.level) for v in (a, b))
-    name = PAIRS[n] if fn.module.target.triple.startswith("x86") else "llvm.wasm.dot"
+    name = PAIRS[fn.module.target.word_pairs][n]
     call = pure(f"call <{n} x i32> @{name}(<{2 * n} x i16> {x}, <{2 * n} x i16> {y})", level)
     return fn.arith.instruction("add", "i32", old, Val(call, level, n))
 
