@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from tilewright.core.compute import (
     Unary,
     Value,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
@@ -203,20 +205,24 @@ class Compiler:
 
     def dim(self, e: Dim) -> DimFn:
         """A closure that evaluates an index expression."""
-        if isinstance(e, int):
+        if is_known(e):
             return lambda env: e
         if isinstance(e, Sym):
             return operator.itemgetter(self.slot(e))
         if isinstance(e, Mul):
-            factors = [self.dim(f) for f in e.factors]
-            return lambda env: math.prod([f(env) for f in factors])
+            return reduce(_product, [self.dim(f) for f in e.factors])
         if isinstance(e, BinaryExpr):
             a, b = self.dim(e.a), self.dim(e.b)
             return _DIM_OPS[e.op](a, b)
-        const, terms = e.const, [(self.dim(a), c) for a, c in e.terms]
-        if all(isinstance(a, Sym) for a, _ in e.terms) and len(terms) <= 2:
-            return _few_terms(const, [(self.slot(a), c) for a, c in e.terms if isinstance(a, Sym)])
-        return lambda env: const + sum([c * f(env) for f, c in terms])
+        # Symbols by their slots, two at a time, then all else: no loop and few calls for any sum.
+        slots = [(self.slot(atom), c) for atom, c in e.terms if isinstance(atom, Sym)]
+        total = _few_terms(e.const, slots[:2])
+        for k in range(2, len(slots), 2):
+            total = _more_terms(total, slots[k : k + 2])
+        for atom, c in e.terms:
+            if not isinstance(atom, Sym):
+                total = _another(total, self.dim(atom), c)
+        return total
 
     def value(self, v: Value) -> ValueFn:
         match v:
@@ -251,8 +257,8 @@ class Compiler:
                 a, b, c, result = self.value(v.a), self.value(v.b), self.value(v.c), v.dtype.numpy.type
                 return lambda env: result(a(env) * b(env) + c(env))
             case Cast():
-                arg, source, target = self.value(v.a), v.a.dtype, v.dtype
-                return lambda env: cast(arg(env), source, target)
+                arg, convert = self.value(v.a), cast_fn(v.a.dtype, v.dtype)
+                return lambda env: convert(arg(env))
             case Bitcast():
                 arg, target = self.value(v.a), v.dtype
                 return lambda env: np.asarray(arg(env)).view(target.numpy)[()]
@@ -265,7 +271,8 @@ class Compiler:
 def _checked(
     parts: list[DimFn], shape: tuple[int, ...], outside: Callable[[Env], TileRunError]
 ) -> Callable[[Env], tuple[int, ...]]:
-    """An index of all parts; two at a time without a loop, as this is what a kernel's run spends its time on."""
+    """An index of all parts."""
+    # Up to three parts are written out: a loop over them would take as long as all else that an access does.
     match parts, shape:
         case [], _:
             return lambda env: ()
@@ -287,17 +294,45 @@ def _checked(
                 return x, y
 
             return two
+        case [first, second, third], (n0, n1, n2):
+
+            def three(env: Env) -> tuple[int, ...]:
+                x, y, z = first(env), second(env), third(env)
+                if not (0 <= x < n0 and 0 <= y < n1 and 0 <= z < n2):
+                    raise outside(env)
+                return x, y, z
+
+            return three
     head, tail = _checked(parts[:2], shape[:2], outside), _checked(parts[2:], shape[2:], outside)
     return lambda env: head(env) + tail(env)
 
 
 def _few_terms(const: int, terms: list[tuple[int, int]]) -> DimFn:
-    """A sum of one or two symbols by their slots, which most indices are."""
+    """A number and up to two symbols by their slots, which most indices are."""
+    if not terms:
+        return lambda env: const
     if len(terms) == 1:
         ((slot, c),) = terms
         return lambda env: const + c * env[slot]
     (slot, c), (slot2, c2) = terms
     return lambda env: const + c * env[slot] + c2 * env[slot2]
+
+
+def _more_terms(total: DimFn, terms: list[tuple[int, int]]) -> DimFn:
+    """A sum and one or two symbols more."""
+    if len(terms) == 1:
+        ((slot, c),) = terms
+        return lambda env: total(env) + c * env[slot]
+    (slot, c), (slot2, c2) = terms
+    return lambda env: total(env) + c * env[slot] + c2 * env[slot2]
+
+
+def _another(total: DimFn, term: DimFn, c: int) -> DimFn:
+    return lambda env: total(env) + c * term(env)
+
+
+def _product(a: DimFn, b: DimFn) -> DimFn:
+    return lambda env: a(env) * b(env)
 
 
 _DIM_OPS: Mapping[str, Callable[[DimFn, DimFn], DimFn]] = {
@@ -310,15 +345,20 @@ _DIM_OPS: Mapping[str, Callable[[DimFn, DimFn], DimFn]] = {
 # --- element operations ---------------------------------------------------------------------------------------------
 
 
-def cast(x: Any, source: DType, target: DType) -> Any:
-    """Convert one element as ``core.compute.Cast`` says."""
+def cast_fn(source: DType, target: DType) -> Callable[[Any], Any]:
+    """A function that converts one element as ``core.compute.Cast`` says."""
     if target is types.bool_:
-        return np.bool_(x != 0)
-    if source.is_float and target.is_integer:
+        return lambda x: np.bool_(x != 0)
+    result = target.numpy
+    if not (source.is_float and target.is_integer):
+        return lambda x: x.astype(result)
+    low, high, integer = target.min, target.max, result.type
+
+    def saturated(x: Any) -> Any:
         f = float(x)
-        whole = 0 if math.isnan(f) else target.max if f >= target.max else target.min if f <= target.min else int(f)
-        return target.numpy.type(whole)
-    return np.asarray(x).astype(target.numpy)[()]
+        return integer(0 if math.isnan(f) else high if f >= high else low if f <= low else int(f))
+
+    return saturated
 
 
 def _unary_fn(op: str, dtype: DType) -> Callable[[Any], Any]:
@@ -372,6 +412,8 @@ def binary_fn(op: str, dtype: DType) -> Callable[[Any, Any], Any]:
     result = dtype.numpy.type
     if dtype is types.bool_ and op in _BOOL:
         return _BOOL[op]
+    if dtype.is_integer and op in _WRAPPING:
+        return _WRAPPING[op]
     if dtype.is_integer and op in _INTEGER:
         integer = _INTEGER[op]
         return lambda a, b: _wrap(integer(int(a), int(b)), dtype)
@@ -394,16 +436,10 @@ def _truncated(a: int, b: int) -> int:
 
 
 _INTEGER: Mapping[str, Callable[[int, int], int]] = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
     "div": _truncated,
     "rem": lambda a, b: a - b * _truncated(a, b),
     "min": min,
     "max": max,
-    "and": lambda a, b: a & b,
-    "or": lambda a, b: a | b,
-    "xor": lambda a, b: a ^ b,
     "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
     "shr": lambda a, b: a >> b if b >= 0 else 0,
     "pow": lambda a, b: a**b if b >= 0 else 0 if a not in (1, -1) else a**-b,
@@ -435,6 +471,15 @@ _SCALAR: Mapping[str, Callable[[Any, Any], Any]] = {
     "mul": operator.mul,
     "div": operator.truediv,
 }
+_WRAPPING: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
+"""Operators of NumPy's scalars that wrap as ``core.compute`` says, where overflow is no warning (``np.errstate``)."""
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,
