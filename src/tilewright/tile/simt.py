@@ -122,13 +122,14 @@ def simulate(
     given = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
     memory = _Observed(gpu, {p.buffer: p for p in kernel.places}, given)
     memory.take(arrays)
-    for n, grid in enumerate(grids_of(kernel)):
-        _GridRun(memory, grid, n, given).run()
+    with np.errstate(all="ignore"):
+        for n, grid in enumerate(grids_of(kernel)):
+            _GridRun(memory, grid, n, given).run()
     outputs = {b.name: a for b, a in memory.arrays.items()}
     return Simulation(outputs, tuple(memory.faults), memory.traffic)
 
 
-@dataclass
+@dataclass(slots=True)
 class _Element:
     """Who touched an element last: threads as (block, epoch, thread)."""
 
@@ -137,12 +138,39 @@ class _Element:
     readers: set[tuple[int, int, int]] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """What every access of a buffer asks for, found once: its shape for these sizes, and what its space means.
+
+    ``is_own``: does each thread have one? ``costs``: is it memory whose traffic counts? ``begins_unwritten``: is a read
+    before a write a fault?
+    """
+
+    shape: tuple[int, ...]
+    is_own: bool
+    costs: bool
+    begins_unwritten: bool
+    place: Place
+
+    @classmethod
+    def of(cls, place: Place, sizes: Mapping[Sym, int]) -> _Room:
+        """The room of a buffer where sizes have these values."""
+        is_global = place.space is Space.GLOBAL
+        return cls(
+            tuple(evaluate(d, sizes) for d in place.buffer.shape),
+            is_own=place.space in (Space.REG, Space.LOCAL),
+            costs=is_global or place.space is Space.SHARED,
+            begins_unwritten=(not is_global or place.role is Role.TMP) and place.table is None,
+            place=place,
+        )
+
+
 class _Observed:
     """Arrays of all spaces, who touched which element, and the log of the accesses since the last barrier."""
 
     def __init__(self, gpu: Gpu, places: Mapping[Buffer, Place], sizes: Mapping[Sym, int]) -> None:
         self.gpu, self.places = gpu, places
-        self.shapes = {b: tuple(evaluate(d, sizes) for d in b.shape) for b in places}
+        self.rooms = {b: _Room.of(place, sizes) for b, place in places.items()}
         self.arrays: dict[Buffer, Array] = {}
         self.touched: dict[tuple[Buffer, int, int], _Element] = {}
         self.faults: list[ThreadFault] = []
@@ -171,14 +199,14 @@ class _Observed:
         """Bind the parameters; temporaries begin unwritten."""
         for b, place in self.places.items():
             if place.table is not None:
-                self.arrays[b] = np.asarray(place.table).reshape(self.shapes[b])
+                self.arrays[b] = np.asarray(place.table).reshape(self.rooms[b].shape)
             elif b.name in arrays:
                 given = arrays[b.name]
-                if given.dtype != b.dtype.numpy or given.size != prod(self.shapes[b]):
+                if given.dtype != b.dtype.numpy or given.size != prod(self.rooms[b].shape):
                     raise TileRunError(f"{b} can't be the array of {given.dtype}{given.shape}")
-                self.arrays[b] = np.array(given).reshape(self.shapes[b])
+                self.arrays[b] = np.array(given).reshape(self.rooms[b].shape)
             else:
-                self.arrays[b] = np.zeros(self.shapes[b], b.dtype.numpy)
+                self.arrays[b] = np.zeros(self.rooms[b].shape, b.dtype.numpy)
 
     def begin_block(self, grid: int, n_block: int, block: tuple[int, ...]) -> None:
         """Memory of a block begins anew; global memory forgets who touched it when a grid begins."""
@@ -198,15 +226,16 @@ class _Observed:
 
     def load(self, b: Buffer, at: tuple[int, ...], site: int) -> Any:
         """The element's value; 0 outside of the buffer."""
-        flat = self._enter(b, at, site)
+        room = self.rooms[b]
+        flat = self._enter(b, room, at, site)
         if flat is None:
             return b.dtype.numpy.type(0)
-        entry = self._element(b, flat)
-        role, space = self.places[b].role, self.places[b].space
-        if entry.writer is None and (space is not Space.GLOBAL or role is Role.TMP) and self.places[b].table is None:
+        owner = self._owner(b)
+        entry = self._element(b, room, owner, flat)
+        if entry.writer is None and room.begins_unwritten:
             self.fault(FaultKind.UNWRITTEN, b.name, self.thread)
-        goes_on = self.instruction is not None and self.places[b].swizzled
-        me = (self.n_block, self.epoch, NOBODY if goes_on else self._owner(b))
+        goes_on = self.instruction is not None and room.place.swizzled
+        me = (self.n_block, self.epoch, NOBODY if goes_on else owner)
         if goes_on:
             self.going_on.setdefault(self.running, []).append(entry)
         if entry.arrives:
@@ -214,25 +243,27 @@ class _Observed:
         if entry.writer is not None and self._meets(entry.writer, me):
             self.fault(FaultKind.RACE, b.name, entry.writer[2], self.thread)
         entry.readers.add(me)
-        return self._array(b)[at]
+        return self._array(b, room, owner)[at]
 
     def store(self, b: Buffer, at: tuple[int, ...], value: Any, site: int) -> None:
         """Write the element; outside of the buffer nothing happens."""
-        flat = self._enter(b, at, site)
+        room = self.rooms[b]
+        flat = self._enter(b, room, at, site)
         if flat is None:
             return
-        entry = self._element(b, flat)
-        me = (self.n_block, self.epoch, self._owner(b))
-        for other in sorted(entry.readers | ({entry.writer} if entry.writer is not None else set())):
-            if self._meets(other, me):
-                self.fault(FaultKind.RACE, b.name, other[2], self.thread)
+        owner = self._owner(b)
+        entry = self._element(b, room, owner, flat)
+        me = (self.n_block, self.epoch, owner)
+        others = entry.readers if entry.writer is None else entry.readers | {entry.writer}
+        for other in sorted([o for o in others if self._meets(o, me)]):
+            self.fault(FaultKind.RACE, b.name, other[2], self.thread)
         if entry.arrives:
             self.fault(FaultKind.RACE, b.name, self.thread)
         entry.writer, entry.readers = me, set()
-        if self.places[b].ahead:
+        if room.place.ahead:
             entry.arrives = True
             self.open.setdefault(self.running, []).append(entry)
-        self._array(b)[at] = value
+        self._array(b, room, owner)[at] = value
 
     def commit(self) -> None:
         """The copies of the thread that runs, since it did so last, are a group."""
@@ -253,15 +284,14 @@ class _Observed:
                 assert entry.writer is not None
                 entry.writer = (self.n_block, self.epoch, entry.writer[2])
 
-    def _enter(self, b: Buffer, at: tuple[int, ...], site: int) -> int | None:
-        shape = self.shapes[b]
-        if not all(0 <= i < n for i, n in zip(at, shape, strict=True)):
-            self.fault(FaultKind.OUT_OF_BOUNDS, b.name, self.thread)
-            return None
+    def _enter(self, b: Buffer, room: _Room, at: tuple[int, ...], site: int) -> int | None:
         flat = 0
-        for i, n in zip(at, shape, strict=True):
+        for i, n in zip(at, room.shape, strict=True):
+            if not 0 <= i < n:
+                self.fault(FaultKind.OUT_OF_BOUNDS, b.name, self.thread)
+                return None
             flat = flat * n + i
-        if self.places[b].space in (Space.GLOBAL, Space.SHARED):
+        if room.costs:
             lies_at = self._lies_at(b, at, flat)
             warp = self.thread // self.gpu.warp_lanes
             if self.instruction is not None:
@@ -281,23 +311,24 @@ class _Observed:
         assert is_known(place)
         return exchanged(place * b.dtype.n_bytes) // b.dtype.n_bytes
 
-    def _is_own(self, b: Buffer) -> bool:
-        return self.places[b].space in (Space.REG, Space.LOCAL)
-
     def _owner(self, b: Buffer) -> int:
         """The thread whose registers an element is in."""
         return self.thread - self.thread % self.gpu.warp_lanes if b in self.of_warps else self.thread
 
-    def _array(self, b: Buffer) -> Array:
-        if not self._is_own(b):
+    def _array(self, b: Buffer, room: _Room, owner: int) -> Array:
+        if not room.is_own:
             return self.arrays[b]
-        key = (b, self._owner(b))
-        if key not in self.own:
-            self.own[key] = np.zeros(self.shapes[b], b.dtype.numpy)
-        return self.own[key]
+        found = self.own.get((b, owner))
+        if found is None:
+            found = self.own[b, owner] = np.zeros(room.shape, b.dtype.numpy)
+        return found
 
-    def _element(self, b: Buffer, flat: int) -> _Element:
-        return self.touched.setdefault((b, self._owner(b) if self._is_own(b) else -1, flat), _Element())
+    def _element(self, b: Buffer, room: _Room, owner: int, flat: int) -> _Element:
+        key = (b, owner if room.is_own else -1, flat)
+        found = self.touched.get(key)
+        if found is None:
+            found = self.touched[key] = _Element()
+        return found
 
     def _meets(self, a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
         """May two accesses of one grid happen at one time?"""
@@ -506,6 +537,13 @@ class SimtCompiler(Compiler):
     def place(self, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
         """A closure that finds a place, inside or not."""
         parts = [self.position(i) for i in index]
+        match parts:
+            case [first]:
+                return lambda env: (first(env),)
+            case [first, second]:
+                return lambda env: (first(env), second(env))
+            case [first, second, third]:
+                return lambda env: (first(env), second(env), third(env))
         return lambda env: tuple([p(env) for p in parts])
 
     def value(self, v: Value) -> ValueFn:
