@@ -1,6 +1,7 @@
 """The wheel without extras says to every command (``every_command``) what it should, and how to get what is missing.
 
-In: the Pythons that are on this machine; a test of one that is not is skipped, and says so.
+In: the Pythons that are on this machine; a test of one that is not is skipped, and says so. Before the long test of the
+newest, a quick one has it compile every file and load what needs no library.
 Not its business: Pythons between the oldest and the newest.
 """
 
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
@@ -53,6 +55,38 @@ def test_the_wheel_without_extras(which: str, wheel: Path, tmp_path: Path, monke
     assert code == 0 and "tilewright" in said, said
     code, said = ran(python, "-I", every_command.__file__, folder)
     assert code == 0, said
+
+
+READS = """
+    import importlib, pathlib, sys
+
+    sys.path.insert(0, sys.argv[1])
+    root, loaded = pathlib.Path(sys.argv[1]), []
+    for path in sorted(root.rglob("*.py")):
+        compile(path.read_text(), str(path), "exec")
+    for folder in ("core", "target", "runtime"):
+        for path in sorted((root / "tilewright" / folder).rglob("*.py")):
+            name = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+            try:
+                importlib.import_module(name)
+                loaded.append(name)
+            except ModuleNotFoundError as error:
+                if error.name.startswith("tilewright"):
+                    raise
+    print(*loaded)
+"""
+
+
+def test_the_newest_python_compiles_every_file_and_loads_what_needs_no_library() -> None:
+    """It has no library of ours here, so what needs NumPy is only compiled; what the language warns of is an error."""
+    found = pythons()
+    if len(found) == 1:
+        pytest.skip(f"no supported Python is here but {min(found)}")
+    newest = found[max(found)]
+    strict = ("-W", "error::SyntaxWarning", "-W", "error::DeprecationWarning")
+    code, said = ran(newest, "-I", "-B", *strict, "-c", dedent(READS), ROOT / "src")
+    assert code == 0, said
+    assert {"tilewright.core.expr", "tilewright.target.instructions", "tilewright.runtime.manifest"} <= {*said.split()}
 
 
 def pythons() -> dict[str, Path]:
