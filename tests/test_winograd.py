@@ -81,7 +81,7 @@ def check(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("m", [2, 3, 4, 5])
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad"),
@@ -132,7 +132,7 @@ def check_volume(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad", "slides"),
     [
@@ -266,7 +266,7 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 1e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("layer", "size"),
     [
@@ -370,6 +370,7 @@ def test_products_and_transforms_stay_in_registers(size, m):
         assert sum("vmovups\t%zmm" in line for line in vectors) <= m + 2, "no more stores than results"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("n_in", "n_out", "taps", "stride", "size", "batch", "inside"),
     [
@@ -402,7 +403,7 @@ def test_the_phases_of_a_transposed_convolution_share_their_points(n_in, n_out, 
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64", "native"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("size", "tile", "n_in", "n_out", "pads"), [

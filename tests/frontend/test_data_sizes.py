@@ -340,7 +340,7 @@ def _filled(x: torch.Tensor) -> torch.Tensor:
     return y
 
 
-@pytest.mark.parametrize("is_set_by_user", [False, True])
+@pytest.mark.one_in(2)  # each function once, by turns where the user asked for such sizes
 @pytest.mark.parametrize(
     "f",
     [
@@ -353,6 +353,7 @@ def _filled(x: torch.Tensor) -> torch.Tensor:
         _filled,
     ],
 )
+@pytest.mark.parametrize("is_set_by_user", [False, True])
 def test_a_size_that_data_decide_where_python_wants_a_number(f: Callable[..., Any], is_set_by_user: bool) -> None:
     """Dynamo raises on each; the graph breaks in front of it instead, also where the user asked for such sizes."""
     torch._dynamo.reset()

@@ -297,6 +297,7 @@ def test_numbers_of_data_without_a_form_are_left_to_pytorch(recorder: Recorder, 
         assert_close(recorder.compile(f, fullgraph=True)(x), f(x))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "size",
     [
@@ -328,6 +329,7 @@ def test_an_image_scaled_by_a_fraction(recorder: Recorder) -> None:
     assert len(recorder.graphs) == 1
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "f",
     [

@@ -24,7 +24,7 @@ def layer(**options: Any) -> torch.nn.TransformerEncoderLayer:
     return torch.nn.TransformerEncoderLayer(16, 4, 24, batch_first=True, **options).eval()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_layer(activation: str, norm_first: bool) -> None:
@@ -36,6 +36,7 @@ CAUSAL = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
 PADDED = torch.tensor([[False] * 5, [False, False, False, True, True]])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("mask", "padding"), [
     (CAUSAL, None), (torch.zeros(5, 5).masked_fill(CAUSAL, float("-inf")), None), (None, PADDED), (CAUSAL, PADDED),
     (torch.randn(5, 5) * (torch.rand(5, 5) > 0.5), None), (None, torch.tensor([[False] * 5, [True] * 5])),

@@ -48,6 +48,7 @@ def test_random_functions_of_views(seed: int) -> None:
     check(seed)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("size", [
     lambda n: math.ceil(n / 3), lambda n: round(n / 3), lambda n: int(n * 0.75), lambda n: math.floor(n / 2.5),
     lambda n: int(n**0.5), lambda n: max(n - math.ceil(n / 4), 1),

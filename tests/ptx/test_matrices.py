@@ -137,6 +137,7 @@ def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gp
     assert found["LDGSTS"] > 0 or case.columns % 8
 
 
+@pytest.mark.one_in(2)
 @needs_ptxas
 @pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
 @pytest.mark.parametrize("causal", [False, True])
