@@ -290,6 +290,7 @@ class _Flattener:
         lanes = (self.lane,) if self.lane in mentioned else ()
         shapes = {p.shape for p in phases}
         is_of_phase = len(phases) == 1 and not mentioned & set(self.threads[phases[0].shape])
+        # A part is a thread's own where no other thread touches it, in any phase.
         owners = None
         if lanes and is_of_phase:
             owners = self._owners((), indices, lanes)
@@ -308,6 +309,7 @@ class _Flattener:
         change = _Change(Buffer(b.name, b.dtype, shape), tuple(sides), lanes)
         places = {x for ix in indices for i in change.moved(ix) for x in symbols_at(i)}
         has_numbers = not any(chosen(ix) for ix in indices) and places <= self.copied
+        # Registers have no addresses: what is indexed by anything but numbers, once loops are copied out, is memory.
         space = Space.REG if has_numbers else Space.LOCAL
         if lanes and space is Space.LOCAL:
             self.moved[b] = Place(b, Space.SHARED)

@@ -75,6 +75,7 @@ def kernel_op(
     import torch
 
     name = name if name.isascii() and name.isidentifier() else "kernel"
+    # PyTorch's ops stay for the life of the process: a second kernel of a name can't replace the first.
     unique, n = name, 1
     while f"{NAMESPACE}.{unique}.default" in KERNELS:
         unique, n = f"{name}_{n}", n + 1

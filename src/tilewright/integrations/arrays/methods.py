@@ -145,6 +145,7 @@ def _with_members() -> type[TracedArray]:
         f = FUNCTIONS[name]
         return (lambda x, y: f(y, x)) if turned else f
 
+    # On the class, because Python looks for special methods nowhere else.
     for name, of in (_OPERATORS | _COMPARED).items():
         setattr(TracedArray, f"__{name}__", two(of))
     for name, of in _OPERATORS.items():

@@ -110,6 +110,7 @@ def quantize(
     if called.convention.state or called.convention.written:
         raise OptionError("a model that keeps state can't be quantised", remedy="quantise a function of its inputs")
     graph, tell = prepared(called.graph), progress or _tell_nobody
+    # Layers are measured on the first batches again and again, and the data may be a stream that is read once.
     batches = batches_of(data, graph.inputs, batch_size) if data is not None else iter(())
     first, n_batches = list(islice(batches, measured_batches)), 0
     if smooth is not None:
