@@ -193,7 +193,7 @@ def boxes(draw: st.DrawFn) -> tuple[Array, Array, int, float, float]:
 
 def check_boxes(guards: Guards, case: tuple[Array, Array, int, float, float]) -> None:
     made, scores, most, overlap, least = case
-    constants = {"most": [most], "overlap": np.float32([overlap]), "least": np.float32([least])}
+    constants = {"most": [most], "overlap": np.array([overlap], np.float32), "least": np.array([least], np.float32)}
     nodes = [node("NonMaxSuppression", ["x", "scores", "most", "overlap", "least"], ["r"])]
     m = model(nodes, [info("x", made.shape), info("scores", scores.shape)], ["r"], constants)
     got = tw.compile(m, cache=False, threads=1)(made, scores)
