@@ -44,15 +44,14 @@ def from_lightgbm(model: Any, *, threads: int | None = None, cache: bool = True)
         raise OptionError("the model needs LightGBM", remedy="pip install lightgbm") from error
     if not isinstance(model, lightgbm.Booster | lightgbm.LGBMModel):
         raise OptionError(f"a {type(model).__qualname__} is no model of LightGBM", remedy="pass what LightGBM trained")
-    is_classifier = isinstance(model, lightgbm.LGBMClassifier)
     if isinstance(model, lightgbm.LGBMModel):
-        try:
-            booster = model.booster_
-        except lightgbm.sklearn.LGBMNotFittedError as error:
-            raise OptionError(f"the {type(model).__qualname__} is not fitted", remedy="fit it first") from error
+        if not model.__sklearn_is_fitted__():
+            raise OptionError(f"the {type(model).__qualname__} is not fitted", remedy="fit it first")
+        booster = model.booster_
     else:
         booster = model
-    classes = np.asarray(model.classes_) if is_classifier else None
+    classes = np.asarray(model.classes_) if isinstance(model, lightgbm.LGBMClassifier) else None
+    is_classifier = classes is not None
     best = booster.best_iteration
     dump = booster.dump_model(num_iteration=best if best > 0 else -1)
     name, *words = dump.get("objective", "").split() or ["of one's own"]

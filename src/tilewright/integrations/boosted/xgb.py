@@ -9,7 +9,6 @@ What is read is the JSON that XGBoost documents and saves itself, so that no con
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,7 +52,7 @@ def from_xgboost(model: Any, *, threads: int | None = None, cache: bool = True) 
             booster = model.get_booster()
         except Exception as error:  # scikit-learn's NotFittedError, which XGBoost has under two names
             raise OptionError(f"the {type(model).__qualname__} is not fitted", remedy="fit it first") from error
-        if not (isinstance(model.missing, float) and math.isnan(model.missing)):
+        if not np.isnan(model.missing):
             raise CompileError(
                 f"missing={model.missing!r} marks what is missing", remedy="mark it by NaN, and fit again"
             )
