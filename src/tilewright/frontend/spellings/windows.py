@@ -99,6 +99,8 @@ def _avg_pool(b: Builder, node: Node) -> Node | tuple[Node, ...]:
         return turned
     a, x = node.attrs, node.inputs[0]
     extra = a["ceil_pads"] or (0,) * len(a["pads"])
+    if a["count_include_pad"] and not a["divisor"] and not any(extra):
+        raise OpError("there is no average over whole windows of this form")  # of which all others are made
     pads = tuple((lo, hi + more) for (lo, hi), more in zip(a["pads"], extra, strict=True))
     n_taps = 1
     for k in a["kernel"]:
