@@ -71,6 +71,17 @@ def test_the_command_line_writes_graphs_of_text_too(tmp_path: Path, monkeypatch:
     np.testing.assert_allclose(tw.compile("net.exported.onnx", cache=False)(x), expected, rtol=1e-4, atol=1e-4)
 
 
+def test_the_command_line_writes_pytorch_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_graph(perceptron(), tmp_path / "net.txt")
+    ran = CliRunner().invoke(app, ["export", "net.txt", "--to", "torch"])
+    assert ran.exit_code == 0, ran.output
+    x = numbers(3, 64)
+    (expected,) = evaluate_graph(perceptron(), [x])
+    found = torch.export.load("net.exported.pt2").module()(torch.from_numpy(x))
+    np.testing.assert_allclose(found.detach(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_what_cannot_leave_is_named(tmp_path: Path) -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:

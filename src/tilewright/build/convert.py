@@ -21,10 +21,11 @@ from tilewright.core.passes import run_pipeline
 from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.frontend.source import Called, Examples, Source, import_called
 from tilewright.frontend.stablehlo.writer.module import save_stablehlo
+from tilewright.frontend.torch.writer.program import save_exported
 from tilewright.graph.pipeline import PORTABLE
 from tilewright.runtime.files import write_text
 
-SUFFIXES = {".onnx": "onnx", ".mlir": "stablehlo", ".ll": "llvm"}
+SUFFIXES = {".onnx": "onnx", ".mlir": "stablehlo", ".pt2": "torch", ".ll": "llvm"}
 """The format that a file's name asks for."""
 FORMATS = tuple(SUFFIXES.values())
 
@@ -41,14 +42,15 @@ def convert(
     fix_dims: Mapping[str, int] | None = None,
     target: str = "native",
 ) -> Path:
-    """Write a model as ``"onnx"`` (opset 21), ``"stablehlo"`` (text) or ``"llvm"`` (LLVM IR and a C header).
+    """Write a model in another format, and give the file's path.
 
-    Gives the file's path.
+    Formats are ``"onnx"`` (opset 21), ``"stablehlo"`` (text), ``"torch"`` (a program of ``torch.export``) and
+    ``"llvm"`` (LLVM IR and a C header).
 
     The arguments that ``compile`` has mean what they mean there. ``to`` is the format where the suffix of ``path``
-    (``.onnx``, ``.mlir``, ``.ll``) does not say it. With ``optimize`` a graph goes out as the passes leave it that
-    hold for every machine: constants folded, norms in the weights of convolutions. ``target`` is the machine of LLVM
-    IR, which is always optimised. ``docs/convert.md`` says what each format can hold.
+    (``.onnx``, ``.mlir``, ``.pt2``, ``.ll``) does not say it. With ``optimize`` a graph goes out as the passes leave it
+    that hold for every machine: constants folded, norms in the weights of convolutions. ``target`` is the machine of
+    LLVM IR, which is always optimised. ``docs/convert.md`` says what each format can hold.
 
     Raises as ``compile`` does; ``CompileError`` also for each op that the format has no words for.
     """
@@ -85,4 +87,6 @@ def _write_llvm(called: Called, path: Path, target: str) -> None:
     write_text(path.with_suffix(".h"), header)
 
 
-_WRITERS: Mapping[str, Callable[[Graph, Path], None]] = {"onnx": save_onnx, "stablehlo": save_stablehlo}
+_WRITERS: Mapping[str, Callable[[Graph, Path], None]] = {
+    "onnx": save_onnx, "stablehlo": save_stablehlo, "torch": save_exported,
+}  # fmt: skip
