@@ -27,6 +27,8 @@ from benchmarks import (
     newcomer_functions,
     newcomer_geometry,
     newcomer_language,
+    newcomer_methods,
+    newcomer_models,
     newcomer_pictures,
     newcomer_science,
     newcomer_sequences,
@@ -54,6 +56,8 @@ TABLES = (
     newcomer_signals,
     newcomer_speech,
     newcomer_blocks,
+    newcomer_models,
+    newcomer_methods,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
