@@ -52,6 +52,26 @@ def same(found: Any, expected: dict[str, torch.Tensor]) -> None:
         torch.testing.assert_close(torch.as_tensor(a), b, rtol=1e-4, atol=1e-4)
 
 
+def test_whole_powers_of_complex_numbers() -> None:
+    """Powers by squaring: each number of set bits, none, and negative ones; others are refused with a remedy."""
+
+    class Powers(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return tuple(z**n for n in (0, 1, 2, 3.0, 7, 16, -1, -5))
+
+    z = torch.randn(5, 3, dtype=torch.complex64)
+    compiled = tw.compile(Powers(), (z,), cache=False)
+    for a, b in zip(compiled(z), Powers()(z), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+    class Root(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return z**0.5
+
+    with pytest.raises(tw.ImportFailed, match="whole exponents"):
+        tw.compile(Root(), (z,), cache=False)
+
+
 def test_tensors_arrays_and_conjugates(module: Filter, model: tw.LoadedModel) -> None:
     assert [spec.dtype for spec in model.inputs] == ["complex64", "float32"]
     assert str(model.outputs[0]) == "spectrum: complex64[n, 8]"

@@ -29,7 +29,7 @@ from tilewright.frontend.complex_pairs import (
 )
 from tilewright.frontend.nodes import expand
 from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
-from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 from tilewright.frontend.torch.aten.elementwise import TABLE as ELEMENTWISE
 
 Convert = Callable[[AtenCall], Result]
@@ -129,6 +129,22 @@ def _reciprocal(c: AtenCall) -> Result:
     x = _pair(c, "self")
     one = c.b.const(1, c.dtype)
     return quotient(c.b, Pair(one, c.b.const(0, c.dtype)), x)
+
+
+def _power(c: AtenCall) -> Result:
+    """A whole power by squaring: a product for each bit of the exponent, and one more for each that is set."""
+    exponent = c["exponent"]
+    if not isinstance(exponent, int | float) or not float(exponent).is_integer():
+        raise Unsupported("takes whole exponents of complex numbers", "compute with torch.abs and torch.angle of them")
+    x, left = _pair(c, "self"), abs(int(exponent))
+    found = None if left else as_pair(c, c.b(ops.full, value=1.0, dtype=c.dtype, shape=x.re.shape))
+    while left:
+        if left % 2:
+            found = x if found is None else product(c.b, found, x)
+        left //= 2
+        x = product(c.b, x, x) if left else x
+    assert found is not None
+    return found if exponent >= 0 else quotient(c.b, as_pair(c, 1.0), found)
 
 
 def _conj(c: AtenCall) -> Result:
@@ -255,6 +271,7 @@ COMPLEX: Mapping[str, Convert] = {
     **fft.TABLE,
     "mul.Tensor": _mul, "mul.Scalar": _mul, "add.Tensor": _sum(1), "add.Scalar": _sum(1), "sub.Tensor": _sum(-1),
     "sub.Scalar": _sum(-1), "div.Tensor": _div, "div.Scalar": _div, "reciprocal.default": _reciprocal,
+    "pow.Tensor_Scalar": _power,
     "_conj.default": _conj, "_conj_physical.default": _conj, "conj_physical.default": _conj,
     "resolve_conj.default": lambda c: c["self"], "resolve_neg.default": lambda c: c["self"],
     "abs.default": _abs, "angle.default": _angle, "exp.default": _exp, "sgn.default": _sgn,
