@@ -398,12 +398,29 @@ def test_wrong_usage_is_2(cli: Cli, args: list[str]) -> None:
     assert ran.code == 2 and "Error: " in ran.err and "--help" in ran.err and ran.out == ""
 
 
+@pytest.mark.parametrize("words", [["--precision", "int8"], ["-O", "0"], ["--target", "x86-64-v2"]], ids=" ".join)
+def test_a_compiled_model_takes_no_options_of_a_compile(
+    cli: Cli, linear: Path, tmp_path: Path, words: list[str]
+) -> None:
+    """Such an option has no effect on code that is made already, and saying nothing would hide that."""
+    made = tmp_path / "made.tw"
+    assert cli("compile", linear, "-o", made).code == 0
+    ran = cli("bench", made, "--seconds", "0", *words)
+    assert ran.code == 2 and "is compiled already" in ran.err and "remedy" in ran.err
+
+
+def test_a_pipeline_that_is_not_well_formed_is_wrong_usage(cli: Cli, linear: Path) -> None:
+    ran = cli("ir", linear, "--pass-pipeline", "decompose{x")
+    assert ran.code == 2 and "expected a pass at" in ran.err and "remedy" in ran.err
+
+
 @pytest.mark.parametrize(
     ("args", "part"),
     [
         (["compile", "{missing}"], "there is no file"),
         (["run", "{missing}"], "there is no file"),
-        (["inspect", "{missing}"], "missing.onnx"),
+        (["inspect", "{missing}"], "there is no file"),
+        (["inspect", "{folder}"], "is a folder"),
         (["ir", "{missing}"], "missing.onnx"),
         (["compile", "{broken}"], "broken.onnx"),
         (["inspect", "{broken}"], "broken.onnx"),
@@ -415,7 +432,6 @@ def test_wrong_usage_is_2(cli: Cli, args: list[str]) -> None:
         (["ir", "{kernels}", "--stage", "llvm"], "line 2"),
         (["compile", "{model}", "-o", "{missing}/m.tw"], "[TW0105] can't write"),
         (["run", "{model}", "-o", "{folder}"], "[TW0105] can't write"),
-        (["ir", "{model}", "--pass-pipeline", "decompose{{x"], "expected name"),
         (["run", "{model}", "-i", "{missing}"], "can't read"),
         (["run", "{model}", "-i", "{text}"], "not a NumPy file"),
         (["run", "{model}", "-i", "z={array}"], "no inputs ['z']"),

@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
 
 def inspect_command(model: Model, json: Json = False) -> None:
     """Show a model's inputs, outputs, ops and weights."""
+    show.check_model(model)
     facts = _artifact_facts(model) if model.suffix == ".tw" else _graph_facts(texts.read_graph(model))
     if json:
         show.emit_json(facts)

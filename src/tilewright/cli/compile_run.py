@@ -103,7 +103,7 @@ def obtain(
             raise OptionError(f"{path} is compiled already: its schedules are fixed", remedy="give its source model")
         if fix:
             raise OptionError(f"{path} is compiled already: its sizes are fixed", remedy="give its source model")
-        if specialize:
+        if specialize or (target, optimize, precision, accuracy) != ("native", 2, "fp32", "default"):
             raise OptionError(f"{path} is compiled already: its code is made", remedy="give its source model")
         return load(path, threads=threads)
     source = texts.read_graph(path) if path.suffix == ".txt" else path

@@ -37,6 +37,7 @@ def export_command(
     """Write a model in the format of another tool."""
     from tilewright.build import convert
 
+    show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
     suffix = next((s for s, kind in convert.SUFFIXES.items() if kind == to), "")

@@ -46,7 +46,8 @@ def bind_inputs(graph: Graph, arrays: Sequence[Array]) -> dict[Sym, int]:
         for node, array in zip(graph.inputs, arrays, strict=True):
             problem = _misfit(node.type, array, env)
             if problem:
-                raise InputError(f"input {node.attrs['name']!r} of {graph.name}: {problem}")
+                remedy = f"give an array of type {node.type}"
+                raise InputError(f"input {node.attrs['name']!r} of {graph.name}: {problem}", remedy=remedy)
     for s, n in env.items():
         if n < (n if s.lo is None else s.lo) or n > (n if s.hi is None else s.hi):
             raise InputError(f"dimension {s.name} of {graph.name} must be in {s.lo}..{s.hi}, not {n}")

@@ -20,7 +20,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tilewright.core.diag import OptionError, ParseError
+from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.rewrite import Journal
 from tilewright.core.text import DumpFolder
@@ -92,14 +92,15 @@ def print_pipeline(passes: Iterable[Pass]) -> str:
 
 
 def parse_pipeline(text: str, known: Iterable[type[Pass]]) -> tuple[Pass, ...]:
-    """Read a pipeline back. Raises :class:`ParseError` for its form, :class:`OptionError` for a name or an option."""
+    """Read a pipeline back. Raises :class:`OptionError` for its form, a name or an option."""
     classes = {cls.name: cls for cls in known}
     passes: list[Pass] = []
     at = 0
     while at < len(text):
         found = _PASS.match(text, at)
         if found is None or (found[3] == "," and found.end() == len(text)):
-            raise ParseError(f"expected name or name{{option=value ...}} at {text[at:]!r} in the pipeline {text!r}")
+            rule = f"expected a pass at {text[at:]!r} in the pipeline {text!r}"
+            raise OptionError(rule, remedy="write name or name{option=value ...}, with commas between passes")
         at = found.end()
         if found[1] not in classes:
             raise OptionError(f"no pass {found[1]!r}", remedy=f"there are {', '.join(sorted(classes))}")
@@ -112,7 +113,7 @@ def _split_options(text: str) -> dict[str, str]:
     for word in text.split():
         key, equals, value = word.partition("=")
         if not (key and equals and value):
-            raise ParseError(f"expected option=value, got {word!r}")
+            raise OptionError(f"{word!r} is no option of a pass", remedy="write option=value")
         options[key] = value
     return options
 

@@ -27,7 +27,7 @@ import numpy as np
 from tilewright.runtime.digest import checksum, checksum_of_format_1
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
-from tilewright.runtime.files import map_file, open_regular, write_atomically
+from tilewright.runtime.files import map_file, open_regular, reason_of, write_atomically
 from tilewright.runtime.formats import COMPILED, recognise
 from tilewright.runtime.manifest import FORMAT_VERSION, Manifest, ObjectSpec, WeightsSpec
 from tilewright.runtime.signature import check_signature
@@ -81,7 +81,7 @@ def load(
             copy = os.stat(path).st_size <= COPIED_TO
         view = _read_aligned(path) if copy else map_file(path)[0]
     except (OSError, ValueError, TypeError) as error:
-        raise ArtifactError(f"can't read {path!r}: {error}", remedy="check the path") from error
+        raise ArtifactError(f"can't read {path!r}: {reason_of(error)}", remedy="check the path") from error
     if key is not None:
         check_signature(path, key, view)
     return parse(view, os.fspath(path))

@@ -96,8 +96,12 @@ def reading(path: Any, remedy: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, TypeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise FileError(f"can't read {str(path)!r:.200}: {reason}", remedy=remedy) from error
+        raise FileError(f"can't read {str(path)!r:.200}: {reason_of(error)}", remedy=remedy) from error
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says, of the system's errors without their number and the path, which a message names itself."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _write_failure(path: str, error: OSError) -> FileError:

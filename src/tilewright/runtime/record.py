@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
+from tilewright.runtime.files import reason_of
 
 RECORD_VERSION = 1
 FORMAT = "tilewright-aot"
@@ -37,7 +38,7 @@ def read_record(path: Path) -> Fields:
         if fields.integer("format_version", 1) > RECORD_VERSION:
             raise FieldError(f"of a later version; this one reads up to {RECORD_VERSION}")
     except OSError as error:
-        raise ArtifactError(f"can't read {str(path)!r}: {error}", remedy="check the path") from error
+        raise ArtifactError(f"can't read {str(path)!r}: {reason_of(error)}", remedy="check the path") from error
     except FieldError as error:
         raise ArtifactError(f"{path.name}: {error}", remedy=remedy) from error
     return fields

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.errors import ArtifactError, ResourceError
-from tilewright.runtime.files import write_atomically, writing
+from tilewright.runtime.files import reason_of, write_atomically, writing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -68,7 +68,7 @@ def _digest_of(path: str | os.PathLike[str], content: Any) -> str:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ArtifactError(f"can't read {os.fspath(path)!r}: {error}", remedy="check the path") from error
+        raise ArtifactError(f"can't read {os.fspath(path)!r}: {reason_of(error)}", remedy="check the path") from error
 
 
 def _message(digest: str) -> bytes:
@@ -114,7 +114,8 @@ def _key_bytes(path: str | os.PathLike[str]) -> bytes:
     try:
         return Path(path).read_bytes()
     except (OSError, TypeError, ValueError) as error:
-        raise ArtifactError(f"can't read the key {path!r:.200}: {error}", remedy="check the path") from error
+        rule = f"can't read the key {str(path)!r:.200}: {reason_of(error)}"
+        raise ArtifactError(rule, remedy="check the path") from error
 
 
 def _bad_key(path: str | os.PathLike[str], kind: str) -> ArtifactError:

@@ -149,6 +149,9 @@ def _import(
         raise OptionError("only PyTorch's programs run in PyTorch", remedy="pass a module or an exported program")
     if against == "onnxruntime" and not is_onnx:
         raise OptionError("only ONNX models run in ONNX Runtime", remedy="pass an ONNX model")
+    if not isinstance(inputs, Mapping | Sequence) or isinstance(inputs, str | bytes):
+        rule = f"inputs are of type {type(inputs).__name__}, not a tuple of arrays or a dict by name"
+        raise InputError(rule, remedy="write a tuple, also around one array: (x,)")
     if is_onnx:
         graph = onnx_graph(source, _named(inputs), input_shapes, fix_dims)
     else:
