@@ -11,8 +11,11 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+
+import numpy as np
 
 import tilewright as tw
 from tilewright.cli.main import main
@@ -61,8 +64,26 @@ WALK: tuple[tuple[str, int, str], ...] = (
     ("conformance onnx", -1, "tilewright[onnx]"),
     ("conformance torch", -1, "tilewright[torch]"),
     ("sign small.tw --key key.pem", -1, "tilewright[sign]"),
+    ("conformance hf", -1, "pip install"),
+    ("export small.txt --to llvm -o written", 0, ""),
+    ("export small.txt --to onnx -o written.onnx", -1, ONNX),
+    ("export small.txt --to stablehlo -o written.mlir", 0, ""),
+    ("explain small.txt", 0, ""),
+    ("explain model.onnx", -1, ONNX),
+    ("compile program.mlir", -1, "tilewright[jax]"),
+    ("compile model.tflite", -1, "tilewright[tflite]"),
+    ("compile broken.txt", 1, "line 1"),
+    ("run broken.tw", 1, "truncated"),
+    ("run small.tw -i broken.npy", 1, "not a NumPy file"),
 )  # fmt: skip
 """Commands, their exit codes (-1: the usual ones of an error), and a part of what they say."""
+OF_FILES = {
+    *("compile", "run", "aot", "export", "bench", "tune", "explain", "ir", "inspect", "compare", "reduce", "quantize"),
+    *("sign", "verify", "refit"),
+}
+"""The commands that read a file."""
+MORE = {"quantize": "--data x.npy", "sign": "--key key.pem", "refit": "x.safetensors", "aot": "-o out"}
+"""What such a command asks for beside it."""
 
 
 def walk() -> None:
@@ -71,13 +92,35 @@ def walk() -> None:
     Path("small.txt").write_text(GRAPH)
     Path("program.pt2").write_bytes(b"PK\x03\x04" + bytes(26) + b"archive_format")
     Path("key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
+    Path("program.mlir").write_text("module {}")
+    Path("model.tflite").write_bytes(b"\x1c\0\0\0TFL3" + bytes(60))
+    for suffix in ("txt", "tw", "npy"):
+        Path(f"broken.{suffix}").write_text("no such thing, at some length, so that it is not too short for a header\n")
     for line, code, part in WALK:
         found, said = run(*line.split())
         assert "Traceback" not in said, f"{line}\n{said}"
         assert found in ((1, 2) if code == -1 else (code,)), f"{line}: {found}\n{said}"
         assert part in said, f"{line}\n{said}"
         assert code == 0 or re.search(r"error: \[TW\d{4}\]", said), f"{line}\n{said}"
+    names = set(command_names())
+    assert names <= {line.split()[0] for line, _, _ in WALK}, "a command is not walked"
+    for name in sorted(names):
+        code, said = run(name, "--help")
+        assert code == 0 and "Usage" in said, f"{name}\n{said}"
+        code, said = run(name, "--nonsense")
+        assert code == 2 and "Traceback" not in said, f"{name}: {code}\n{said}"
+    for name in sorted(OF_FILES):
+        for file in ("missing.onnx", "missing.tw", "missing.txt", "."):
+            code, said = run(name, file, *MORE.get(name, "").split())
+            assert code in (1, 2) and re.search(r"error: \[TW\d{4}\]", said), f"{name} {file}: {code}\n{said}"
+            assert "remedy" in said and "Traceback" not in said, f"{name} {file}\n{said}"
     refuse_all()
+
+
+def command_names() -> list[str]:
+    """The commands that ``tilewright --help`` lists."""
+    _, said = run("--help")
+    return re.findall(r"^  ([a-z]+)  ", said.split("Commands:")[1], re.MULTILINE)
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -95,16 +138,54 @@ def run(*words: str) -> tuple[int, str]:
     return code, said.getvalue()
 
 
+EXTRAS: tuple[tuple[str, Callable[[], object], str], ...] = (
+    ("compile", lambda: tw.compile("model.onnx"), "onnx"),
+    ("compile of bytes", lambda: tw.compile(Path("model.onnx").read_bytes()), "onnx"),
+    ("compile of a program", lambda: tw.compile("program.pt2"), "torch"),
+    ("compile of StableHLO", lambda: tw.compile("program.mlir"), "jax"),
+    ("compile of TFLite", lambda: tw.compile("model.tflite"), "tflite"),
+    ("export", lambda: tw.export("model.onnx", "out"), "onnx"),
+    ("export of a program", lambda: tw.export("program.pt2", "out"), "torch"),
+    ("convert", lambda: tw.convert("model.onnx", "again.onnx"), "onnx"),
+    ("compare", lambda: tw.compare("model.onnx", (X,)), "onnx"),
+    ("reduce", lambda: tw.reduce("model.onnx", (X,)), "onnx"),
+    ("quantize", lambda: tw.quantize("model.onnx", (X,)), "onnx"),
+    ("quantize_weights", lambda: tw.quantize_weights("model.onnx", (X,)), "onnx"),
+    ("decoder", lambda: tw.decoder("model.gguf"), "weights"),
+    ("with_weights", lambda: tw.with_weights("model.onnx", "model.gguf"), "weights"),
+    ("from_sklearn", lambda: tw.from_sklearn(object()), "sklearn"),
+    ("jax", lambda: tw.jax, "jax"),
+)
+"""Ways into Python that need an extra, and its name."""
+PLAIN: tuple[tuple[str, Callable[[], object]], ...] = (
+    ("decoder of what is none", lambda: tw.decoder(object())),
+    ("refresh of what is no module", lambda: tw.refresh(3)),
+    ("decompose of what is no op", lambda: tw.decompose(3, len)),
+    ("schedule of what is no kernel", lambda: tw.schedule("matmul")),
+    ("kernel of what is no function", lambda: tw.kernel(3)),
+    ("jit of what is no function", lambda: tw.jit(3)),
+    ("load", lambda: tw.load("missing.tw")),
+    ("load_decoder", lambda: tw.load_decoder("missing")),
+    ("refit", lambda: tw.refit("missing.tw", "x.safetensors", "out.tw")),
+)
+"""Ways into Python that need no extra, asked for what they refuse."""
+X = np.zeros((1, 1, 8, 8), np.float32)
+
+
 def refuse_all() -> None:
-    """Every way into Python for a model that needs an extra names the extra."""
-    for source in ("model.onnx", Path("model.onnx").read_bytes(), "program.pt2"):
-        for call in (tw.compile, lambda s: tw.export(s, "out")):
-            try:
-                call(source)
-            except tw.TilewrightError as error:
-                assert 'pip install "tilewright[' in str(error), error
-            else:
-                raise AssertionError(source)
+    """Every way into Python refuses what it cannot do by a typed error; what needs an extra names it."""
+    Path("model.gguf").write_bytes(b"GGUF" + bytes(60))
+    for name in tw.__all__:
+        assert getattr(tw, name) is not None, name
+    for name, call in (*((n, c) for n, c, _ in EXTRAS), *PLAIN):
+        try:
+            call()
+        except tw.TilewrightError as error:
+            extra = next((e for n, _, e in EXTRAS if n == name), "")
+            part = f'pip install "tilewright[{extra}]"' if extra else "remedy"
+            assert part in str(error), f"{name}\n{error}"
+        else:
+            raise AssertionError(name)
 
 
 if __name__ == "__main__":

@@ -109,6 +109,14 @@ def test_what_is_said(options: dict[str, Any], part: str) -> None:
     assert caught.value.remedy
 
 
+@pytest.mark.parametrize("options", [{"fix_dims": ["rows"]}, {"input_shapes": "x"}, {"input_shapes": {"x": 4}}])
+def test_sizes_are_checked_where_the_cache_is_asked_first(tmp_path: Path, options: dict[str, Any]) -> None:
+    path = tmp_path / "small.onnx"
+    path.write_bytes(SMALL)
+    with pytest.raises(OptionError, match="by name"):
+        tw.compile(path, **options)
+
+
 def test_an_export_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "below"):

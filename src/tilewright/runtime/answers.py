@@ -64,15 +64,17 @@ def keyed_source(
     """
     if not isinstance(source, str | Path) or Path(source).suffix == ".pt2":
         return Keyed(source)
+    if not all(given is None or isinstance(given, Mapping) for given in (input_shapes, fix_dims)):
+        return Keyed(source)  # the compiler says what is wrong with them
     path = Path(source)
     try:
         known = None if read else store.known_of_file(path, "onnx")
         if known is not None:
             return Keyed(source, _key(known, input_shapes, fix_dims), is_remembered=True)
         found, content = store.read_file(path, "onnx", _content, MOST_BYTES)
-    except (OSError, ValueError):  # which importing explains
+        return Keyed(found, _key(content, input_shapes, fix_dims))
+    except (OSError, ValueError, TypeError):  # of the file, or of sizes; which importing explains
         return Keyed(source)
-    return Keyed(found, _key(content, input_shapes, fix_dims))
 
 
 def question(key: str, *options: object) -> str:

@@ -27,8 +27,10 @@ def decompose(op: Any, how: Callable[..., Any]) -> None:
 
     ``op`` is an overload, such as ``torch.ops.mine.scale.default``, an op of one overload, or its name
     ``"mine::scale"``. Without this a custom op runs in PyTorch between compiled pieces. Raises ``OptionError`` for
-    what is no op.
+    what is no op, or no function.
     """
+    if not callable(how):
+        raise OptionError(f"{how!r:.80} can't be called", remedy="pass a function of the op's arguments")
     DECOMPOSITIONS[_overload(op)] = how
 
 

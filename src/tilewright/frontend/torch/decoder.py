@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.core.diag import OptionError
+from tilewright.frontend.source import is_a
 
 if TYPE_CHECKING:
     import torch
@@ -31,16 +32,16 @@ class DecoderStep(NamedTuple):
     dynamic_shapes: dict[str, Any]
 
 
-def decoder_step(model: torch.nn.Module, places: int, chunk: int) -> DecoderStep:
+def decoder_step(model: Any, places: int, chunk: int) -> DecoderStep:
     """The step of a model with a cache of ``places``; ``OptionError`` for a model that is no causal language model."""
-    import torch
-    import transformers
-
-    if not isinstance(model, transformers.PreTrainedModel) or not model.can_generate():
+    if not is_a(model, "transformers", "PreTrainedModel") or not model.can_generate():
         raise OptionError(
             f"{type(model).__name__} is no causal language model of transformers",
             remedy="pass a model such as LlamaForCausalLM",
         )
+    import torch
+    import transformers
+
     window = getattr(model.config, "sliding_window", None)
     kinds = set(getattr(model.config, "layer_types", None) or ())
     if unknown := sorted(kinds - {FULL, SLIDING}):

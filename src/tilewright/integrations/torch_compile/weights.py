@@ -12,6 +12,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from tilewright.core.diag import OptionError
+from tilewright.frontend.source import is_a
 from tilewright.runtime.python.watch import Watch
 from tilewright.runtime.values import is_cut_short
 
@@ -25,8 +27,12 @@ def refresh(module: torch.nn.Module) -> None:
     """Have every compiled form of ``module`` look at all of its weights when it is called next.
 
     Needed only after writes to a part of a weight that PyTorch does not count (through ``.data`` or NumPy), where the
-    system does not track pages: see docs/promises.md. To PyTorch, this counts as a write.
+    system does not track pages: see docs/promises.md. To PyTorch, this counts as a write. ``OptionError`` for what is
+    no module.
     """
+    if not is_a(module, "torch.nn", "Module"):
+        rule = f"refresh takes a torch.nn.Module, not a {type(module).__name__}"
+        raise OptionError(rule, remedy="pass the module that was compiled")
     import torch
 
     tensors = [*module.parameters(), *module.buffers()]

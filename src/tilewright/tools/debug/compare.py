@@ -131,7 +131,7 @@ def import_program(path: Path) -> tuple[Any, Graph]:
 
 
 def _import(
-    source: Source, inputs: Inputs, against: str, dynamic_shapes: Any, input_shapes: Any, fix_dims: Mapping[str, int]
+    source: Source, inputs: Any, against: str, dynamic_shapes: Any, input_shapes: Any, fix_dims: Mapping[str, int]
 ) -> tuple[Peer | None, Graph, list[Array]]:
     if against not in get_args(Against):
         raise OptionError(f"against={against!r} is not offered", remedy=f"use one of {list(get_args(Against))}")
