@@ -155,12 +155,12 @@ EXTRAS: tuple[tuple[str, Callable[[], object], str], ...] = (
     ("with_weights", lambda: tw.with_weights("model.onnx", "model.gguf"), "weights"),
     ("from_sklearn", lambda: tw.from_sklearn(object()), "sklearn"),
     ("jax", lambda: tw.jax, "jax"),
+    ("decompose", lambda: tw.decompose("mine::scale", len), "torch"),
 )
 """Ways into Python that need an extra, and its name."""
 PLAIN: tuple[tuple[str, Callable[[], object]], ...] = (
     ("decoder of what is none", lambda: tw.decoder(object())),
     ("refresh of what is no module", lambda: tw.refresh(3)),
-    ("decompose of what is no op", lambda: tw.decompose(3, len)),
     ("schedule of what is no kernel", lambda: tw.schedule("matmul")),
     ("kernel of what is no function", lambda: tw.kernel(3)),
     ("jit of what is no function", lambda: tw.jit(3)),

@@ -35,8 +35,10 @@ def decompose(op: Any, how: Callable[..., Any]) -> None:
 
 
 def _overload(op: Any) -> Any:
-    import torch
-
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise OptionError("custom ops need PyTorch", remedy='pip install "tilewright[torch]"') from error
     found = op
     if isinstance(op, str):
         namespace, _, name = op.partition("::")
