@@ -273,6 +273,8 @@ _OF_NUMPY: dict[Any, Callable[..., Any]] = {
     np.less_equal: operator.le, np.greater: operator.gt, np.greater_equal: operator.ge, np.equal: operator.eq,
     np.not_equal: operator.ne,
 }  # fmt: skip
+_OF_TIME = np.datetime64 | np.timedelta64
+"""NumPy's times: some turn into integers by themselves, a ``timedelta64`` even is one of NumPy's integers."""
 _CHOOSE = "choose with where(condition, a, b); join conditions with & and |"
 
 
@@ -287,7 +289,7 @@ def dim_of(x: object) -> Dim:
     """The index expression of an index or a Python integer."""
     if isinstance(x, IndexExpr):
         return x.dim
-    if isinstance(x, int | np.integer) and not isinstance(x, bool):
+    if isinstance(x, int | np.integer) and not isinstance(x, bool | _OF_TIME):
         return int(x)
     raise refused(f"{x!r} is no index expression", "use loops, sizes and integers")
 
@@ -300,8 +302,11 @@ def checked_dtype(dtype: object) -> DType:
 
 
 def _number(x: object) -> Number:
-    """Python's number of NumPy's; some, such as ``longdouble``, have none, and their ``item`` is of NumPy again."""
-    x = x.item() if isinstance(x, np.generic) else x
+    """Python's number of NumPy's; some, such as ``longdouble``, have none, and their ``item`` is of NumPy again.
+
+    A time has a unit, which ``item`` would leave out.
+    """
+    x = x.item() if isinstance(x, np.generic) and not isinstance(x, _OF_TIME) else x
     if not isinstance(x, int | float):
         raise refused(f"{x!r:.80} is no number", "use elements, indices and Python's numbers")
     return x
