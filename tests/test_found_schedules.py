@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tilewright.build.found_schedules import FoundSchedule, FoundSchedules, machine_key
 from tilewright.runtime.errors import InputError
 from tilewright.target.target import Target
-from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules, machine_key
 
 SOME = FoundSchedule("k_1", "split(i0, 8)", 2.0, 1.0)
 HERE = machine_key(Target.parse("x86-64-v3"), 1)
@@ -59,7 +59,7 @@ def test_a_file_of_something_else(file: FoundSchedules) -> None:
 def test_processes_that_write_at_once_lose_nothing(file: FoundSchedules) -> None:
     """One of them is killed in the middle."""
     program = (
-        "import sys; from tilewright.tools.found_schedules import FoundSchedule, FoundSchedules\n"
+        "import sys; from tilewright.build.found_schedules import FoundSchedule, FoundSchedules\n"
         "file = FoundSchedules(sys.argv[1])\n"
         "for k in range(20): file.put('m', [FoundSchedule(f'k_{sys.argv[2]}_{k}', '', 2.0, 1.0)])\n"
     )

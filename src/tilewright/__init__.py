@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
     from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
+    from tilewright.tools.tune import tune
     from tilewright.tools.weights import quantize_weights
 
 _HOMES = {
@@ -55,6 +56,7 @@ _HOMES = {
     "quantize": "tools.quantize.quantize",
     "CalibrationWarning": "tools.quantize.quantize",
     "quantize_weights": "tools.weights",
+    "tune": "tools.tune",
     "refresh": "integrations.torch_compile.weights",
     "load": "runtime.models",
     "load_decoder": "runtime.python.decoder",
@@ -112,6 +114,7 @@ __all__ = [
     "refit",
     "refresh",
     "schedule",
+    "tune",
     "with_weights",
 ]
 

@@ -16,8 +16,9 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, bf16, f32, i64
 from tilewright.frontend.onnx.table import CONVERTERS
+from tilewright.tools.apart import Died
 from tilewright.tools.debug.tolerance import judge, nudged
-from tilewright.tools.debug.worker import Died, Worker
+from tilewright.tools.debug.worker import Worker
 
 RNG = np.random.default_rng(11)
 
@@ -136,7 +137,7 @@ def test_lines_that_come_together_are_all_read(monkeypatch: pytest.MonkeyPatch) 
         told.append((stage, done, total))
 
     with Worker() as worker:
-        answer = worker.ask("check", exponential(), [np.zeros(4, np.float32)], Options(), seconds=30, tell=tell)
+        answer = worker.ask_about("check", exponential(), [np.zeros(4, np.float32)], Options(), seconds=30, tell=tell)
     assert answer == {"failure": {}} and told == [("op", 0, 1)]
 
 
@@ -144,11 +145,11 @@ def test_a_process_that_takes_too_long_or_dies_says_so(monkeypatch: pytest.Monke
     graph = exponential()
     with Worker() as worker:
         with pytest.raises(Died, match="it ran longer"):
-            worker.ask("check", graph, [np.zeros(4, np.float32)], Options(), seconds=0.01)
-        assert worker.ask("check", graph, [np.zeros(4, np.float32)], Options())["failure"]["kind"] == "none"
+            worker.ask_about("check", graph, [np.zeros(4, np.float32)], Options(), seconds=0.01)
+        assert worker.ask_about("check", graph, [np.zeros(4, np.float32)], Options())["failure"]["kind"] == "none"
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with Worker() as worker, pytest.raises(Died, match="ended with 1"):
-        worker.ask("check", graph, [np.zeros(4, np.float32)], Options())
+        worker.ask_about("check", graph, [np.zeros(4, np.float32)], Options())
 
 
 # --- tolerances -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,9 @@ from tilewright.runtime.files import replacing, write_text
 SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 IN_PLACE = {
     "runtime/files.py": "the helper itself",
-    "tools/debug/worker.py": "a request in a folder that nobody else knows",
+    "tools/apart.py": "a case in a folder that nobody else knows",
+    "tools/measure.py": "a request in such a folder",
+    "tools/debug/worker.py": "a request in such a folder",
     "aot/cc.py": "sources for a linker in a temporary folder",
 }
 """Files that may write in place, and why."""

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from tilewright.build import manifest, texts
+from tilewright.build.found_schedules import FoundSchedules, cached_schedules
 from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import (
@@ -27,10 +28,10 @@ from tilewright.cli.compile_run import (
     Source,
     Threads,
 )
+from tilewright.runtime.cache import Cache
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import write_atomically
-from tilewright.tools.found_schedules import FoundSchedules
-from tilewright.tools.tune import tune
+from tilewright.tools.search import search
 
 
 def register(app: typer.Typer) -> None:
@@ -59,15 +60,16 @@ def tune_command(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="A database: what it has for these kernels is tried first, what is found goes into it."),
+        typer.Option(help="The database for what is measured and found (default: the one that compile reads)."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Find faster schedules for a model's kernels by measuring.
 
-    Other schedules than the rules' are measured within the model, and those that are faster are written to a file; none
-    is written where none is faster. The file is for this machine, these sizes and these options; give it to compile,
-    bench or aot with --schedule. Ctrl-C ends the search and keeps what was found.
+    Other schedules than the rules' are measured within the model, in a process of their own, and those that are faster
+    are written to a file; none is written where none is faster. The file is for this machine, these sizes and these
+    options; give it to compile, bench or aot with --schedule. They go into a database too, from which compile takes
+    them by itself. Ctrl-C ends the search and keeps what was found.
     """
     show.check_model(model)
     if model.suffix == ".tw":
@@ -77,8 +79,8 @@ def tune_command(
     specs = [manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     arrays = [] if graph.symbols() else list(inputs.gather(input, specs, (), {}, seed).values())
-    database = FoundSchedules(store) if store else None
-    found = tune(graph, arrays, options, threads=threads, seconds=seconds, budget=budget, seed=seed, store=database)
+    database = FoundSchedules(store) if store else cached_schedules(Cache())
+    found = search(graph, arrays, options, threads=threads, seconds=seconds, budget=budget, seed=seed, store=database)
     if found.text:
         write_atomically(path, [found.text.encode()], durable=False)
     if json:
@@ -91,3 +93,5 @@ def tune_command(
     kept = f"{len(rows)} kernels gained" if rows else "nothing was faster, the rules' schedules stay"
     written = f"wrote {path}" if found.text else f"{path} was not written"
     show.line(f"{found.n_candidates} candidates, {kept}; {whole}\n{written}")
+    for line in (*found.faults, *found.notes):
+        show.line(line)

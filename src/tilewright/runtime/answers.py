@@ -26,6 +26,7 @@ from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.host import machine_text
+from tilewright.runtime.threads import default_threads
 from tilewright.runtime.version import __version__
 
 Shapes = Mapping[str, Sequence[int | str]]
@@ -34,6 +35,8 @@ ELSEWHERE = "elsewhere"
 """In the place of the digest of a file whose tensors lie in other files."""
 MOST_BYTES = 2**31 - 1
 """What a protobuf message can hold."""
+SEARCHES = "schedules.db"
+"""What searches found (``build.found_schedules``), in the cache's folder."""
 _KIND = "answer"
 
 
@@ -85,6 +88,25 @@ def question(key: str, *options: object) -> str:
 def asked_sizes(specialize: object) -> tuple[object, ...]:
     """The part of a question that says which sizes get code of their own; nothing where none do."""
     return () if specialize is None else (repr(specialize),)
+
+
+def searches_text(store: Cache, threads: int | None) -> tuple[object, ...]:
+    """The part of a question that says what searches have found; nothing where there is no database of that.
+
+    The file and its log, which is written ahead, change whenever a schedule is found, and for some that are not for
+    this model: asking the database itself would load SQLite, and what it is asked for the compiler.
+    """
+    if store.problem or store.directory is None:
+        return ()
+    facts: list[object] = []
+    for name in (SEARCHES, f"{SEARCHES}-wal"):
+        try:
+            info = os.stat(store.directory / name)
+        except OSError:
+            continue
+        if info.st_size:
+            facts += [name, info.st_size, info.st_mtime_ns]
+    return (*facts, threads or default_threads()) if facts else ()
 
 
 def find_answer(store: Cache, asked: str) -> Artifact | None:

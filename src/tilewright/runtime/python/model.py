@@ -327,6 +327,10 @@ class LoadedModel(CompiledModel):
 
     def counters(self, args: Sequence[Array], n: int) -> list[int]:
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
+        return self.counted(args, n)[1]
+
+    def counted(self, args: Sequence[Array], n: int) -> tuple[list[Array], list[int]]:
+        """All results of a run on plain arrays, what the model keeps and writes among them; and its ``counters``."""
         plan = self._plan(tuple([a.shape for a in args]))
         results = self._results.arrays(plan.outputs)
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
@@ -337,7 +341,7 @@ class LoadedModel(CompiledModel):
                 frame.dims[:] = plan.dims
             if code := self._run(*frame.call):
                 raise self._failure(code, addresses, [a.shape for a in args])
-            return list(frame.dims[self.manifest.n_dims - n : self.manifest.n_dims])
+            return results, list(frame.dims[self.manifest.n_dims - n : self.manifest.n_dims])
         finally:
             self._frames.give(frame)
 

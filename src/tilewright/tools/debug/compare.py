@@ -33,6 +33,7 @@ from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 from tilewright.runtime.structure import Misfit
 from tilewright.runtime.values import is_tensor
+from tilewright.tools.apart import Died, Tell
 from tilewright.tools.debug.flow import compare_graph, silent
 from tilewright.tools.debug.peers import (
     Peer,
@@ -45,7 +46,7 @@ from tilewright.tools.debug.peers import (
 from tilewright.tools.debug.report import Comparison, Fault, Row
 from tilewright.tools.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
 from tilewright.tools.debug.values import NodeValues, coarsest, other_values, steps_from, values_of
-from tilewright.tools.debug.worker import Died, Tell, Worker
+from tilewright.tools.debug.worker import Worker
 
 KINDS = {k.__name__: k for k in (CompileError, ImportFailed, InputError, OptionError, ExecutionError, ResourceError)}
 """Errors that cross the border of the process as what they are."""
@@ -103,7 +104,7 @@ def _isolated(
 ) -> Comparison:
     with Worker() as worker:
         try:
-            answer = worker.ask("compare", graph, inputs, options, threads=threads, seconds=seconds, tell=tell)
+            answer = worker.ask_about("compare", graph, inputs, options, threads=threads, seconds=seconds, tell=tell)
         except Died as e:
             fault = Fault("crash", e.doing, e.doing, UNKNOWN, Difference(problem=e.why))
             return Comparison(graph.name, "reference", fault=fault)

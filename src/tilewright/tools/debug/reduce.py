@@ -27,11 +27,12 @@ from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import print_graph, save_graph
 from tilewright.frontend.source import Source
 from tilewright.runtime.files import replacing, writing
+from tilewright.tools.apart import Died, Tell
 from tilewright.tools.debug.candidates import Candidate
 from tilewright.tools.debug.compare import Inputs, load_source
 from tilewright.tools.debug.kernel import BROKEN
 from tilewright.tools.debug.predicate import Failure, check_graph
-from tilewright.tools.debug.worker import Died, Tell, Worker
+from tilewright.tools.debug.worker import Worker
 
 Test = Callable[[Candidate], Failure]
 
@@ -127,7 +128,7 @@ def checker(options: Options, *, threads: int | None, isolate: bool, seconds: fl
 
         def isolated(c: Candidate) -> Failure:
             try:
-                answer = worker.ask("check", c.graph, c.inputs, options, threads=threads, seconds=seconds)
+                answer = worker.ask_about("check", c.graph, c.inputs, options, threads=threads, seconds=seconds)
             except Died as e:
                 return Failure("crashes", detail=e.why)
             return Failure(**answer["failure"])

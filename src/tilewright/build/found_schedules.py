@@ -1,0 +1,228 @@
+"""Schedules that searches have found, of all models, in one file: a kernel of equal structure is searched once.
+
+In: what a search measured and found on a machine. Out: the schedules of kernels for that machine; text, to take them
+elsewhere. Not its business: searching (``tools.search``), what a schedule may be (``tile.schedule``).
+
+A row is known by the kernel's name, which is a digest of what it computes, and by the machine: the target's numbers,
+the number of threads and the version of the compiler. Rows of another machine are kept and never used. The file is
+SQLite's with a log that is written ahead, so several processes may use it at one time, and a row that was written stays
+when one of them dies.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from textwrap import indent
+from typing import Any
+
+from tilewright.runtime.answers import SEARCHES, compiler_text
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.errors import InputError
+from tilewright.runtime.manifest import Manifest
+from tilewright.target.target import Target
+
+WAIT_SECONDS = 30.0
+"""For another process that writes."""
+_TABLE = """create table if not exists found (
+    kernel text, machine text, steps text, before real, after real, primary key (kernel, machine)
+)"""
+_TRIED = """create table if not exists tried (
+    kernel text, machine text, steps text, outcome text, seconds real, beside real, primary key (kernel, machine, steps)
+)"""
+MEASURED = "measured"
+FORMAT = "tilewright-schedules 1"
+_PUT = """insert into found values (?, ?, ?, ?, ?) on conflict (kernel, machine) do update set
+    steps = excluded.steps, before = excluded.before, after = excluded.after
+    where excluded.after * found.before < found.after * excluded.before"""
+
+
+@dataclass(frozen=True)
+class FoundSchedule:
+    """The steps for a kernel, a line each, and its seconds before and after, measured in turn."""
+
+    kernel: str
+    steps: str
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a candidate came to: ``measured`` with its seconds, and those of the best one in turn with it; or how it
+    failed (``tools.measure``)."""
+
+    kernel: str
+    steps: str
+    outcome: str
+    seconds: float
+    beside: float
+
+
+def machine_key(target: Target, threads: int) -> str:
+    """What tells machines apart: one text for all whose measurements hold for each other."""
+    return sha256(f"{compiler_text()}\n{target}\n{threads}".encode()).hexdigest()[:32]
+
+
+class FoundSchedules:
+    """The file; ``InputError`` where it is no database of schedules, or can't be read or written."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+
+    def put(self, machine: str, found: Iterable[FoundSchedule]) -> None:
+        """Keep what was found; of two schedules for a kernel the one that gained more stays."""
+        with self._open() as file:
+            file.executemany(_PUT, [(x.kernel, machine, x.steps, x.before, x.after) for x in found])
+
+    def get(self, machine: str, kernels: Iterable[str]) -> dict[str, FoundSchedule]:
+        """What was found for these kernels on this machine, by the kernel's name; nothing where there is no file."""
+        if not os.path.exists(self.path):
+            return {}
+        with self._open() as file:
+            rows = file.execute("select kernel, steps, before, after from found where machine = ?", (machine,))
+            every = {row[0]: FoundSchedule(*row) for row in rows}
+        return {name: every[name] for name in kernels if name in every}
+
+    def add(self, machine: str, trials: Iterable[Trial]) -> None:
+        """Keep what was tried; the latest measurement of a schedule stays."""
+        rows = [(x.kernel, machine, x.steps, x.outcome, x.seconds, x.beside) for x in trials]
+        with self._open() as file:
+            file.executemany("insert or replace into tried values (?, ?, ?, ?, ?, ?)", rows)
+
+    def trials(self, machine: str, kernels: Iterable[str]) -> list[Trial]:
+        """What was tried for these kernels on this machine."""
+        if not os.path.exists(self.path):
+            return []
+        wanted = {*kernels}
+        with self._open() as file:
+            ask = "select kernel, steps, outcome, seconds, beside from tried where machine = ?"
+            return [Trial(*row) for row in file.execute(ask, (machine,)) if row[0] in wanted]
+
+    def without_gain(self, machine: str, kernels: Iterable[str]) -> set[tuple[str, str]]:
+        """Kernels and steps that failed, or were no faster than what they were measured beside."""
+        return {
+            (t.kernel, t.steps) for t in self.trials(machine, kernels) if t.outcome != MEASURED or t.seconds >= t.beside
+        }
+
+    def every(self, machine: str) -> dict[str, str]:
+        """The steps of all kernels that were found for this machine, by name, in the order of names."""
+        if not os.path.exists(self.path):
+            return {}
+        with self._open() as file:
+            return dict(file.execute("select kernel, steps from found where machine = ? order by kernel", (machine,)))
+
+    def book(self, machine: str) -> str:
+        """What was found for this machine as a file of schedules (``tile.schedule.book``)."""
+        rows = self.every(machine).items()
+        return "".join(f"schedule {name}\n{indent(steps, '  ')}\n" for name, steps in rows)
+
+    def exported(self) -> str:
+        """All schedules that were found, of all machines, as lines of JSON, which ``take`` reads."""
+        with self._open() as file:
+            rows = file.execute("select kernel, machine, steps, before, after from found order by machine, kernel")
+            return "\n".join([FORMAT, *(json.dumps(row) for row in rows)]) + "\n"
+
+    def take(self, text: str) -> None:
+        """Take over what ``exported`` has written; ``InputError`` for any other text, of which nothing is taken."""
+        head, *lines = text.splitlines() or [""]
+        try:
+            rows = [_row(json.loads(line)) for line in lines]
+        except ValueError as e:
+            raise _no_export(str(e)) from e
+        if head != FORMAT:
+            raise _no_export(f"it begins with {head!r:.80}")
+        with self._open() as file:
+            file.executemany(_PUT, rows)
+
+    def others(self, machine: str, kernels: Iterable[str]) -> int:
+        """Of how many of these kernels there are schedules for other machines or versions only."""
+        if not os.path.exists(self.path):
+            return 0
+        with self._open() as file:
+            rows = file.execute("select distinct kernel from found where machine != ?", (machine,)).fetchall()
+        known = self.get(machine, kernels)
+        return len({name for (name,) in rows} & {*kernels} - known.keys())
+
+    def merge(self, other: str | os.PathLike[str]) -> None:
+        """Take over what another file has, of all machines; ``InputError`` where there is none."""
+        if not os.path.exists(other):
+            raise InputError(f"there is no file {os.fspath(other)!r:.200}", remedy="name a database of schedules")
+        with FoundSchedules(other)._open() as file:
+            rows = file.execute("select kernel, machine, steps, before, after from found").fetchall()
+        with self._open() as file:
+            file.executemany(_PUT, rows)
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """One transaction: all of it is written, or nothing."""
+        try:
+            connection = sqlite3.connect(self.path, timeout=WAIT_SECONDS)
+            try:
+                connection.execute("pragma journal_mode = wal")  # where the file system has none, the mode stays
+                with connection:
+                    connection.execute(_TABLE)
+                    connection.execute(_TRIED)
+                    yield connection
+            finally:
+                connection.close()
+        except sqlite3.Error as e:
+            remedy = "name another file, or remove this one"
+            raise InputError(f"the schedules in {self.path!r:.200} can't be used: {e}", remedy=remedy) from e
+
+
+def cached_schedules(cache: Cache) -> FoundSchedules | None:
+    """The database in the cache's folder; None where the cache can't be used."""
+    return None if cache.problem or cache.directory is None else FoundSchedules(cache.directory / SEARCHES)
+
+
+def _row(found: Any) -> tuple[str, str, str, float, float]:
+    """A row of ``found``; ``ValueError`` for anything else."""
+    if isinstance(found, list) and len(found) == 5:
+        kernel, machine, steps, before, after = found
+        is_text = all(isinstance(x, str) for x in (kernel, machine, steps))
+        if is_text and all(isinstance(x, float) and 0 < x < math.inf for x in (before, after)):
+            return kernel, machine, steps, before, after
+    raise ValueError(f"{found!r:.80} is no schedule that was found")
+
+
+def _no_export(why: str) -> InputError:
+    return InputError(f"this is no export of schedules: {why}", remedy="give what exported() wrote")
+
+
+@dataclass(frozen=True)
+class Searches:
+    """What a compile takes from the database: a file of schedules, as text, or why there is none."""
+
+    store: FoundSchedules
+    machine: str
+    book: str = ""
+    problem: str = ""
+
+    def unused(self, manifest: Manifest) -> dict[str, Any]:
+        """What the model's report should say of the database: why nothing of it was used, and what was not."""
+        if self.problem:
+            return {"searches_problem": self.problem}
+        names = [row["name"] for row in (manifest.report or {}).get("kernels", ())]
+        with suppress(InputError):
+            if n := self.store.others(self.machine, names):
+                return {"found_elsewhere": n}
+        return {}
+
+
+def searches_of(cache: Cache, threads: int) -> Searches | None:
+    """What searches found for this machine and so many threads; a database that can't be read is no reason to fail."""
+    store = cached_schedules(cache)
+    if store is None:
+        return None
+    machine = machine_key(Target.parse("native"), threads)
+    try:
+        return Searches(store, machine, store.book(machine))
+    except InputError as e:
+        return Searches(store, machine, problem=e.message)
