@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.build.assemble import assemble, make_parts
 from tilewright.build.exact import fitting, read_exact_sizes
@@ -19,7 +19,7 @@ from tilewright.build.front import Later
 from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
 from tilewright.build.manifest import with_convention
-from tilewright.build.options import Clock, Level, Options, Progress, check_sizes_given, read_schedule
+from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
 from tilewright.build.specialize import SpecializedModel
 from tilewright.build.texts import dump_if_asked
 from tilewright.core.diag import OptionError
@@ -27,12 +27,15 @@ from tilewright.core.graph import Graph
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.given import NeedsCall
 from tilewright.frontend.source import Called, Examples, Source, import_called
-from tilewright.runtime.answers import Keyed, asked_sizes, keyed_source, question, remember_answer
+from tilewright.runtime.answers import Keyed, asked_sizes, keyed_source, question, remember_answer, searches_text
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads, default_threads
+
+if TYPE_CHECKING:
+    from tilewright.build.found_schedules import Searches
 
 
 def compile(
@@ -50,6 +53,7 @@ def compile(
     schedule: str | os.PathLike[str] | None = None,
     specialize: Any = None,
     emulate: bool = False,
+    tuned: bool = True,
     cache: bool = True,
     progress: Progress | None = None,
     keyed: Keyed | None = None,
@@ -67,6 +71,10 @@ def compile(
     # A model from the cache was not checked now.
     store = Cache() if cache and not verify else None
     gpu = options.alone_on_gpu
+    asked_first = searches_text(store, threads) if store and tuned and schedule is None else ()
+    searches = _searches(store, options, threads) if store and asked_first else None
+    if searches is not None:
+        options = replace(options, found=searches.book)
     keyed, artifact = _look_up(keyed or Keyed(source), store, input_shapes, fix_dims, options, clock)
     key, found = keyed.key, artifact
     called: Called | None = None
@@ -92,11 +100,13 @@ def compile(
             if store and key:
                 with clock.stage("store"):
                     store.put_artifact_soon(cache_key(key, options), artifact)
-    if store and keyed.key and not options.schedule and not options.emulate:
+    unused = searches.unused(artifact.manifest) if searches is not None else {}
+    # What was not used is told by this way alone, so the next process has to come here again.
+    if store and keyed.key and not options.schedule and not options.emulate and not unused:
         # The next process finds the artefact by this question, without loading the compiler.
-        asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize))
+        asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize), *asked_first)
         remember_answer(store, asked, cache_key(keyed.key, options))
-    made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None)
+    made = _ready(with_convention(artifact, called), threads, clock, from_cache=found is not None, **unused)
     if made.manifest.target.is_gpu:
         return made  # it has no exports, and no other weights
     made.exporter = partial(
@@ -109,6 +119,15 @@ def compile(
     }  # fmt: skip
     made.origin = Later(source, imported, {**asdict(options), "schedule": schedule})
     return made
+
+
+def _searches(store: Cache, options: Options, threads: int | None) -> Searches | None:
+    """What searches found for this machine, where that is asked for; SQLite is loaded only then."""
+    if options.target != "native" or options.optimize == SIZE or options.emulate:
+        return None
+    from tilewright.build.found_schedules import searches_of
+
+    return searches_of(store, threads or default_threads())
 
 
 def _build_for_gpu(graph: Graph, options: Options, clock: Clock, *, checks: Checks | None = None) -> Artifact:
@@ -125,8 +144,11 @@ def _check_for_gpu(called: Called) -> None:
         raise OptionError("a model for a GPU keeps no state between calls yet, and writes no inputs", remedy=remedy)
 
 
-def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, **options: Any) -> Any:
-    """:func:`tilewright.build.deploy.export`, loaded by the first export; a GPU that the CPU emulates has no export."""
+def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, found: str, **options: Any) -> Any:
+    """:func:`tilewright.build.deploy.export`, loaded by the first export; a GPU that the CPU emulates has no export.
+
+    What searches ``found`` on this machine stays here: an export gets it as a file of schedules, or the rules' ones.
+    """
     from tilewright.build.deploy import export
 
     if emulate:
@@ -198,12 +220,15 @@ def compile_graph(graph: Graph, *, threads: int | None = None, **options: Any) -
     return _ready(make(graph, chosen, clock), threads, clock, from_cache=False)
 
 
-def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache: bool) -> CompiledModel:
-    """The model, loaded where this machine can run it; its report says what this compile spent, stage by stage."""
+def _ready(artifact: Artifact, threads: int | None, clock: Clock, *, from_cache: bool, **facts: Any) -> CompiledModel:
+    """The model, loaded where this machine can run it; its report says what this compile spent, stage by stage.
+
+    ``facts`` go into the report too.
+    """
     with clock.stage("link"):
         model = model_of(artifact, threads=threads)
     seconds = {name: round(spent, 6) for name, spent in clock.seconds.items()}
-    model.manifest = model.manifest.with_facts(seconds=seconds, from_cache=from_cache)
+    model.manifest = model.manifest.with_facts(seconds=seconds, from_cache=from_cache, **facts)
     return model
 
 

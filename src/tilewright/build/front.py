@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question
+from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question, searches_text
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
 from tilewright.runtime.python.model import CompiledModel
@@ -38,6 +38,7 @@ def compile(
     schedule: str | os.PathLike[str] | None = None,
     specialize: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     emulate: bool = False,
+    tuned: bool = True,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> CompiledModel:
@@ -59,7 +60,9 @@ def compile(
     or all kernels. ``specialize`` gives sizes that get code of their own beside the code for all sizes, in the same
     model: ``{"batch": [1, 8]}``, of several names every combination; or a list of combinations, ``[{"batch": 1,
     "length": 128}]``. A name is a symbolic dimension's, or ``"INPUT[AXIS]"``. With ``emulate=True`` and a
-    GPU's name as the target, this machine's CPU runs the schedules made for that GPU (``docs/gpu.md``). ``progress`` is
+    GPU's name as the target, this machine's CPU runs the schedules made for that GPU (``docs/gpu.md``).
+    With ``tuned`` kernels for which ``tune`` found a schedule on this machine, for as many threads and by this version,
+    get that one, unless there is a ``schedule`` file or no cache; the report names them. ``progress`` is
     told a stage's name, steps done and steps in all, 0 where their number is not known.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
@@ -73,7 +76,7 @@ def compile(
     keyed = Keyed(source)
     if cache and not emulate and schedule is None and example_inputs is None and dynamic_shapes is None:
         choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
-        keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices)
+        keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices, tuned=tuned)
         if found is not None:
             if found.manifest.target.is_gpu:
                 return found  # as of a fresh compile: it has no exports, and no other weights
@@ -83,7 +86,7 @@ def compile(
     from tilewright.build import driver
 
     return driver.compile(
-        source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate
+        source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate, tuned=tuned
     )
 
 
@@ -115,12 +118,15 @@ def _known(
     fix_dims: Mapping[str, int] | None,
     threads: int | None,
     options: tuple[object, ...],
+    *,
+    tuned: bool,
 ) -> tuple[Keyed, CompiledModel | None]:
     """What an earlier compile has stored; with what was found out about the source on the way."""
     start, store = time.perf_counter(), Cache()
     keyed = keyed_source(keyed.source, store, input_shapes, fix_dims)
     known = time.perf_counter()
-    artifact = find_answer(store, question(keyed.key, *options)) if keyed.key else None
+    searches = searches_text(store, threads) if tuned else ()
+    artifact = find_answer(store, question(keyed.key, *options, *searches)) if keyed.key else None
     if artifact is None:
         return keyed, None
     read = time.perf_counter()

@@ -86,6 +86,7 @@ class KernelBuilder:
     LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
     kernel: two cores share a compile without worker processes.
 
+    ``schedules`` is a file's text, ``found`` what searches found, which the file and an author's schedule precede.
     With the numbers of ``priced`` schedules are chosen by price, else by the rules. With a ``gpu`` kernels are
     scheduled for that one, and where the builder ``emulates``, turned into what the target runs.
     """
@@ -100,6 +101,7 @@ class KernelBuilder:
         priced: Target | None = None,
         gpu: Gpu | None = None,
         emulates: bool = True,
+        found: str = "",
     ) -> None:
         self.target = target
         self.on_gpu = None if gpu is None else _gpu_kernels(gpu, emulates, checks)
@@ -107,6 +109,8 @@ class KernelBuilder:
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
         self.problems = list(self.book.problems)
+        self.found = ScheduleBook.parse(found).lines
+        self.by_search: list[str] = []
         self.schedules: dict[str, Schedule] = {}
         self.groups: dict[str, GroupComputation] = {}
         self.clock = clock
@@ -197,6 +201,8 @@ class KernelBuilder:
             found = self.on_gpu.scheduled(made, name)
         if found is None and made.author is not None:
             found = self._by_author(made, name, made.author)
+        if found is None and name in self.found:
+            found = self._by_search(made, name)
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
             found = (
@@ -213,6 +219,16 @@ class KernelBuilder:
         if self.on_gpu is not None:
             return self.on_gpu.scheduled_by(made, name, lines)
         return schedule_by(made.computation, self.target, made.constants, name, lines)
+
+    def _by_search(self, made: GroupComputation, name: str) -> Scheduled | None:
+        """By what a search found; None where that fits no more, since nobody has written it for this compile."""
+        try:
+            found = self._by_lines(made, name, self.found[name])
+            self._try_code(found.kernel)
+        except Exception:  # whatever code generation says of steps that came from elsewhere
+            return None
+        self.by_search.append(name)
+        return found
 
     def _by_author(self, made: GroupComputation, name: str, author: AuthorSchedule) -> Scheduled:
         """By the steps that an op's author gave it; ``ScheduleFileError`` where they don't fit its sizes."""
@@ -391,7 +407,7 @@ def split_graph(
     """
     weights = Weights(by_content=bool(exact))
     kernels = KernelBuilder(
-        target, clock, options.schedule, checks, weights, options.priced, options.gpu, options.emulate
+        target, clock, options.schedule, checks, weights, options.priced, options.gpu, options.emulate, options.found
     )
     with clock.stage("partition"):
         program, planner = kernels.plan(graph, passes, options)

@@ -56,6 +56,8 @@ class Options:
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
     ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).
+    ``found`` is such a text of what searches found for this machine: it has kernels of all models, and steps that
+    do not fit are left aside (``build.found_schedules``).
     With ``emulate`` the schedules are those of the GPU that ``target`` names, and this machine's CPU runs them.
     """
 
@@ -66,6 +68,7 @@ class Options:
     schedule: str = ""
     specialize: tuple[Sizes, ...] = ()
     emulate: bool = False
+    found: str = ""
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str):
@@ -111,8 +114,9 @@ class Options:
     def shown(self) -> dict[str, Any]:
         """What a report says of them: of schedules a digest."""
         fields = asdict(self)
-        if text := fields.pop("schedule"):
-            fields["schedule"] = sha256(text.encode()).hexdigest()[:16]
+        for name in ("schedule", "found"):
+            if text := fields.pop(name):
+                fields[name] = sha256(text.encode()).hexdigest()[:16]
         for name in ("specialize", "emulate"):
             if not fields[name]:
                 del fields[name]

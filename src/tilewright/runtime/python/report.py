@@ -18,6 +18,7 @@ class Report(dict[str, Any]):
             *self._head(),
             "",
             *self._kernels(),
+            *self._searches(),
             "",
             *self._types(),
             *self._memory(),
@@ -33,6 +34,17 @@ class Report(dict[str, Any]):
             f"{self['model']} for {self['target']} ({options})",
             f"{self['n_ops']} ops -> {self['n_kernel_calls']} kernel calls of {self['n_kernels']} kernels",
         ]
+
+    def _searches(self) -> list[str]:
+        """What searches found, used or not."""
+        lines = []
+        if found := self.get("found_schedules"):
+            lines.append(f"  {len(found)} of them by schedules that a search found")
+        if n := self.get("found_elsewhere"):
+            lines.append(f"  {n} of them have such schedules for another machine, version or threads: not used")
+        if problem := self.get("searches_problem"):
+            lines.append(f"  what searches found is not used: {problem}")
+        return lines
 
     def _kernels(self) -> list[str]:
         lines = ["kernels (calls, bytes of code, fused ops, what is multiplied)"]
