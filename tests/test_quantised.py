@@ -17,6 +17,11 @@ from onnx.reference import ReferenceEvaluator
 import tilewright
 from codegen.native import runs_here
 from frontend.onnx_build import info, model, node
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.graph import Builder, Pool
+from tilewright.core.types import tensor_type_of
+from tilewright.partition.facts import facts_of
 from tilewright.target.target import Target
 
 LEVELS = [name for name in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4") if runs_here(Target.parse(name))]
@@ -64,13 +69,14 @@ class Net:
         return self.constant(scale_of(self.rng, *shape)), self.constant(zero_of(self.rng, self.dtype))
 
     def weights(self, shape, axis):
-        """Stored numbers, scales and zero points: of i8 mostly symmetric, per channel or not."""
+        """Stored numbers, of 8 bits or 7, scales and zero points: of i8 mostly symmetric, per channel or not."""
         dtype = self.rng.choice([np.int8, np.int8, np.uint8])
         n = (shape[axis],) if self.rng.random() < 0.5 else ()
         zeros = np.zeros(n, dtype)
         if self.rng.random() < 0.4:
             zeros = bytes_of(self.rng, n, dtype) if dtype is np.uint8 else zeros
-        stored = self.constant(bytes_of(self.rng, shape, dtype))
+        numbers = bytes_of(self.rng, shape, dtype)
+        stored = self.constant(numbers // 2 if self.rng.random() < 0.5 else numbers)
         return stored, self.constant(scale_of(self.rng, *n)), self.constant(zeros)
 
 
@@ -218,8 +224,8 @@ def _one(form, *, image):
 @pytest.mark.parametrize("target", LEVELS)
 def test_bytes_are_multiplied(name, target):
     compiled = check(*FORMS[name](), target)
-    (types,) = multiplied(compiled)
-    assert set(types.split(" x ")) <= {"i8", "u8"}
+    (kinds,) = multiplied(compiled)
+    assert set(kinds.split(" x ")) <= {"i8", "u8"}
 
 
 def test_weights_stay_bytes():
@@ -239,12 +245,28 @@ def test_the_greatest_products_do_not_saturate(left, right, target):
     x = np.full((9, 70), lowest[0].max, left)
     w = np.full((70, 40), lowest[1].min or lowest[1].max, right)
     w[:, ::2] = lowest[1].max
-    m = helper.make_model(
+    check(_integer_product(x, w), {"x": x}, target)
+
+
+@pytest.mark.parametrize(("number", "fits"), [(63, True), (-64, True), (64, False), (-65, False), (-128, False)])
+def test_pairs_of_bytes_are_those_of_weights_that_seven_bits_hold(number, fits):
+    """A kernel reads them as such, and products by the greatest byte are exact on both sides of the limit."""
+    x, w = np.full((9, 70), 255, np.uint8), np.full((70, 40), number, np.int8)
+    pool = Pool()
+    product = Builder(pool)(ops.matmul, pool.input("x", tensor_type_of(x)), pool.const(w), out_dtype=types.i32)
+    assert (facts_of(product, by_byte_pairs=True).ins[1].dtype is types.i7) == fits
+    assert facts_of(product).ins[1].dtype is types.i8
+    for target in LEVELS:
+        check(_integer_product(x, w), {"x": x}, target)
+
+
+def _integer_product(x, w):
+    left, right = (TENSORS[a.dtype.type] for a in (x, w))
+    return helper.make_model(
         helper.make_graph(
-            [node("MatMulInteger", ["x", "w"], ["y"])], "g", [info("x", x.shape, TENSORS[left])],
-            [info("y", (9, 40), TensorProto.INT32)],
-            [helper.make_tensor("w", TENSORS[right], w.shape, w.tobytes(), raw=True)],
+            [node("MatMulInteger", ["x", "w"], ["y"])], "g", [info("x", x.shape, left)],
+            [info("y", (len(x), w.shape[1]), TensorProto.INT32)],
+            [helper.make_tensor("w", right, w.shape, w.tobytes(), raw=True)],
         ),
         opset_imports=[helper.make_opsetid("", 21)], ir_version=10,
     )  # fmt: skip
-    check(m, {"x": x}, target)

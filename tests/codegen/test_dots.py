@@ -23,7 +23,7 @@ INTEGERS = [
     (left, right, types.i32)
     for left, right in (
         (types.u8, types.i8), (types.i8, types.i8), (types.u8, types.u8), (types.i8, types.u8), (types.i16, types.i8),
-        (types.i16, types.i16),
+        (types.i16, types.i16), (types.u8, types.i7),
     )
 ]  # fmt: skip
 SIZES = st.integers(1, 70)
@@ -45,10 +45,9 @@ def product(m, n, k, kinds, target) -> Kernel:
 
 def numbers(rng, shape, dtype):
     """Any numbers of the type, the least and the greatest among them."""
-    info = np.iinfo(dtype.numpy)
-    x = rng.integers(info.min, info.max + 1, shape).astype(dtype.numpy)
-    x.flat[:2] = x.flat[-2:] = info.min
-    x.flat[2:5] = info.max
+    x = rng.integers(dtype.min, dtype.max + 1, shape).astype(dtype.numpy)
+    x.flat[:2] = x.flat[-2:] = dtype.min
+    x.flat[2:5] = dtype.max
     return x
 
 
@@ -108,6 +107,14 @@ def test_pairs_of_bf16_stay_in_registers(name):
 def test_groups_of_bytes_stay_in_registers(name, instruction):
     asm = llvm.assembly(product(384, 768, 768, BYTES, Target.parse(name)), Target.parse(name))
     assert instruction in asm.split()
+    assert innermost_loop_spills(asm) == 0
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
+def test_pairs_of_bytes_stay_in_registers(name):
+    """Where one operand has 7 bits: with their sums, what stands between the two, and ones."""
+    asm = llvm.assembly(product(384, 768, 768, (types.u8, types.i7, types.i32), Target.parse(name)), Target.parse(name))
+    assert {"vpmaddubsw", "pmaddubsw"} & set(asm.split())
     assert innermost_loop_spills(asm) == 0
 
 

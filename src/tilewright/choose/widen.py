@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     loop_symbol,
     rewrite_value,
 )
+from tilewright.core.dims import known_under
 from tilewright.target.dots import Dot
 from tilewright.tile.affine import stride_along
 
@@ -65,13 +66,13 @@ def _widened(stage: Stage, dots: Sequence[Dot]) -> Load | None:
     if found is None or found[1].dtype not in (types.i8, types.u8):
         return None
     walking, shared = found
-    kinds = {(d.left, d.right, d.result) for d in dots}
-    rest = (walking.dtype, stage.exprs[0].dtype)
-    if (shared.dtype, *rest) in kinds or (types.i16, *rest) not in kinds:
-        return None
     assert stage.reduction is not None
-    along = stage.reduction.axes[-1].sym
-    return shared if stride_along(shared.buffer, shared.index, along) == 1 else None
+    along = stage.reduction.axes[-1]
+    fits = {(d.left, d.right, d.result) for d in dots if not known_under(along.extent, d.group)}
+    rest = (walking.dtype, stage.exprs[0].dtype)
+    if (shared.dtype, *rest) in fits or (types.i16, *rest) not in fits:
+        return None
+    return shared if stride_along(shared.buffer, shared.index, along.sym) == 1 else None
 
 
 def _only_maker(items: Sequence[Stage | Serial], temps: Sequence[Buffer], buffer: Buffer) -> Stage | None:

@@ -75,7 +75,9 @@ class DType:
             return 0
         if self.is_narrow:
             return float(_limits(self).min)
-        return float(ml_dtypes.finfo(self.numpy).min) if self.is_float else int(np.iinfo(self.numpy).min)
+        if self.is_float:
+            return float(ml_dtypes.finfo(self.numpy).min)
+        return -(1 << (self.bits - 1)) if self.is_signed else 0
 
     @property
     def max(self) -> int | float:
@@ -84,7 +86,7 @@ class DType:
             return 1
         if self.is_narrow:
             return float(_limits(self).max)
-        return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else int(np.iinfo(self.numpy).max)
+        return float(ml_dtypes.finfo(self.numpy).max) if self.is_float else (1 << (self.bits - self.is_signed)) - 1
 
 
 def _dim_of(d: object) -> Dim:
@@ -133,7 +135,9 @@ WHOLE = (i4, u4, i2, u2)
 """Narrow integers."""
 INTS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_integer)
 FLOATS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_float)
-_BY_NAME = {d.name: d for d in (*DTYPES, *NARROW)}
+i7 = DType("i7", "int", 7, np.dtype(np.int8))
+"""A byte that is known to hold 7 bits. Only buffers of kernels have it, of constants; tensors are of i8."""
+_BY_NAME = {d.name: d for d in (*DTYPES, *NARROW, i7)}
 _BY_NUMPY = {d.numpy: d for d in (*DTYPES, *NARROW)}
 
 

@@ -28,7 +28,7 @@ from tilewright.core.dims import are_known
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import AuthorSchedule
-from tilewright.core.types import dtype_of, product
+from tilewright.core.types import DType, dtype_of, product
 from tilewright.partition.facts import Facts
 from tilewright.partition.fuse import WORTH_A_COPY, Group, scalar_constant
 
@@ -65,11 +65,12 @@ def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int
     temps: list[Buffer] = []
     items: list[Item] = []
     outputs: tuple[Buffer, ...] = ()
+    read_as = _read_as(members, facts)
     for node in members:
         f = facts[node]
         to: dict[Buffer, Buffer | Const] = {}
         for formal, operand in zip(f.ins, node.inputs, strict=True):
-            to[formal] = results[operand] if operand in results else _source(operand, sources)
+            to[formal] = results[operand] if operand in results else _source(operand, read_as[operand], sources)
         if node is group.root:
             outputs = tuple(Buffer(f"out{k}", b.dtype, b.shape) for k, b in enumerate(f.outs))
             to.update(zip(f.outs, outputs, strict=True))
@@ -117,12 +118,21 @@ def window_weights(group: Group, facts: dict[Node, Facts]) -> set[Node]:
     return found
 
 
-def _source(node: Node, sources: dict[Node, Buffer]) -> Buffer | Const:
+def _read_as(members: Sequence[Node], facts: dict[Node, Facts]) -> dict[Node, DType]:
+    """The type in which a kernel reads each operand: its own, unless all members know it for a narrower one."""
+    found: dict[Node, DType] = {}
+    for node in members:
+        for formal, operand in zip(facts[node].ins, node.inputs, strict=True):
+            found[operand] = formal.dtype if found.get(operand, formal.dtype) is formal.dtype else operand.dtype
+    return found
+
+
+def _source(node: Node, dtype: DType, sources: dict[Node, Buffer]) -> Buffer | Const:
     if scalar_constant(node):
         array = node.attrs.data.array
         return Const(array.reshape(()).item(), dtype_of(array.dtype))
     if node not in sources:
-        sources[node] = Buffer(f"in{len(sources)}", node.dtype, node.shape)
+        sources[node] = Buffer(f"in{len(sources)}", dtype, node.shape)
     return sources[node]
 
 

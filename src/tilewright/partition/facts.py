@@ -1,15 +1,18 @@
 """What fusion needs to know of a node, read off the stages that its op computes.
 
-In: nodes of a decomposed graph. Out: ``Facts``: how a node may take part in a kernel. By structure only.
+In: nodes of a decomposed graph. Out: ``Facts``: how a node may take part in a kernel. By structure,
+and by how many bits constants of whole numbers have.
 Not its business: which nodes go together (``partition.fuse``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
+from tilewright import ops
+from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
     Buffer,
@@ -29,7 +32,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import BinaryExpr, Dim, Sym, coef_of, substitute, symbols, terms_of
-from tilewright.core.graph import Node
+from tilewright.core.graph import CONST, Node
 from tilewright.core.indices import chosen, placed, symbols_at, symbols_in, terms_at
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
@@ -238,12 +241,18 @@ class Facts:
         return product([a.extent for a in axes])
 
 
-def facts_of(node: Node) -> Facts:
-    """The facts of one node; ops without stages (sources, control flow) are told by their traits."""
+def facts_of(node: Node, *, by_byte_pairs: bool = False) -> Facts:
+    """The facts of one node; ops without stages (sources, control flow) are told by their traits.
+
+    With ``by_byte_pairs``, for a machine that multiplies pairs of bytes where one of them has 7 bits, constants that
+    have so few and are multiplied by unsigned bytes are of ``types.i7``.
+    """
     op = node.op
     if op.traits & {Trait.CONTROL} or (op.compute is None and op.kernel is None):
         return Facts(Form.OPAQUE if node.inputs else Form.SOURCE)
     ins = tuple(Buffer(f"x{k}", i.dtype, i.shape) for k, i in enumerate(node.inputs))
+    if by_byte_pairs and _has_seven_bits(node):
+        ins = (ins[0], replace(ins[1], dtype=types.i7))
     outs = tuple(Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(node.types))
     compute = op.compute or op.kernel
     assert compute is not None
@@ -251,6 +260,16 @@ def facts_of(node: Node) -> Facts:
     form = Form.OPAQUE if op.kernel else _form(items, outs, node)
     exprs = [v for s in items if isinstance(s, Stage) for v in s.exprs]
     return Facts(form, items, ins, outs, sum(map(cost_of, exprs)), all(map(is_affine, exprs)))
+
+
+def _has_seven_bits(node: Node) -> bool:
+    """Is the node a product of unsigned bytes by constants that 7 bits hold?"""
+    if node.op not in (ops.matmul, ops.conv) or (node.inputs[0].dtype, node.dtype) != (types.u8, types.i32):
+        return False
+    numbers = None if node.inputs[1].op is not CONST else node.inputs[1].attrs.data.array
+    if numbers is None or numbers.dtype != types.i7.numpy or numbers.size < 2:
+        return False
+    return bool(types.i7.min <= numbers.min() and numbers.max() <= types.i7.max)
 
 
 def _form(items: Sequence[Stage | Serial], outs: Sequence[Buffer], node: Node) -> Form:

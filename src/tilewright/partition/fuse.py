@@ -41,6 +41,7 @@ from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
 from tilewright.partition.projections import find_projections
 from tilewright.partition.windows import find_windows
+from tilewright.target.dots import BYTE_PAIRS
 from tilewright.target.target import Target
 
 WORTH_A_COPY = 8
@@ -89,7 +90,8 @@ def partition(graph: Graph, target: Target, *, fuse: bool = True) -> Partition:
     a product all that reads a window's.
     """
     order = graph.nodes()
-    fuser = _Fuser({n: facts_of(n) for n in order}, order, set(graph.outputs), target, fuse=fuse)
+    facts = {n: facts_of(n, by_byte_pairs=BYTE_PAIRS in target.dots) for n in order}
+    fuser = _Fuser(facts, order, set(graph.outputs), target, fuse=fuse)
     for node in reversed(order):
         fuser.place(node)
     index = {n: k for k, n in enumerate(order)}

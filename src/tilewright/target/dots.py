@@ -18,7 +18,7 @@ class Dot:
 
     ``left`` is the element type of the operand that all lanes share, ``right`` of the one that walks along the lanes.
     ``registers`` is how many an operand's group takes while it is multiplied: 1 with an instruction for the group.
-    ``adds_apart``: the instruction does not add to the sums, which takes one more, and a register between the two.
+    ``instructions``: where more than one, the first does not add to the sums, and a register stands between them.
     """
 
     left: DType
@@ -26,7 +26,12 @@ class Dot:
     result: DType
     group: int
     registers: int = 1
-    adds_apart: bool = False
+    instructions: int = 1
+
+    @property
+    def adds_apart(self) -> bool:
+        """Are the products added to the sums by an instruction of its own?"""
+        return self.instructions > 1
 
     @property
     def widens(self) -> bool:
@@ -35,8 +40,11 @@ class Dot:
 
 
 BYTES = Dot(types.u8, types.i8, types.i32, 4)
-WORDS = Dot(types.i16, types.i16, types.i32, 2, adds_apart=True)
-WORDS_BY_BYTES = tuple([replace(WORDS, right=narrow) for narrow in (types.i8, types.u8)])
+BYTE_PAIRS = Dot(types.u8, types.i7, types.i32, 4, instructions=3)
+"""Sums of two products in 16 bits, which hold them because one of the bytes has 7: ``2 * 255 * 64 < 2**15``. Then these
+are added in pairs, and to the sums."""
+WORDS = Dot(types.i16, types.i16, types.i32, 2, instructions=2)
+WORDS_BY_BYTES = tuple([replace(WORDS, right=narrow) for narrow in (types.i8, types.u8, types.i7)])
 """Each byte of the walking operand becomes 16 bits in a register: no product is too large, as pairs of bytes can be."""
 PAIRS_OF_X86 = "vpmaddwd"
 PAIRS_OF_WASM = "i32x4.dot_i16x8_s"

@@ -26,9 +26,9 @@ def machines(unknown: Target) -> dict[str, Target]:
     sse2 = replace(x86, cpu="x86-64", fma_ports=1).known(
         INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_mask_registers=0, n_general_registers=16
     )
-    avx2 = replace(sse2, cpu="haswell", has_fma=True, fma_ports=2, has_round=True, has_f16c=True).known(
-        INSTRUCTION_SET, vector_bytes=32
-    )
+    avx2 = replace(
+        sse2, cpu="haswell", has_fma=True, fma_ports=2, has_round=True, has_f16c=True, has_byte_pairs=True
+    ).known(INSTRUCTION_SET, vector_bytes=32)
     avx512 = replace(
         avx2,
         cpu="skylake-avx512",
@@ -41,7 +41,7 @@ def machines(unknown: Target) -> dict[str, Target]:
     vnni = replace(avx512, has_vnni=True)
     return {
         "x86-64": replace(sse2, aliases=("sse2",)),
-        "x86-64-v2": replace(sse2, cpu="x86-64-v2", has_round=True, aliases=("nehalem",)),
+        "x86-64-v2": replace(sse2, cpu="x86-64-v2", has_round=True, has_byte_pairs=True, aliases=("nehalem",)),
         "x86-64-v3": replace(avx2, aliases=("avx2",)),
         "x86-64-v4": replace(avx512, aliases=("avx512",)),
         **_of_intel(avx2, avx512, vnni),
@@ -195,6 +195,7 @@ def from_features(rows: Mapping[str, Target], cpu: str, features: str, flags: Se
         features=features,
         fma_cycles=rows[cpu].fma_cycles if wide and cpu in rows else 1,
         has_round="sse4.1" in flags,
+        has_byte_pairs="ssse3" in flags,
         has_f16c="f16c" in flags,
         has_bf16=wide and "avx512bf16" in flags,
         has_vnni=wide and "avx512vnni" in flags,

@@ -248,7 +248,7 @@ class Operations:
         if dot is not None:
             n *= dot.registers / dot.group
         if dot is not None and dot.adds_apart:
-            node.add("simple", n)
+            node.add("simple", n * (dot.instructions - 1))
         for kind, count in joining(s.op, s.buffer.dtype, self.target, is_product=dot is not None or fused):
             node.add(kind, n * count)
         if is_sum_of_lanes:  # halves are added to each other until one element is left

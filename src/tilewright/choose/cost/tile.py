@@ -67,6 +67,7 @@ class Box:
     """What a register tile is chosen for; extents of None are known at run time only.
 
     ``registers_per_element``: where an element is wider than a register, as doubles are for some scalar machines.
+    ``registers_between``: what instructions between a product and its sum read, besides the operands.
     """
 
     lanes: Sym
@@ -79,6 +80,7 @@ class Box:
     operands: tuple[Operand, ...]
     registers_per_operand: int = 1
     registers_per_element: int = 1
+    registers_between: int = 0
 
 
 def choose_tile(box: Box, machine: Target, width: int, vectors: int | None = None) -> Tile:
@@ -112,7 +114,7 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
                 accumulators = rows * rows2 * vectors
                 # All vectors, also of fewer rows: sketches see too little of the traffic of wider tiles.
                 beside = 0 if window else (vectors + 1 if rows * rows2 > 1 else 2) * box.registers_per_operand
-                if accumulators + beside <= limit or accumulators == 1:
+                if accumulators + beside + box.registers_between <= limit or accumulators == 1:
                     yield rows, rows2, vectors
 
 

@@ -172,6 +172,7 @@ def plan_contraction(
         operands,
         dot.registers if dot else 1,
         max(wide // machine.vector_bytes, 1),
+        dot.instructions - 1 if dot else 0,
     )
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile = choose_tile(box, machine, width, fixed[0] if fixed else None)

@@ -158,7 +158,7 @@ def _tile(machine: Target, update: Update, rows: Loop | None, codes: Loop | None
     n_rows, n_codes = (x.extent if x is not None and is_known(x.extent) else 1 for x in (rows, codes))
     unpacking, dot = _unpacking(update), _dot(machine, update)
     chains = machine.fma_latency * machine.fmas_per_cycle
-    each = 2 if dot is not None and dot.adds_apart and not machine.has_vnni else 1
+    each = 1 if dot is None or machine.has_vnni else dot.instructions
     vectors = max(min(ceil(chains), machine.n_vector_registers - SPARE) // n_codes, 1)
 
     def cycles(t: _Tile) -> tuple[float, float]:

@@ -6,11 +6,12 @@ the operands must lie as the instruction reads them. Not its business: every oth
 The pattern: ``acc[lane] += wide(a[4*k + d]) * wide(b[.., 4*lane + d])`` over ``d`` with ``a`` the same in all lanes and
 both neighbours in ``d``: u8 by i8 into i32 in groups of 4 (``vpdpbusd``, AArch64's ``usdot`` or ``sdot``); i16 by i16
 into i32 in groups of 2 (``vpmaddwd``, WebAssembly's ``i32x4.dot_i16x8_s``), also with bytes along the lanes, which are
-widened as they are loaded (sums of two products of bytes in 16 bits, ``vpmaddubsw``, would saturate), and with codes of
-few bits along them, which a shift and a mask take out of their words; bf16 by bf16 into
-f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds sums as the instruction does). A pair of bf16 in a
-32-bit word is two f32 by a shift and a mask, so targets without the instruction read the same layout. A last, shorter
-group is a whole one with zeros, where the operand that walks has room for it.
+widened as they are loaded (sums of two products of bytes in 16 bits, ``vpmaddubsw``, would saturate, unless one of the
+bytes is known to have 7 bits: then that instruction is taken), and with codes of few bits along them, which a shift and
+a mask take out of their words; bf16 by bf16 into f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds
+sums as the instruction does). A pair of bf16 in a 32-bit word is two f32 by a shift and a mask, so targets without the
+instruction read the same layout. A last, shorter group is a whole one with zeros, where the operand that walks has room
+for it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Value, buffers_of_value, symbols_of_value
 from tilewright.core.expr import Sym
-from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTES, PAIRS_OF_WASM, PAIRS_OF_X86, Dot
+from tilewright.target.dots import (
+    BF16_BY_SHIFTS,
+    BF16_PAIRS,
+    BYTE_PAIRS,
+    BYTES,
+    PAIRS_OF_WASM,
+    PAIRS_OF_X86,
+    Dot,
+)
 from tilewright.tile.ir import For, Update
 
 if TYPE_CHECKING:
@@ -52,8 +61,14 @@ PAIRS = {
     PAIRS_OF_WASM: {4: "llvm.wasm.dot"},
 }
 """LLVM's names of the products of pairs of 16-bit integers, by instruction and lanes."""
+PAIRS_OF_BYTES = {
+    4: "llvm.x86.ssse3.pmadd.ub.sw.128", 8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512",
+}  # fmt: skip
+"""Pairs of bytes on x86 into 16 bits, by lanes of 32."""
 _EACH_BYTE = -0x7F7F7F80
 """0x80 in every byte of a word."""
+_EACH_ONE = 0x10001
+"""1 in both halves of a word."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,8 @@ def _emit(fn: CpuFunction, f: For, update: Update, operands: _Operands, dot: Dot
     if dot is BF16_BY_SHIFTS:
         new = _shifted(fn, old, a, b)
     else:
+        if dot is BYTE_PAIRS:
+            a, b = _pairs_of_bytes(fn, a, b), fn.arith.splat(Val(str(_EACH_ONE), 0, 0), "i32", n)
         new = _pairs(fn, old, a, b) if dot.adds_apart else _instruction(fn, old, a, b, dot)
     fn.write(mention, new, ctx, {})
     fn.space.unbind(f.loop.sym)
@@ -210,6 +227,14 @@ def _pairs(fn: CpuFunction, old: Val, a: Val, b: Val) -> Val:
     name = PAIRS[fn.module.target.word_pairs][n]
     call = pure(f"call <{n} x i32> @{name}(<{2 * n} x i16> {x}, <{2 * n} x i16> {y})", level)
     return fn.arith.instruction("add", "i32", old, Val(call, level, n))
+
+
+def _pairs_of_bytes(fn: CpuFunction, a: Val, b: Val) -> Val:
+    """Words of four bytes each, of ``b`` with 7 bits: the sums of two products each, as two 16-bit integers."""
+    n, level, pure = max(a.lanes, b.lanes), max(a.level, b.level), fn.arith.writer.pure
+    x, y = (pure(f"bitcast <{n} x i32> {v.text} to <{4 * n} x i8>", v.level) for v in (a, b))
+    call = f"call <{2 * n} x i16> @{PAIRS_OF_BYTES[n]}(<{4 * n} x i8> {x}, <{4 * n} x i8> {y})"
+    return Val(pure(f"bitcast <{2 * n} x i16> {pure(call, level)} to <{n} x i32>", level), level, n)
 
 
 def _neon(fn: CpuFunction, old: Val, a: Val, b: Val) -> Val:

@@ -20,7 +20,7 @@ _VALUE = {"bool": "i1", "f16": "float", "bf16": "float", "f32": "float", "f64": 
 _MEMORY = {"bool": "i8", "f16": "i16", "bf16": "i16", "f32": "float", "f64": "double"}
 _MANGLED = {"float": "f32", "double": "f64", "half": "f16"}
 
-_ALL = (*types.DTYPES, *types.NARROW)
+_ALL = (*types.DTYPES, *types.NARROW, types.i7)
 VALUE_TYPE: dict[DType, str] = {d: _VALUE.get(d.name, f"i{8 * d.n_bytes}") for d in _ALL}
 MEMORY_TYPE: dict[DType, str] = {d: _MEMORY.get(d.name, f"i{8 * d.n_bytes}") for d in _ALL}
 
