@@ -3,6 +3,7 @@
     python -m benchmarks.quantised                              every net, one thread
     python -m benchmarks.quantised resnet50 mobilenet_v2 -t 2   some nets, two threads
     python -m benchmarks.quantised resnet50 --prepare           write the files, and time nothing
+    python -m benchmarks.quantised --bits 7                     weights of 7 bits, whose pairs no CPU saturates
     python -m benchmarks.quantised --digits                     accuracy on digits beside ONNX Runtime's quantiser
 
 In: names from ``benchmarks.zoo``. Out: a line for each net: milliseconds of our int8 code; the time of our f32 code,
@@ -46,16 +47,16 @@ OUR_QUANTISERS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-def prepare(name: str, folder: Path, small: bool) -> tuple[Path, Path, dict[str, Any]]:
+def prepare(name: str, folder: Path, small: bool, bits: int) -> tuple[Path, Path, dict[str, Any]]:
     """Write the net as ONNX in f32 and quantised, unless they are there; the two files and the net's inputs."""
     stem = f"{name}_small" if small else name
-    plain, quantised, inputs = (folder / f"{stem}{ending}" for ending in (".onnx", ".int8.onnx", ".npz"))
+    plain, quantised, inputs = (folder / f"{stem}{ending}" for ending in (".onnx", f".int{bits}.onnx", ".npz"))
     if not quantised.exists():
         model = zoo.build(name, small=small)
         onnx.save(zoo.to_onnx(model), plain)
         arrays = {k: v.numpy() for k, v in model.named_inputs.items()}
         np.savez(inputs, **arrays)
-        tilewright.quantize(plain, [arrays]).save(quantised)
+        tilewright.quantize(plain, [arrays], weight_bits=bits).save(quantised)
     with np.load(inputs) as file:
         return plain, quantised, {k: file[k] for k in file.files}
 
@@ -79,9 +80,9 @@ PEERS: Mapping[str, Callable[[Path, Mapping[str, Any], int], Run]] = {
 }
 
 
-def measure(name: str, folder: Path, *, small: bool, threads: int, seconds: float) -> dict[str, Any]:
+def measure(name: str, folder: Path, *, small: bool, bits: int, threads: int, seconds: float) -> dict[str, Any]:
     """A row of the table."""
-    plain, quantised, feeds = prepare(name, folder, small)
+    plain, quantised, feeds = prepare(name, folder, small, bits)
     runs: dict[str, Run] = {}
     for title, path in (("f32", plain), ("int8", quantised)):
         runs[title] = partial(tilewright.compile(path, threads=threads), *feeds.values())
@@ -167,6 +168,7 @@ def main() -> None:
     parser.add_argument("nets", nargs="*", default=NETS, help="names of nets (default: the ten that are compared)")
     parser.add_argument("-t", "--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--small", action="store_true", help="the zoo's small forms")
+    parser.add_argument("--bits", type=int, choices=(7, 8), default=8, help="of weights")
     parser.add_argument("--seconds", type=float, default=4, help="time for each net")
     parser.add_argument("--folder", type=Path, help="where files are kept (default: for this run only)")
     parser.add_argument("--prepare", action="store_true", help="only write files and compile")
@@ -186,12 +188,12 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name in a.nets:
             if a.prepare:
-                for path in prepare(name, folder, a.small)[:2]:
+                for path in prepare(name, folder, a.small, a.bits)[:2]:
                     for threads in a.threads:
                         tilewright.compile(path, threads=threads)
                 continue
             for threads in a.threads:
-                row = measure(name, folder, small=a.small, threads=threads, seconds=a.seconds)
+                row = measure(name, folder, small=a.small, bits=a.bits, threads=threads, seconds=a.seconds)
                 rows.append(row)
                 print(line_of(row), flush=True)
     if a.json:
