@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ptx.threads import Threads
-from tile.kernels import arrays_of, outputs
+from tile.kernels import arrays_of, matmul, outputs
 from tile.test_flatten import GPU as HOPPER
 from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
@@ -32,6 +32,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
@@ -161,6 +162,26 @@ def test_what_one_instruction_refuses_the_next_one_takes(n_refused: int, monkeyp
     want = outputs(lower(computation), computation, {})
     for a, b in zip(want, outputs(emulated(flatten(made.kernel)), computation, {}, reverse=True), strict=True):
         close(b, a)
+
+
+@pytest.mark.parametrize("case", [Case(16, 16, 128, has_bias=True), matmul(16, 20, 64)])
+def test_blocks_share_terms_where_tiles_are_few(case: Case | Computation) -> None:
+    computation = case.computation() if isinstance(case, Case) else case
+    made = schedule_for_gpu(computation, replace(GPU, replay_us=0.0, memory_ns=0.0))
+    (parts,) = [b for b in made.computation.temps if b.name.endswith("_s")]
+    assert is_known(parts.shape[0]) and parts.shape[0] > 1
+    assert made.tried[0].taken in ("matrix_units", "products"), made.kernel.notes
+    flat = flatten(made.kernel)
+    (want,) = outputs(lower(computation), computation, {})
+    close(outputs(emulated(flat), computation, {}, reverse=True)[0], want)
+    seen = simulate(flat, GPU, arrays_of(computation, {}))
+    assert seen.faults == ()
+    close(seen.arrays["C"], want)
+
+
+def test_terms_are_not_shared_where_another_launch_costs_more() -> None:
+    made = schedule_for_gpu(Case(16, 16, 512).computation(), GPU)
+    assert not [b for b in made.computation.temps if b.name.endswith("_s")]
 
 
 def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:

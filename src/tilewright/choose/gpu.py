@@ -28,6 +28,7 @@ from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.partial_sums import PartialSums, with_partial_sums
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import row_sums, rows
+from tilewright.choose.strategies.gpu.split_terms import with_split_terms
 from tilewright.choose.strategies.gpu.sums import sums
 from tilewright.choose.strategies.gpu.transposes import transposes
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
@@ -129,7 +130,9 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
     """
     normal = _normal(computation)
     online = [x for x in averages_in(normal, gpu) if _averages_of(x.root) not in refused]
-    normal, found = as_products(normal, gpu, {name for x in online for name in x.stages}, refused)
+    apart = {name for x in online for name in x.stages}
+    normal = with_split_terms(normal, gpu, apart, refused)
+    normal, found = as_products(normal, gpu, apart, refused)
     spelled = _Spelled(normal, online, found, [])
     normal, sums = with_partial_sums(normal, gpu, spelled.taken)
     return replace(spelled, computation=normal, sums=sums)

@@ -175,6 +175,12 @@ def tiles_of(gpu: Gpu, dtype: DType, unit: MatrixShape | None, extents: Extents)
     return [*found, min(plain, key=partial(thread_tile_us, gpu, extents=assumed(gpu, plain, extents)))]
 
 
+def least_us(gpu: Gpu, dtype: DType, unit: MatrixShape | None, sizes: KnownExtents) -> float:
+    """An estimate of the product's time in microseconds by the best tile there is."""
+    tile = tile_of(gpu, dtype, unit, Extents(*sizes))
+    return warp_tile_us(gpu, tile, sizes) if isinstance(tile, WarpTile) else thread_tile_us(gpu, tile, sizes)
+
+
 def assumed(gpu: Gpu, tiles: Sequence[ThreadTile | WarpTile], extents: Extents) -> KnownExtents:
     """The extents, with numbers for those that are known at run time only, the same for every tile.
 

@@ -86,7 +86,7 @@ def as_products(
     for s in stages:
         if id(s) in taken:
             continue
-        parts = _parts(s) if s.out.name not in apart else None
+        parts = factors_of(s) if s.out.name not in apart else None
         tiles = tiles_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents) if parts is not None else []
         tiles = tiles[refused.get(s.out.name, 0) :]
         if parts is None or not tiles:
@@ -106,7 +106,7 @@ def as_products(
 
 
 @dataclass(frozen=True)
-class _Factors:
+class Factors:
     """A product's two factors, and its axes by which of them has them."""
 
     left: Value
@@ -130,7 +130,8 @@ class _Factors:
         return None
 
 
-def _parts(s: Stage) -> _Factors | None:
+def factors_of(s: Stage) -> Factors | None:
+    """The factors of a stage that is such a sum of products; None where it is none."""
     red = s.reduction
     if red is None or red.op != "add" or s.update is not None or chosen(s.index) or not s.axes or not red.axes:
         return None
@@ -151,7 +152,7 @@ def _parts(s: Stage) -> _Factors | None:
     if not is_apart or not shared & of_left or not shared & of_right:
         return None
     groups = (rows, columns, red.axes)
-    return _Factors(left, right, batches, rows, columns, red.axes) if all(map(_is_group, groups)) else None
+    return Factors(left, right, batches, rows, columns, red.axes) if all(map(_is_group, groups)) else None
 
 
 FEW = 16
@@ -187,7 +188,7 @@ def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> St
 class _Split:
     """The stages of one product."""
 
-    def __init__(self, s: Stage, parts: _Factors, tile: ThreadTile | WarpTile, gpu: Gpu) -> None:
+    def __init__(self, s: Stage, parts: Factors, tile: ThreadTile | WarpTile, gpu: Gpu) -> None:
         assert s.reduction is not None
         self.s, self.parts = s, parts
         self.batches = parts.batches
