@@ -48,6 +48,7 @@ CLASSIFIERS = {
     "xgboost of two": (of_xgboost("XGBClassifier"), FLAGS),
     "xgboost of three": (of_xgboost("XGBClassifier"), KINDS),
     "xgboost forest": (of_xgboost("XGBRFClassifier"), KINDS),
+    "xgboost linear": (lambda: xgboost.XGBClassifier(booster="gblinear", n_estimators=6), KINDS),
     "lightgbm of two": (of_lightgbm("LGBMClassifier"), FLAGS),
     "lightgbm of three": (of_lightgbm("LGBMClassifier"), NAMES),
     "lightgbm one against all": (of_lightgbm("LGBMClassifier", objective="multiclassova"), NAMES),
@@ -86,6 +87,24 @@ def test_rounds_behind_the_best_are_left_out():
     np.testing.assert_allclose(compiled(model).predict(TESTED), model.predict(TESTED), rtol=1e-5, atol=1e-5)
 
 
+def test_a_linear_model_is_its_last_round():
+    model = xgboost.XGBRegressor(booster="gblinear", n_estimators=9, early_stopping_rounds=1)
+    model.fit(ROWS, NUMBERS, eval_set=[(ROWS, -NUMBERS)], verbose=False)
+    np.testing.assert_allclose(compiled(model).predict(TESTED), model.predict(TESTED), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0, 1])
+def test_sums_begin_where_the_library_lets_them(share):
+    model = of_xgboost(objective="reg:logistic")().fit(ROWS, np.full(len(ROWS), share))
+    found, expected = compiled(model).predict(TESTED), model.predict(TESTED)
+    np.testing.assert_allclose(found if share == 0 else 1 - found, expected if share == 0 else 1 - expected, rtol=0.1)
+
+
+def test_a_model_of_no_rounds_is_where_sums_begin():
+    model = xgboost.train({"base_score": 0.25}, xgboost.DMatrix(ROWS, NUMBERS), 0)
+    np.testing.assert_array_equal(compiled(model).predict(TESTED), model.predict(xgboost.DMatrix(TESTED)))
+
+
 def test_thresholds_of_f64_part_rows_as_the_library_does():
     """Two neighbours of f32 with a threshold between them: rounding it to the nearest would move the upper one."""
     low = np.float32(1.0)
@@ -118,5 +137,7 @@ def test_what_has_no_form_is_named():
             convert(ROWS)
     with pytest.raises(tw.OptionError, match="not fitted"):
         tw.from_xgboost(of_xgboost()())
+    with pytest.raises(tw.OptionError, match="not trained"):
+        tw.from_xgboost(xgboost.Booster())
     with pytest.raises(tw.OptionError, match="not fitted"):
         tw.from_lightgbm(of_lightgbm()())

@@ -128,7 +128,9 @@ def in_onnx(model: Trees | Linear, link: Link, *, is_classifier: bool) -> ModelP
 
 
 def _summed(op: Any, t: Trees) -> str:
-    trees, nodes, targets, values = zip(*t.leaves, strict=True) if t.leaves else ((), (), (), ())
+    if not t.leaves:  # no round was trained, and ONNX has no ensemble without trees
+        t.leaf(0, 0, 0, 0.0)
+    trees, nodes, targets, values = zip(*t.leaves, strict=True)
     scale = len(set(t.trees)) / len(t.base) if t.average else 1.0
     sums = op(
         "TreeEnsembleRegressor", "rows", domain="ai.onnx.ml", n_targets=len(t.base), aggregate_function="SUM",

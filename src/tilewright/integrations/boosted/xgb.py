@@ -28,6 +28,8 @@ _LINKS: Mapping[str, str] = {
     "multi:softprob": "softmax", "binary:hinge": "step",
 }  # fmt: skip
 """How each objective's sums become predictions."""
+_LEAST_SHARE = 1e-6
+"""XGBoost begins no nearer to 0 and to 1."""
 _CLASSIFIERS = ("binary:logistic", "multi:softprob")
 
 
@@ -57,16 +59,18 @@ def from_xgboost(model: Any, *, threads: int | None = None, cache: bool = True) 
                 f"missing={model.missing!r} marks what is missing", remedy="mark it by NaN, and fit again"
             )
         best = booster.attr("best_iteration")
-        booster = booster if best is None else booster[: int(best) + 1]
+        if best is not None and model.booster != "gblinear":  # of which the library keeps the last round alone
+            booster = booster[: int(best) + 1]
         classes = np.asarray(model.classes_) if is_classifier else None
     else:
         booster = model
-    learner = json.loads(booster.save_raw("json"))["learner"]
+    try:
+        learner = json.loads(booster.save_raw("json"))["learner"]
+    except xgboost.core.XGBoostError as error:
+        raise OptionError("the Booster is not trained", remedy="train it first") from error
     objective = learner["objective"]["name"]
     if objective not in _LINKS or (is_classifier and objective not in _CLASSIFIERS):
-        raise CompileError(
-            f"the objective {objective} has no form here", remedy="predict margins with another objective"
-        )
+        raise CompileError(f"the objective {objective} has no form here", remedy="train with another")
     read = _read(learner, objective)
     if objective == "binary:logistic" and is_classifier and len(read.base) > 1:
         raise CompileError("each row has several labels", remedy="train a classifier for each label")
@@ -83,7 +87,7 @@ def _read(learner: Mapping[str, Any], objective: str) -> Trees | Linear:
     n_features, booster = int(given["num_feature"]), learner["gradient_booster"]
     if booster["name"] == "gblinear":
         weights = np.asarray(booster["model"]["weights"], np.float32).reshape(n_features + 1, len(base))
-        return Linear(weights[:-1], weights[-1] + base)
+        return Linear(weights[:-1], weights[-1] + base[0])  # XGBoost's linear models begin every class with the first
     model = booster["gbtree"]["model"] if booster["name"] == "dart" else booster["model"]
     kept = booster.get("weight_drop") or [1.0] * len(model["trees"])
     made = Trees(n_features, base)
@@ -95,11 +99,15 @@ def _read(learner: Mapping[str, Any], objective: str) -> Trees | Linear:
 def _margins(text: Any, objective: str, n: int) -> Array:
     """What sums begin with: XGBoost keeps it as a prediction."""
     found = np.asarray(json.loads(text) if isinstance(text, str) else text, np.float64).reshape(-1)
+    found = np.broadcast_to(found, (n,)).astype(np.float32)
     if _LINKS[objective] == "sigmoid":
-        found = np.log(found) - np.log1p(-found)
-    elif _LINKS[objective] == "exp":
-        found = np.log(found)
-    return np.broadcast_to(found, (n,)).astype(np.float32)
+        # In f32 as XGBoost computes it, because next to 1 the roundings are what it predicts.
+        inside = np.clip(found, np.float32(_LEAST_SHARE), np.float32(1 - _LEAST_SHARE))
+        return np.asarray(-np.log(1 / inside - 1))
+    if _LINKS[objective] == "exp":
+        with np.errstate(divide="ignore"):  # of counts that are all 0
+            return np.asarray(np.log(found))
+    return found
 
 
 def _add_tree(made: Trees, k: int, tree: Mapping[str, Any], target: int, weight: float) -> None:
