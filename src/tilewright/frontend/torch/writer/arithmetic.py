@@ -75,8 +75,24 @@ def div(w: TorchValues, node: Node) -> None:
     w.give(node, w.torch.div(*w.values(node), rounding_mode=mode))
 
 
+def sign(w: TorchValues, node: Node) -> None:
+    """PyTorch's sign of NaN is 0."""
+    (x,) = w.values(node)
+    made = w.torch.sgn(x)
+    w.give(node, w.torch.where(w.torch.isnan(x), x, made) if node.dtype.is_float else made)
+
+
 def cast(w: TorchValues, node: Node) -> None:
-    w.give(node, w.value(node.inputs[0]).to(w.dtype(node.dtype)))
+    """Floats beyond the range of integers, whose casts PyTorch leaves to the processor, become the nearest."""
+    x, known = w.value(node.inputs[0]), node.dtype
+    if not (node.inputs[0].dtype.is_float and known.is_integer):
+        w.give(node, x.to(w.dtype(known)))
+        return
+    x = x if node.inputs[0].dtype is types.f64 else x.to(w.torch.float32)
+    above, below = x >= float(known.max + 1), x < float(known.min)
+    made = w.torch.where(w.torch.isnan(x) | above | below, 0.0, x).to(w.torch.int64)
+    made = w.torch.where(above, int(known.max), w.torch.where(below, int(known.min), made))
+    w.give(node, made.to(w.dtype(known)))
 
 
 # --- reductions -----------------------------------------------------------------------------------------------------
@@ -311,7 +327,7 @@ def softmax(name: str) -> Writer:
 
 
 SAME = {
-    ops.neg: "neg", ops.abs: "abs", ops.sign: "sgn", ops.exp: "exp", ops.exp2: "exp2", ops.expm1: "expm1",
+    ops.neg: "neg", ops.abs: "abs", ops.exp: "exp", ops.exp2: "exp2", ops.expm1: "expm1",
     ops.log: "log", ops.log2: "log2", ops.log1p: "log1p", ops.sqrt: "sqrt", ops.rsqrt: "rsqrt",
     ops.reciprocal: "reciprocal", ops.sin: "sin", ops.cos: "cos", ops.tan: "tan", ops.asin: "asin", ops.acos: "acos",
     ops.atan: "atan", ops.sinh: "sinh", ops.cosh: "cosh", ops.tanh: "tanh", ops.asinh: "asinh", ops.acosh: "acosh",

@@ -16,7 +16,7 @@ _FORMS: dict[OpDef, Writer] = {
     **{op: special(name) for op, name in arithmetic.SPECIAL.items()},
     **arithmetic.ACTIVATIONS,
     ops.gelu: arithmetic.gelu, ops.softplus: arithmetic.softplus, ops.hard_sigmoid: arithmetic.hard_sigmoid,
-    ops.div: arithmetic.div, ops.cast: arithmetic.cast, ops.decode: arithmetic.cast,
+    ops.div: arithmetic.div, ops.sign: arithmetic.sign, ops.cast: arithmetic.cast, ops.decode: arithmetic.cast,
     # reductions
     ops.reduce_sum: reduction("sum", says_dtype=True),
     ops.reduce_max: reduction("amax"), ops.reduce_min: reduction("amin"),
