@@ -141,6 +141,36 @@ def test_a_query_without_keys_stays_nan():
     assert np.isnan(made[0, 0, 1]).all()
 
 
+def test_casts_saturate_and_the_sign_of_nan_is_nan():
+    pool = Pool()
+    x = pool.input("x", TensorType(f32, (8,)))
+    kinds = (types.i8, types.u8, types.i32, i64)
+    made = [pool.add(ops.cast, (x,), {"dtype": kind}) for kind in kinds]
+    results = (*made, pool.add(ops.sign, (x,)))
+    names = (*(str(kind) for kind in kinds), "sign")
+    graph = Graph("far", pool, (x,), results, names)
+    array = np.array([np.nan, np.inf, -np.inf, 300, -300, 3e38, -1.9, 127.9], np.float32)
+    found = ran(to_exported(graph), [array])
+    for name, expected in zip(names, evaluate_graph(graph, [array]), strict=True):
+        np.testing.assert_array_equal(found[name], expected, err_msg=name)
+
+
+NAMES = ("class", "self", "x.1", "x_1", "0")
+
+
+def test_names_that_python_lacks_and_names_that_become_alike_stay_apart():
+    pool = Pool()
+    inputs = tuple(pool.input(name, TensorType(f32, (Sym(name, 1), Sym("fixed", 2, 2)))) for name in NAMES)
+    graph = Graph("named", pool, inputs, tuple(pool.add(ops.neg, (x,)) for x in inputs), NAMES)
+    program = to_exported(graph)
+    arrays = [np.full((k, 2), k, np.float32) for k in range(1, 6)]
+    named = ran(program, arrays)
+    assert list(named) == ["_class", "_self", "x_1", "x_1_1", "_0"]
+    for made in (named, came_back(program, arrays)):
+        for found, array in zip(made.values(), arrays, strict=True):
+            np.testing.assert_array_equal(found, -array)
+
+
 def test_inputs_of_types_that_pytorch_lacks_are_named():
     pool = Pool()
     x = pool.input("x", TensorType(types.u4, (4,)))

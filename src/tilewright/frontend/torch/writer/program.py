@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import inspect
 import io
+import keyword
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import CompileError, OpError, OptionError, Problem
-from tilewright.core.expr import Dim, Sym, evaluate, terms_of
+from tilewright.core.expr import Dim, Sym, const_of, evaluate, terms_of
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array, tensor_type_of
 from tilewright.frontend.torch.export import export_module
@@ -48,17 +50,21 @@ def to_exported(graph: Graph) -> ExportedProgram:
     constants = _Constants()
     walked = _walked(graph, sizes, constants)
     examples = tuple(_example(walked, node.shape, node.dtype, sizes) for node in graph.inputs)
-    dimensions: dict[Sym, Any] = {}
-    specs = tuple({axis: _dimension(d, dimensions) for axis, d in enumerate(x.shape)} for x in graph.inputs)
+    dimensions = _dimensions(graph)
+    specs = tuple(
+        {axis: _dimension(d, dimensions) for axis, d in enumerate(x.shape) if not isinstance(d, int)}
+        for x in graph.inputs
+    )
     return export_module(_module(graph, walked, constants), examples, specs if graph.symbols() else None)
 
 
 def save_exported(graph: Graph, path: Path) -> None:
     """Write :func:`to_exported` to a file, which is whole or not there."""
+    program = to_exported(graph)
     import torch
 
     held = io.BytesIO()
-    torch.export.save(to_exported(graph), held)
+    torch.export.save(program, held)
     write_atomically(path, [held.getvalue()], durable=False)
 
 
@@ -118,7 +124,8 @@ def _module(graph: Graph, walked: TorchValues, constants: _Constants) -> torch.n
     module = torch.nn.Module()
     for name, array in constants.arrays.items():
         module.register_buffer(name, to_torch(array))
-    results = [(_identifier(name), node) for name, node in graph.results()]
+    named = _identifiers(name for name, _ in graph.results())
+    results = [(name, node) for name, (_, node) in zip(named, graph.results(), strict=True)]
 
     def stored(array: Array) -> torch.Tensor:
         found: torch.Tensor = getattr(module, constants.name(array))
@@ -130,7 +137,7 @@ def _module(graph: Graph, walked: TorchValues, constants: _Constants) -> torch.n
         found = {name: made.value(node) for name, node in results}
         return next(iter(found.values())) if len(results) == 1 else found
 
-    _called_by_name(forward, [_identifier(name) for name in graph.input_names])
+    _called_by_name(forward, _identifiers(graph.input_names))
     module.forward = forward
     return module
 
@@ -141,9 +148,16 @@ def _called_by_name(function: Callable[..., Any], names: Sequence[str]) -> None:
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
 
 
-def _identifier(name: str) -> str:
-    made = re.sub(r"\W", "_", name)
-    return made if made and not made[0].isdigit() else f"_{made}"
+def _identifiers(names: Iterable[str]) -> list[str]:
+    """Names that Python, and the functions that PyTorch prints, can have for these: no two are the same."""
+    made: list[str] = []
+    for name in names:
+        stem = re.sub(r"\W", "_", name)
+        if not stem.isidentifier() or keyword.iskeyword(stem) or stem == "self":
+            stem = f"_{stem}"
+        found = (stem if k == 0 else f"{stem}_{k}" for k in count())
+        made.append(next(n for n in found if n not in made))
+    return made
 
 
 # --- symbolic sizes -------------------------------------------------------------------------------------------------
@@ -158,17 +172,24 @@ def _example_sizes(graph: Graph) -> dict[Sym, int]:
     return found
 
 
-def _dimension(d: Dim, known: dict[Sym, Any]) -> Any:
-    """``torch.export``'s spec of a size: a name with bounds, a multiple of one and more, or what it finds out."""
+def _dimensions(graph: Graph) -> dict[Sym, Any]:
+    """``torch.export``'s dimension of each symbol, with a name and bounds; ``None`` for a symbol of one size."""
     from torch.export import Dim as TorchDim
 
-    if isinstance(d, int):
-        return None
+    symbols = graph.symbols()
+    return {
+        s: None if s.lo == s.hi and s.hi is not None else TorchDim(name, min=s.lo or 0, max=s.hi)
+        for s, name in zip(symbols, _identifiers(s.name for s in symbols), strict=True)
+    }
+
+
+def _dimension(d: Dim, known: Mapping[Sym, Any]) -> Any:
+    """The spec of a size: a dimension, a multiple of one and more, or what ``torch.export`` finds out."""
+    from torch.export import Dim as TorchDim
+
     if isinstance(d, Sym):
-        if d not in known:
-            known[d] = TorchDim(_identifier(d.name), min=d.lo or 0, max=d.hi)
-        return known[d]
+        return known[d] or TorchDim.STATIC
     terms = terms_of(d)
-    if len(terms) == 1 and isinstance(terms[0][0], Sym) and terms[0][1] > 0:
-        return terms[0][1] * _dimension(terms[0][0], known) + d.const
+    if len(terms) == 1 and isinstance(terms[0][0], Sym) and terms[0][1] > 0 and known[terms[0][0]]:
+        return terms[0][1] * known[terms[0][0]] + const_of(d)
     return TorchDim.AUTO
