@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright
+from tilewright.build import kernels
 from tilewright.build.found_schedules import FoundSchedule, FoundSchedules, machine_key
 from tilewright.core.diag import OptionError
 from tilewright.runtime.answers import SEARCHES
 from tilewright.target.target import Target
+from tilewright.tile.schedule import book
+from tilewright.tile.schedule.book import read_step
+from tilewright.tile.schedule.script import Step
 
 HERE = machine_key(Target.parse("native"), 1)
 
@@ -22,9 +27,9 @@ HERE = machine_key(Target.parse("native"), 1)
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "cache"))
-    w = np.random.default_rng(0).standard_normal((40, 24)).astype(np.float32)
+    w = np.random.default_rng(0).standard_normal((40, 64)).astype(np.float32)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Softmax", ["h"], ["y"])]
-    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [9, k]) for n, k in (("x", 40), ("y", 24)))
+    given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [9, k]) for n, k in (("x", 40), ("y", 64)))
     graph = helper.make_graph(nodes, "net", [given], [made], [numpy_helper.from_array(w, "w")])
     onnx.save(
         helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)]), tmp_path / "net.onnx"
@@ -100,3 +105,51 @@ def test_steps_that_do_not_fit_are_left_aside(model: Path, store: FoundSchedules
 def test_a_budget_is_a_time(model: Path, budget: object) -> None:
     with pytest.raises(OptionError, match="is no time to search"):
         tilewright.tune(model, [], budget=budget)  # type: ignore[arg-type]
+
+
+def test_a_model_by_found_schedules_gets_other_weights(model: Path, store: FoundSchedules) -> None:
+    """Compiled or from the cache: by the schedules that it has, also when they are found no more."""
+    fresh, cached = (tilewright.compile(model, threads=1) for _ in range(2))
+    Path(store.path).unlink()
+    x = np.random.default_rng(0).standard_normal((9, 40)).astype(np.float32)
+    w = numpy_helper.to_array(onnx.load(model).graph.initializer[0])
+    for made in (fresh, cached):
+        assert made.report()["found_schedules"]
+        np.testing.assert_array_equal(made.refit({"w": w})(x), made(x))
+
+
+@pytest.mark.parametrize("row", [("k", None), ("k", b"\xff"), (None, "split(i0, 4)")])
+def test_rows_that_are_no_text_hinder_nothing(model: Path, store: FoundSchedules, row: tuple[object, object]) -> None:
+    first = code(model)
+    with sqlite3.connect(store.path) as file:
+        file.execute("insert into found values (?, ?, ?, 2.0, 1.0)", (row[0], HERE, row[1]))
+    file.close()
+    assert code(model) == first
+
+
+def test_a_compile_does_not_wait_for_who_holds_the_database(
+    model: Path, store: FoundSchedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = code(model, tuned=False)
+    monkeypatch.setattr("tilewright.build.found_schedules.COMPILE_WAIT_SECONDS", 0.0)
+    file = sqlite3.connect(store.path, isolation_level=None)
+    file.execute("pragma journal_mode = delete")
+    file.execute("begin exclusive")
+    made = tilewright.compile(model, threads=1)
+    file.close()
+    assert [o.data for o in made.objects] == plain and "locked" in str(made.report())
+
+
+def test_only_the_models_own_rows_are_read(model: Path, store: FoundSchedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database of many models costs a compile of one nothing to speak of."""
+    read: list[str] = []
+
+    def noted(text: str) -> Step:
+        read.append(text)
+        return read_step(text)
+
+    for module in (book, kernels):
+        monkeypatch.setattr(module, "read_step", noted)
+    store.put(HERE, [FoundSchedule(f"k_{k}", f"split(i0, {k + 2})", 2.0, 1.0) for k in range(9)])
+    code(model)
+    assert not read

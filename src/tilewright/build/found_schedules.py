@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from textwrap import indent
 from typing import Any
 
 from tilewright.runtime.answers import SEARCHES, compiler_text
@@ -30,6 +29,8 @@ from tilewright.target.target import Target
 
 WAIT_SECONDS = 30.0
 """For another process that writes."""
+COMPILE_WAIT_SECONDS = 1.0
+"""A compile goes on without what searches found rather than wait."""
 _TABLE = """create table if not exists found (
     kernel text, machine text, steps text, before real, after real, primary key (kernel, machine)
 )"""
@@ -73,8 +74,8 @@ def machine_key(target: Target, threads: int) -> str:
 class FoundSchedules:
     """The file; ``InputError`` where it is no database of schedules, or can't be read or written."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
+    def __init__(self, path: str | os.PathLike[str], wait: float = WAIT_SECONDS) -> None:
+        self.path, self.wait = os.fspath(path), wait
 
     def put(self, machine: str, found: Iterable[FoundSchedule]) -> None:
         """Keep what was found; of two schedules for a kernel the one that gained more stays."""
@@ -116,12 +117,15 @@ class FoundSchedules:
         if not os.path.exists(self.path):
             return {}
         with self._open() as file:
-            return dict(file.execute("select kernel, steps from found where machine = ? order by kernel", (machine,)))
+            # A damaged file may have anything in any column.
+            ask = "select kernel, steps from found where machine = ? order by kernel"
+            rows = file.execute(ask, (machine,))
+            return {name: steps for name, steps in rows if isinstance(name, str) and isinstance(steps, str)}
 
     def book(self, machine: str) -> str:
-        """What was found for this machine as a file of schedules (``tile.schedule.book``)."""
-        rows = self.every(machine).items()
-        return "".join(f"schedule {name}\n{indent(steps, '  ')}\n" for name, steps in rows)
+        """What was found for this machine as ``Options.found``; nothing where there is none."""
+        every = self.every(machine)
+        return json.dumps(every) if every else ""
 
     def exported(self) -> str:
         """All schedules that were found, of all machines, as lines of JSON, which ``take`` reads."""
@@ -163,7 +167,7 @@ class FoundSchedules:
     def _open(self) -> Iterator[sqlite3.Connection]:
         """One transaction: all of it is written, or nothing."""
         try:
-            connection = sqlite3.connect(self.path, timeout=WAIT_SECONDS)
+            connection = sqlite3.connect(self.path, timeout=self.wait)
             try:
                 connection.execute("pragma journal_mode = wal")  # where the file system has none, the mode stays
                 with connection:
@@ -177,9 +181,9 @@ class FoundSchedules:
             raise InputError(f"the schedules in {self.path!r:.200} can't be used: {e}", remedy=remedy) from e
 
 
-def cached_schedules(cache: Cache) -> FoundSchedules | None:
+def cached_schedules(cache: Cache, wait: float = WAIT_SECONDS) -> FoundSchedules | None:
     """The database in the cache's folder; None where the cache can't be used."""
-    return None if cache.problem or cache.directory is None else FoundSchedules(cache.directory / SEARCHES)
+    return None if cache.problem or cache.directory is None else FoundSchedules(cache.directory / SEARCHES, wait)
 
 
 def _row(found: Any) -> tuple[str, str, str, float, float]:
@@ -198,7 +202,7 @@ def _no_export(why: str) -> InputError:
 
 @dataclass(frozen=True)
 class Searches:
-    """What a compile takes from the database: a file of schedules, as text, or why there is none."""
+    """What a compile takes from the database: ``Options.found``, or why there is none."""
 
     store: FoundSchedules
     machine: str
@@ -218,7 +222,7 @@ class Searches:
 
 def searches_of(cache: Cache, threads: int) -> Searches | None:
     """What searches found for this machine and so many threads; a database that can't be read is no reason to fail."""
-    store = cached_schedules(cache)
+    store = cached_schedules(cache, COMPILE_WAIT_SECONDS)
     if store is None:
         return None
     machine = machine_key(Target.parse("native"), threads)

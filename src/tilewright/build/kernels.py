@@ -6,6 +6,7 @@ Not its business: which ops share a kernel (``partition``), by which rules one i
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -86,7 +87,8 @@ class KernelBuilder:
     LLVM works in a thread of its own (its library releases Python's lock), while this one schedules and emits the next
     kernel: two cores share a compile without worker processes.
 
-    ``schedules`` is a file's text, ``found`` what searches found, which the file and an author's schedule precede.
+    ``schedules`` is a file's text, ``found`` what searches found (:class:`Options`), which the file and an author's
+    schedule precede.
     With the numbers of ``priced`` schedules are chosen by price, else by the rules. With a ``gpu`` kernels are
     scheduled for that one, and where the builder ``emulates``, turned into what the target runs.
     """
@@ -109,8 +111,8 @@ class KernelBuilder:
         self.checks = checks
         self.book = ScheduleBook.parse(schedules)
         self.problems = list(self.book.problems)
-        self.found = ScheduleBook.parse(found).lines
-        self.by_search: list[str] = []
+        self.found: dict[str, str] = json.loads(found) if found else {}
+        self.by_search: dict[str, str] = {}
         self.schedules: dict[str, Schedule] = {}
         self.groups: dict[str, GroupComputation] = {}
         self.clock = clock
@@ -223,22 +225,22 @@ class KernelBuilder:
     def _by_search(self, made: GroupComputation, name: str) -> Scheduled | None:
         """By what a search found; None where that fits no more, since nobody has written it for this compile."""
         try:
-            found = self._by_lines(made, name, self.found[name])
+            found = self._by_lines(made, name, _lines(self.found[name]))
             self._try_code(found.kernel)
         except Exception:  # whatever code generation says of steps that came from elsewhere
             return None
-        self.by_search.append(name)
+        self.by_search[name] = self.found[name]
         return found
 
     def _by_author(self, made: GroupComputation, name: str, author: AuthorSchedule) -> Scheduled:
         """By the steps that an op's author gave it; ``ScheduleFileError`` where they don't fit its sizes."""
-        lines = [Line(k, read_step(step)) for k, step in enumerate(author.steps.splitlines(), 1)]
+        lines = _lines(author.steps)
         return schedule_by(made.computation, self.target, made.constants, name, lines, is_normal=author.is_normal)
 
     def read_steps(self, name: str, steps: str) -> Schedule | None:
         """The steps, a line each, as a schedule of the kernel; None where they don't fit it or give no code."""
         try:
-            lines = [Line(k, read_step(step)) for k, step in enumerate(steps.splitlines(), 1)]
+            lines = _lines(steps)
             self._try_code(self._by_lines(self.groups[name], name, lines).kernel)
         except Exception:  # whatever code generation says of steps of another version, or of somebody's hand
             return None
@@ -303,6 +305,11 @@ class KernelBuilder:
 
     def parameter_counts(self) -> dict[str, int]:
         return {name: len(kernel.params) for name, kernel in self.kernels.items()}
+
+
+def _lines(steps: str) -> list[Line]:
+    """Steps, a line each, as a file of schedules has them."""
+    return [Line(k, read_step(step)) for k, step in enumerate(steps.splitlines(), 1)]
 
 
 def _spec(kernel: Kernel, made: GroupComputation, target: Target) -> KernelSpec:

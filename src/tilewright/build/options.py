@@ -56,8 +56,8 @@ class Options:
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
     ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).
-    ``found`` is such a text of what searches found for this machine: it has kernels of all models, and steps that
-    do not fit are left aside (``build.found_schedules``).
+    ``found`` is what searches found for this machine, as JSON of the steps by the kernel's name: it has kernels of all
+    models, and steps that do not fit are left aside (``build.found_schedules``).
     With ``emulate`` the schedules are those of the GPU that ``target`` names, and this machine's CPU runs them.
     """
 

@@ -86,18 +86,20 @@ class Origin:
     imported: Mapping[str, Any]
     """The arguments of ``import_called``."""
     options: Mapping[str, Any]
-    """The fields of :class:`Options`, but a file of schedules by its path."""
+    """The fields of :class:`Options`, but a file of schedules by its path; what searches found is the model's."""
 
     def refit(self, model: CompiledModel, weights: Weights) -> CompiledModel:
         """:meth:`CompiledModel.refit`."""
         called = import_called(with_weights(self.source, weights), **self.imported)
-        made = _weights(model.manifest, model.weights, called, self._options())
+        made = _weights(model.manifest, model.weights, called, self._options(model))
         if isinstance(model, LoadedModel):
             return LoadedModel(model.manifest, model.objects, made, threads=model.threads)
         return CompiledModel(model.manifest, model.objects, made)
 
-    def _options(self) -> Options:
-        return Options(**{**self.options, "schedule": read_schedule(self.options["schedule"])})
+    def _options(self, model: CompiledModel) -> Options:
+        """With the schedules that a search found as the model has them: the database may have others by now."""
+        found = json.dumps((model.manifest.report or {}).get("found_schedules", {}))
+        return Options(**{**self.options, "schedule": read_schedule(self.options["schedule"]), "found": found})
 
     def keep(self, model: CompiledModel, path: str | os.PathLike[str]) -> None:
         """Write beside the model's file ``path`` how its weights are made, once that is seen to give its own.
@@ -105,7 +107,7 @@ class Origin:
         ``OptionError`` for a source whose weights have no names, or are changed on the way into the graph, and for one
         that has a tensor under two names.
         """
-        own, options = named_tensors(self.source), self._options()
+        own, options = named_tensors(self.source), self._options(model)
         if not is_onnx(self.source) and (tied := names_of_one(self.source)):
             raise _no_recipe(f"{tied[0][0]} and {tied[0][1]} are one tensor", "call model.refit")
         recipe = self._of_onnx(own, options) if is_onnx(self.source) else self._of_module(own, options)

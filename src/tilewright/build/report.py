@@ -32,8 +32,8 @@ def make_report(
     """What a person may want to know of the compile, as JSON values.
 
     A kernel's row has the calls of the general program; where there are others, for ``exact`` sizes, ``exact_sizes``
-    has how often each of them calls which kernel. ``found_schedules`` are the kernels whose schedules a search found.
-    ``types`` has every op by what it computes in, and why products have no fewer bits.
+    has how often each of them calls which kernel. ``found_schedules`` has the steps that a search found, by the
+    kernel's name. ``types`` has every op by what it computes in, and why products have no fewer bits.
     """
     calls = [s for s in walk_steps(program) if isinstance(s, KernelCall)]
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
