@@ -57,7 +57,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "folder" in request:
-            write('{"compiling": 0.1}')
+            write('{"compiling": 1.0}')
             continue
         schedules = request["schedules"]
         blocks = [dict(re.findall(r"schedule (\w+)[^\n]*\n((?:  .*\n)*)", s)) for s in schedules]

@@ -46,6 +46,8 @@ SMALLEST_SHARE = 0.01
 """Kernels with a smaller part of the time are left alone."""
 MOST_ROUNDS = 12
 """About as many as strategies have candidates: the time for measuring is shared among so many rounds."""
+FIRST_SECONDS = 120.0
+"""The model itself is measured once whatever the budget is, unless that takes longer."""
 PATIENCE = 10.0
 """A round that takes so many times as long as the longest one before and the start of the process hangs."""
 Tell = Callable[[str, int, int], None]
@@ -200,10 +202,11 @@ class _ScheduleSearch:
 
     def run(self, seconds: float, random: Random, tell: Tell, *, goes_on: bool) -> Tuned:
         """Rounds until there is nothing to try, or no time; then what was found, as the database has it too."""
-        begun = self._measured([self.first], 0.0)
+        limit = max(self.end.left(), FIRST_SECONDS)
+        begun = self.bench.measure([self.first], limit=None if limit == math.inf else limit)
         if isinstance(begun, Unmeasured):
-            raise _can_not_run(begun, is_late=self.end.left() == 0.0)
-        self.end.longest, self.end.opening = self.bench.compiling, self.bench.opening
+            raise _can_not_run(begun)
+        self.end.longest, self.end.opening = max(self.bench.compiling, begun.spent), self.bench.opening
         with suppress(KeyboardInterrupt):  # what was found is kept: a user who is tired of waiting wants it
             self._rounds(begun, seconds, random, tell, goes_on=goes_on)
         text = _text(self.best, self.kernels)
@@ -320,9 +323,7 @@ def _each(queues: Mapping[str, Iterator[Schedule]]) -> Iterator[Chosen]:
         yield chosen
 
 
-def _can_not_run(fault: Unmeasured, *, is_late: bool) -> Exception:
-    if is_late:
-        return OptionError("the budget ended before the model was measured once", remedy="give more seconds")
+def _can_not_run(fault: Unmeasured) -> Exception:
     if fault.kind == "refused":
         return OptionError(f"the model can't be tuned: {fault.why}", remedy="compile it without tuning")
     return ExecutionError(

@@ -45,6 +45,7 @@ def tune(
 ) -> Tuned:
     """Search for faster schedules of a model's kernels for ``budget`` seconds, compiling counted.
 
+    The model as it is gets measured once, whatever the budget is.
     ``source`` is what ``compile`` takes, ``inputs`` are arrays or tensors in order or by name, whose sizes are those
     that are tuned. Candidates run in a process of their own, and one that crashes, hangs or gives other results than
     the rules' schedule does no harm. What is found goes into the database ``store``, by default the one of the cache
