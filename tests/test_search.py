@@ -27,7 +27,7 @@ from tilewright.runtime.errors import ExecutionError
 from tilewright.target.target import Target
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook
-from tilewright.tools import measure, search
+from tilewright.tools import apart, measure, search
 from tilewright.tools.measure import Measuring, Unmeasured
 
 X = np.random.default_rng(3).standard_normal((9, 40)).astype(np.float32)
@@ -230,3 +230,13 @@ def test_the_model_itself_is_measured_whatever_the_budget(plant: Callable[[str, 
     plant("none", 0)
     found = run(None, budget=1e-9)
     assert found.before == found.after > 0.0 and found.n_candidates == 0 and not found.faults
+
+
+def test_inputs_go_over_whatever_their_names_are(tmp_path: Path) -> None:
+    b = Builder(Pool())
+    given = [b.pool.input(name, TensorType(f32, X.shape)) for name in ("file", "args", "arr_0", "a/b")]
+    total = b(ops.add, b(ops.add, given[0], given[1]), b(ops.add, given[2], given[3]))
+    graph = Graph("net", b.pool, tuple(given), (total,), ("y",))
+    apart.write_case(tmp_path, graph, [X + k for k in range(4)])
+    for k, a in enumerate(apart.read_case(tmp_path)[1]):
+        np.testing.assert_array_equal(a, X + k)

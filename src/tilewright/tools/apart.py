@@ -49,17 +49,16 @@ class Died(Exception):
 
 
 def write_case(folder: Path, graph: Graph, inputs: Sequence[Array]) -> None:
-    """A graph and its inputs as files: the graph's text, its large constants and the arrays by name."""
+    """A graph and its inputs as files: the graph's text, its large constants and the arrays in order."""
     save_graph(graph, folder / GRAPH)
-    arrays: dict[str, Any] = dict(zip(graph.input_names, inputs, strict=True))
-    np.savez(folder / INPUTS, **arrays)
+    np.savez(folder / INPUTS, *inputs)  # by names an input called "file" would be taken for the argument of savez
 
 
 def read_case(folder: Path) -> tuple[Graph, list[Array]]:
     """What :func:`write_case` wrote."""
     graph = load_graph(folder / GRAPH, ops.by_name)
     with np.load(folder / INPUTS, allow_pickle=False) as stored:
-        arrays = [stored[n.attrs["name"]] for n in graph.inputs]
+        arrays = [stored[f"arr_{k}"] for k in range(len(graph.inputs))]
     # NumPy's files know the types of ml_dtypes as bytes without a meaning
     return graph, [
         a.view(n.dtype.numpy) if a.dtype.kind == "V" else a for a, n in zip(arrays, graph.inputs, strict=True)
