@@ -68,6 +68,7 @@ WALK: tuple[tuple[str, int, str], ...] = (
     ("export small.txt --to llvm -o written", 0, ""),
     ("export small.txt --to onnx -o written.onnx", -1, ONNX),
     ("export small.txt --to stablehlo -o written.mlir", 0, ""),
+    ("export small.txt --to torch -o written.pt2", -1, "tilewright[torch]"),
     ("explain small.txt", 0, ""),
     ("explain model.onnx", -1, ONNX),
     ("compile program.mlir", -1, "tilewright[jax]"),
@@ -154,6 +155,8 @@ EXTRAS: tuple[tuple[str, Callable[[], object], str], ...] = (
     ("decoder", lambda: tw.decoder("model.gguf"), "weights"),
     ("with_weights", lambda: tw.with_weights("model.onnx", "model.gguf"), "weights"),
     ("from_sklearn", lambda: tw.from_sklearn(object()), "sklearn"),
+    ("from_xgboost", lambda: tw.from_xgboost(object()), "boosted"),
+    ("from_lightgbm", lambda: tw.from_lightgbm(object()), "boosted"),
     ("jax", lambda: tw.jax, "jax"),
     ("decompose", lambda: tw.decompose("mine::scale", len), "torch"),
 )

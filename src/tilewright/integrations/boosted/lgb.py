@@ -41,7 +41,7 @@ def from_lightgbm(model: Any, *, threads: int | None = None, cache: bool = True)
     try:
         import lightgbm
     except ImportError as error:
-        raise OptionError("the model needs LightGBM", remedy="pip install lightgbm") from error
+        raise OptionError("the model needs LightGBM", remedy='pip install "tilewright[boosted]"') from error
     if not isinstance(model, lightgbm.Booster | lightgbm.LGBMModel):
         raise OptionError(f"a {type(model).__qualname__} is no model of LightGBM", remedy="pass what LightGBM trained")
     if isinstance(model, lightgbm.LGBMModel):

@@ -44,7 +44,7 @@ def from_xgboost(model: Any, *, threads: int | None = None, cache: bool = True) 
     try:
         import xgboost
     except ImportError as error:
-        raise OptionError("the model needs XGBoost", remedy="pip install xgboost") from error
+        raise OptionError("the model needs XGBoost", remedy='pip install "tilewright[boosted]"') from error
     if not isinstance(model, xgboost.Booster | xgboost.XGBModel):
         raise OptionError(f"a {type(model).__qualname__} is no model of XGBoost", remedy="pass what XGBoost trained")
     is_classifier = isinstance(model, xgboost.XGBClassifier)
