@@ -155,6 +155,25 @@ def test_casts_saturate_and_the_sign_of_nan_is_nan():
         np.testing.assert_array_equal(found[name], expected, err_msg=name)
 
 
+def test_branches_share_constants_and_take_an_operand_twice():
+    pool = Pool()
+    x, go = pool.input("x", TensorType(f32, (3,))), pool.input("go", TensorType(bool_, ()))
+
+    def branch(op):
+        inner = Pool()
+        p, q = (inner.input(name, x.type) for name in "pq")
+        b = Builder(inner)
+        return Graph(op.name, inner, (p, q), (b(op, b(ops.mul, p, q), b.const(1.0, f32)),), ("y",))
+
+    made = pool.add(ops.if_, (go, x, x), {"then_branch": branch(ops.add), "else_branch": branch(ops.sub)})
+    graph = Graph("shared", pool, (x, go), pool.results(made), ("y",))
+    program = to_exported(graph)
+    for taken in (True, False):
+        arrays = [np.array([1, 2, 3], np.float32), np.array(taken)]
+        (expected,) = evaluate_graph(graph, arrays)
+        np.testing.assert_array_equal(ran(program, arrays)["output"], expected)
+
+
 NAMES = ("class", "self", "x.1", "x_1", "0")
 
 

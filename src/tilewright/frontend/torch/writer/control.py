@@ -83,7 +83,8 @@ def if_(w: TorchValues, node: Node) -> None:
         w.give(node, *map(w.empty, node.types))
         return
     n, k = len(captures), len(then.constants)
-    operands = (*captures, *map(w.stored, (*then.constants, *other.constants)))
+    # A tensor that comes in twice would be one name twice.
+    operands = tuple(map(w.torch.clone, (*captures, *map(w.stored, (*then.constants, *other.constants)))))
 
     def first(*given: Tensor) -> tuple[Tensor, ...]:
         return tuple(then.results(w, given[: n + k]))
@@ -109,7 +110,7 @@ def loop(w: TorchValues, node: Node) -> None:
         return
     rooms = [torch.zeros(w.sizes(t.shape), dtype=w.dtype(t.dtype)) for t in scanned]
     carried = (torch.zeros((), dtype=torch.int64), torch.clone(condition), *map(torch.clone, others[:n]), *rooms)
-    captured = (trips, *others[n:], *map(w.stored, plan.constants))
+    captured = tuple(map(torch.clone, (trips, *others[n:], *map(w.stored, plan.constants))))
 
     def goes_on(*given: Tensor) -> Tensor:
         found: Tensor = torch.logical_and(given[0] < given[len(carried)], given[1])
