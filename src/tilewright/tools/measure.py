@@ -145,7 +145,7 @@ def _check_answer(answer: Mapping[str, Any], n: int) -> None:
     """``Died`` for an answer that is no measurement: the code that was tried may have written anywhere."""
     ticks, calls = answer.get("ticks"), answer.get("calls")
     is_right = isinstance(ticks, list) and isinstance(calls, list) and len(ticks) == len(calls) == n
-    times = [*(calls or ()), *(x for t in ticks or () for x in (t.values() if isinstance(t, dict) and t else [t]))]
+    times = [*(calls or ()), *(x for t in ticks or () for x in (t.values() if isinstance(t, dict) else [t]))]
     if not is_right or not all(map(_are_times, times)):
         raise Died("its answer is no measurement", "measuring")
 
