@@ -87,10 +87,10 @@ def _part(s: Stage, n: int) -> Stage:
     (length,) = numbers([last.extent])
     own = Axis(loop_symbol("part_", n), n)
     term = Axis(loop_symbol("term_", length // n), length // n)
-    axes, dtype = (own, *s.axes), s.out.dtype
+    axes, buffer = (own, *s.axes), s.out
     value = substitute_value(s.expr, {last.sym: own.sym * (length // n) + term.sym})
-    out = Buffer(f"{s.out.name}_s", dtype, tuple(a.extent for a in axes))
-    start = identity_of(s.reduction.op, dtype)
+    out = Buffer(f"{buffer.name}_s", buffer.dtype, tuple(a.extent for a in axes))
+    start = identity_of(s.reduction.op, buffer.dtype)
     return Stage((out,), axes, syms(axes), (value,), Reduction((*others, term), s.reduction.op, (start,)))
 
 
