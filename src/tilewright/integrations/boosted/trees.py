@@ -1,7 +1,7 @@
 """Boosted trees as an ONNX model: what XGBoost's and LightGBM's readers have in common.
 
 In: splits and leaves, how the sums become predictions, and what rows look like. Out: a ``ModelProto`` from
-``f32[rows, n_features]``. Not its business: reading a library's dump (``xgboost``, ``lightgbm``), making code of trees
+``f32[rows, n_features]``. Not its business: reading a library's dump (``xgb``, ``lgb``), making code of trees
 (``frontend.onnx.ml``).
 """
 
@@ -27,20 +27,14 @@ IR_VERSION = 10
 class Trees:
     """Binary trees over features: rows of a table, as ONNX's ``TreeEnsembleRegressor`` has them.
 
-    A row without a number goes where ``missing_is_true`` says; ``base`` is what each sum begins with.
+    ``base`` is what each sum begins with.
     """
 
     n_features: int
     base: Array
     average: bool = False
-    trees: list[int] = field(default_factory=list)
-    nodes: list[int] = field(default_factory=list)
-    features: list[int] = field(default_factory=list)
-    thresholds: list[float] = field(default_factory=list)
-    modes: list[str] = field(default_factory=list)
-    if_true: list[int] = field(default_factory=list)
-    if_false: list[int] = field(default_factory=list)
-    missing_is_true: list[int] = field(default_factory=list)
+    rows: list[tuple[int, int, int, float, str, int, int, int]] = field(default_factory=list)
+    """Tree, node, feature, threshold, mode, the two nodes behind it, whether what is missing goes to the first."""
     leaves: list[tuple[int, int, int, float]] = field(default_factory=list)
     """Tree, node, which sum, and what is added to it."""
 
@@ -48,24 +42,12 @@ class Trees:
         self, tree: int, node: int, feature: int, mode: str, threshold: float, branches: tuple[int, int], missing: bool
     ) -> None:
         """A node with two branches, of which the first is taken where the feature is ``mode`` the threshold."""
-        self._row(tree, node, feature, mode, threshold, branches, missing)
+        self.rows.append((tree, node, feature, threshold, mode, *branches, int(missing)))
 
     def leaf(self, tree: int, node: int, target: int, value: float) -> None:
         """A node that adds a number to one of the sums."""
-        self._row(tree, node, 0, LEAF, 0.0, (0, 0), False)
+        self.rows.append((tree, node, 0, 0.0, LEAF, 0, 0, 0))
         self.leaves.append((tree, node, target, value))
-
-    def _row(
-        self, tree: int, node: int, feature: int, mode: str, threshold: float, branches: tuple[int, int], missing: bool
-    ) -> None:
-        self.trees.append(tree)
-        self.nodes.append(node)
-        self.features.append(feature)
-        self.modes.append(mode)
-        self.thresholds.append(threshold)
-        self.if_true.append(branches[0])
-        self.if_false.append(branches[1])
-        self.missing_is_true.append(int(missing))
 
 
 @dataclass(frozen=True)
@@ -130,14 +112,15 @@ def in_onnx(model: Trees | Linear, link: Link, *, is_classifier: bool) -> ModelP
 def _summed(op: Any, t: Trees) -> str:
     if not t.leaves:  # no round was trained, and ONNX has no ensemble without trees
         t.leaf(0, 0, 0, 0.0)
-    trees, nodes, targets, values = zip(*t.leaves, strict=True)
-    scale = len(set(t.trees)) / len(t.base) if t.average else 1.0
+    trees, nodes, features, thresholds, modes, if_true, if_false, missing = zip(*t.rows, strict=True)
+    of_tree, of_node, targets, values = zip(*t.leaves, strict=True)
+    scale = len(set(trees)) / len(t.base) if t.average else 1.0
     sums = op(
         "TreeEnsembleRegressor", "rows", domain="ai.onnx.ml", n_targets=len(t.base), aggregate_function="SUM",
-        nodes_treeids=t.trees, nodes_nodeids=t.nodes, nodes_featureids=t.features, nodes_values=t.thresholds,
-        nodes_modes=t.modes, nodes_truenodeids=t.if_true, nodes_falsenodeids=t.if_false,
-        nodes_missing_value_tracks_true=t.missing_is_true, target_treeids=trees, target_nodeids=nodes,
-        target_ids=targets, target_weights=[v / scale for v in values], base_values=[float(b) for b in t.base],
+        nodes_treeids=trees, nodes_nodeids=nodes, nodes_featureids=features, nodes_values=thresholds,
+        nodes_modes=modes, nodes_truenodeids=if_true, nodes_falsenodeids=if_false,
+        nodes_missing_value_tracks_true=missing, target_treeids=of_tree, target_nodeids=of_node,
+        target_ids=targets, target_weights=[v / scale for v in values], base_values=[float(x) for x in t.base],
         post_transform="NONE",
     )  # fmt: skip
     return str(sums)
