@@ -84,11 +84,8 @@ class FoundSchedules:
 
     def get(self, machine: str, kernels: Iterable[str]) -> dict[str, FoundSchedule]:
         """What was found for these kernels on this machine, by the kernel's name; nothing where there is no file."""
-        if not os.path.exists(self.path):
-            return {}
-        with self._open() as file:
-            rows = file.execute("select kernel, steps, before, after from found where machine = ?", (machine,))
-            every = {row[0]: FoundSchedule(*row) for row in rows}
+        rows = self._rows("select kernel, steps, before, after from found where machine = ?", machine)
+        every = {row[0]: FoundSchedule(*row) for row in rows}
         return {name: every[name] for name in kernels if name in every}
 
     def add(self, machine: str, trials: Iterable[Trial]) -> None:
@@ -99,12 +96,9 @@ class FoundSchedules:
 
     def trials(self, machine: str, kernels: Iterable[str]) -> list[Trial]:
         """What was tried for these kernels on this machine."""
-        if not os.path.exists(self.path):
-            return []
         wanted = {*kernels}
-        with self._open() as file:
-            ask = "select kernel, steps, outcome, seconds, beside from tried where machine = ?"
-            return [Trial(*row) for row in file.execute(ask, (machine,)) if row[0] in wanted]
+        rows = self._rows("select kernel, steps, outcome, seconds, beside from tried where machine = ?", machine)
+        return [Trial(*row) for row in rows if row[0] in wanted]
 
     def without_gain(self, machine: str, kernels: Iterable[str]) -> set[tuple[str, str]]:
         """Kernels and steps that failed, or were no faster than what they were measured beside."""
@@ -114,13 +108,9 @@ class FoundSchedules:
 
     def every(self, machine: str) -> dict[str, str]:
         """The steps of all kernels that were found for this machine, by name, in the order of names."""
-        if not os.path.exists(self.path):
-            return {}
-        with self._open() as file:
-            # A damaged file may have anything in any column.
-            ask = "select kernel, steps from found where machine = ? order by kernel"
-            rows = file.execute(ask, (machine,))
-            return {name: steps for name, steps in rows if isinstance(name, str) and isinstance(steps, str)}
+        rows = self._rows("select kernel, steps from found where machine = ? order by kernel", machine)
+        # A damaged file may have anything in any column.
+        return {name: steps for name, steps in rows if isinstance(name, str) and isinstance(steps, str)}
 
     def book(self, machine: str) -> str:
         """What was found for this machine as ``Options.found``; nothing where there is none."""
@@ -147,10 +137,7 @@ class FoundSchedules:
 
     def others(self, machine: str, kernels: Iterable[str]) -> int:
         """Of how many of these kernels there are schedules for other machines or versions only."""
-        if not os.path.exists(self.path):
-            return 0
-        with self._open() as file:
-            rows = file.execute("select distinct kernel from found where machine != ?", (machine,)).fetchall()
+        rows = self._rows("select distinct kernel from found where machine != ?", machine)
         known = self.get(machine, kernels)
         return len({name for (name,) in rows} & {*kernels} - known.keys())
 
@@ -162,6 +149,13 @@ class FoundSchedules:
             rows = file.execute("select kernel, machine, steps, before, after from found").fetchall()
         with self._open() as file:
             file.executemany(_PUT, rows)
+
+    def _rows(self, ask: str, machine: str) -> list[Any]:
+        """What the file answers of a machine; nothing where there is no file."""
+        if not os.path.exists(self.path):
+            return []
+        with self._open() as file:
+            return file.execute(ask, (machine,)).fetchall()
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -204,7 +204,9 @@ class KernelBuilder:
         if found is None and made.author is not None:
             found = self._by_author(made, name, made.author)
         if found is None and name in self.found:
-            found = self._by_search(made, name)
+            found = self._fitting(made, name, self.found[name])
+            if found is not None:
+                self.by_search[name] = self.found[name]
         if found is None:
             parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
             found = (
@@ -222,14 +224,13 @@ class KernelBuilder:
             return self.on_gpu.scheduled_by(made, name, lines)
         return schedule_by(made.computation, self.target, made.constants, name, lines)
 
-    def _by_search(self, made: GroupComputation, name: str) -> Scheduled | None:
-        """By what a search found; None where that fits no more, since nobody has written it for this compile."""
+    def _fitting(self, made: GroupComputation, name: str, steps: str) -> Scheduled | None:
+        """By steps that nobody wrote for this compile; None where they fit no more, or give no code."""
         try:
-            found = self._by_lines(made, name, _lines(self.found[name]))
+            found = self._by_lines(made, name, _lines(steps))
             self._try_code(found.kernel)
-        except Exception:  # whatever code generation says of steps that came from elsewhere
+        except Exception:  # whatever code generation says of steps of another version, or of somebody's hand
             return None
-        self.by_search[name] = self.found[name]
         return found
 
     def _by_author(self, made: GroupComputation, name: str, author: AuthorSchedule) -> Scheduled:
@@ -239,12 +240,8 @@ class KernelBuilder:
 
     def read_steps(self, name: str, steps: str) -> Schedule | None:
         """The steps, a line each, as a schedule of the kernel; None where they don't fit it or give no code."""
-        try:
-            lines = _lines(steps)
-            self._try_code(self._by_lines(self.groups[name], name, lines).kernel)
-        except Exception:  # whatever code generation says of steps of another version, or of somebody's hand
-            return None
-        return Schedule(tuple(line.step for line in lines))
+        found = self._fitting(self.groups[name], name, steps)
+        return None if found is None else found.schedule
 
     def _try_code(self, kernel: Kernel) -> None:
         """Raise what code generation says of a kernel that somebody scheduled by hand."""
