@@ -33,12 +33,12 @@ from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.manifest import SymbolSpec
-from tilewright.tools.apart import Tell
 from tilewright.tools.debug.compare import compare, import_program
 from tilewright.tools.debug.onnx_part import save_onnx
 from tilewright.tools.debug.reduce import checker, reduce
 from tilewright.tools.debug.report import MEANING, Comparison, Fault, Row
 from tilewright.tools.debug.tolerance import Difference
+from tilewright.tools.tell import Tell
 
 FOUND = 3
 """The exit code of a difference."""

@@ -27,8 +27,8 @@ from tilewright import ops
 from tilewright.core.graph import Graph
 from tilewright.core.text import load_graph, save_graph
 from tilewright.core.types import Array
+from tilewright.tools.tell import Tell
 
-Tell = Callable[[str, int, int], None]
 Answer = Callable[[Mapping[str, Any]], None]
 GRAPH, INPUTS = "graph.tw.txt", "inputs.npz"
 CHUNK = 1 << 16

@@ -26,7 +26,7 @@ from itertools import chain
 from random import Random
 from typing import TypeVar
 
-from tilewright.build.found_schedules import FoundSchedule, FoundSchedules, Trial, machine_key
+from tilewright.build.found_schedules import MEASURED, FoundSchedule, FoundSchedules, Trial, machine_key
 from tilewright.build.kernels import KernelBuilder, optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.choose.candidates import candidates
@@ -40,6 +40,7 @@ from tilewright.target.target import Target
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import schedule_text
 from tilewright.tools.measure import Measurement, Measuring, Ticks, Unmeasured
+from tilewright.tools.tell import Tell, silent
 
 MARGIN = 0.03
 SMALLEST_SHARE = 0.01
@@ -50,7 +51,6 @@ FIRST_SECONDS = 120.0
 """The model itself is measured once whatever the budget is, unless that takes longer."""
 PATIENCE = 10.0
 """A round that takes so many times as long as the longest one before and the start of the process hangs."""
-Tell = Callable[[str, int, int], None]
 Chosen = Mapping[str, Schedule]
 Read = TypeVar("Read")
 Tried = tuple[str, str]
@@ -94,7 +94,7 @@ def search(
     budget: float | None = None,
     seed: int = 0,
     store: FoundSchedules | None = None,
-    tell: Tell = lambda stage, done, total: None,
+    tell: Tell = silent,
 ) -> Tuned:
     """Try other schedules for about ``seconds`` of measuring, compiling not counted.
 
@@ -255,7 +255,7 @@ class _ScheduleSearch:
         self.n_tried += len(tried)
         new, old = now.ticks[:2]
         rate = _ticks_a_second(now.ticks[1], now.calls[1])
-        self.log.add([Trial(n, str(s), "measured", min(new[n]) / rate, min(old[n]) / rate) for n, s in tried.items()])
+        self.log.add([Trial(n, str(s), MEASURED, min(new[n]) / rate, min(old[n]) / rate) for n, s in tried.items()])
         faster = {name: found for name, found in tried.items() if _is_faster(new[name], old[name])}
         chosen = {**self.best, **tried}
         self.best |= faster

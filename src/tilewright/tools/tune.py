@@ -21,8 +21,8 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.files import write_text, writing
 from tilewright.runtime.threads import checked_threads
 from tilewright.tools.debug.compare import Inputs, load_source
-from tilewright.tools.debug.flow import silent
-from tilewright.tools.search import Tell, Tuned, search
+from tilewright.tools.search import Tuned, search
+from tilewright.tools.tell import Tell, silent
 
 
 def tune(

@@ -33,8 +33,8 @@ from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 from tilewright.runtime.structure import Misfit
 from tilewright.runtime.values import is_tensor
-from tilewright.tools.apart import Died, Tell
-from tilewright.tools.debug.flow import compare_graph, silent
+from tilewright.tools.apart import Died
+from tilewright.tools.debug.flow import compare_graph
 from tilewright.tools.debug.peers import (
     Peer,
     PeerValue,
@@ -47,6 +47,7 @@ from tilewright.tools.debug.report import Comparison, Fault, Row
 from tilewright.tools.debug.tolerance import EPSILON, ROUNDINGS, Difference, judge
 from tilewright.tools.debug.values import NodeValues, coarsest, other_values, steps_from, values_of
 from tilewright.tools.debug.worker import Worker
+from tilewright.tools.tell import Tell, silent
 
 KINDS = {k.__name__: k for k in (CompileError, ImportFailed, InputError, OptionError, ExecutionError, ResourceError)}
 """Errors that cross the border of the process as what they are."""

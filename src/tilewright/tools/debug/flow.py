@@ -27,18 +27,15 @@ from tilewright.tools.debug.kernel import BROKEN
 from tilewright.tools.debug.machine import POISON
 from tilewright.tools.debug.passes import ROOM, check_passes
 from tilewright.tools.debug.report import Comparison, Fault, Row
-from tilewright.tools.debug.steps import How, Tell, judge_run, walk_program
+from tilewright.tools.debug.steps import How, judge_run, walk_program
 from tilewright.tools.debug.tolerance import Difference
 from tilewright.tools.debug.values import NodeValues, values_of
+from tilewright.tools.tell import Tell, silent
 
 CHECKS = Checks(on_broken=refuse)
 """A kernel that breaks the specification is found by following it, and the step that broke it with it."""
 RUNS = 4
 """Whole runs with several threads: what depends on luck shows in one of them."""
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Tells nobody."""
 
 
 def compare_graph(

@@ -27,12 +27,13 @@ from tilewright.core.specialize import fix_symbols
 from tilewright.core.text import print_graph, save_graph
 from tilewright.frontend.source import Source
 from tilewright.runtime.files import replacing, writing
-from tilewright.tools.apart import Died, Tell
+from tilewright.tools.apart import Died
 from tilewright.tools.debug.candidates import Candidate
 from tilewright.tools.debug.compare import Inputs, load_source
 from tilewright.tools.debug.kernel import BROKEN
 from tilewright.tools.debug.predicate import Failure, check_graph
 from tilewright.tools.debug.worker import Worker
+from tilewright.tools.tell import Tell
 
 Test = Callable[[Candidate], Failure]
 

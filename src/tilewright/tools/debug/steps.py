@@ -9,7 +9,7 @@ the true values, so that errors do not add up and the next layer is judged alone
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,8 +34,8 @@ from tilewright.tools.debug.passes import check_passes
 from tilewright.tools.debug.report import Fault, Row
 from tilewright.tools.debug.tolerance import Difference
 from tilewright.tools.debug.values import NodeValues, judge_outputs, other_values, values_of
+from tilewright.tools.tell import Tell
 
-Tell = Callable[[str, int, int], None]
 MAX_ITERATIONS = 16
 """Of a loop, in the search for one that goes wrong."""
 

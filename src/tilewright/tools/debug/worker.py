@@ -18,9 +18,10 @@ from tilewright.build.options import Options
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.runtime.errors import TilewrightError
-from tilewright.tools.apart import Answer, Apart, Tell, module_command, read_case, serve, write_case
+from tilewright.tools.apart import Answer, Apart, module_command, read_case, serve, write_case
 from tilewright.tools.debug.flow import compare_graph
 from tilewright.tools.debug.predicate import check_graph
+from tilewright.tools.tell import Tell
 
 REQUEST = "request.json"
 

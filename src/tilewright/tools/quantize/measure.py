@@ -6,7 +6,7 @@ so that data stream through native code. Not its business: what follows from the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,11 +23,10 @@ from tilewright.graph.quantize.observe import Histogram
 from tilewright.graph.quantize.rows import RowForm
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
+from tilewright.tools.tell import Tell
 
 WHICH = "which layer"
 """The input that says which layer is quantised. No model has one of this name: it is no identifier."""
-
-Tell = Callable[[str, int, int], None]
 
 
 def observe(

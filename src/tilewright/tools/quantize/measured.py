@@ -22,9 +22,10 @@ from tilewright.graph.quantize.places import Layer, places_of
 from tilewright.graph.quantize.rows import RowForm
 from tilewright.runtime.once import computed
 from tilewright.tools.quantize.batches import Batch
-from tilewright.tools.quantize.measure import LayerError, Tell, layer_errors, model_errors
+from tilewright.tools.quantize.measure import LayerError, layer_errors, model_errors
 from tilewright.tools.quantize.report import LayerReport
 from tilewright.tools.quantize.scheme import Scheme
+from tilewright.tools.tell import Tell
 
 Evaluate = Callable[[Any], float]
 SPARED = "spared: it disturbs the model's results most"

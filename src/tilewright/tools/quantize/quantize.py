@@ -26,10 +26,11 @@ from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, pl
 from tilewright.graph.quantize.smooth import smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of
-from tilewright.tools.quantize.measure import Tell, channel_peaks, observe
+from tilewright.tools.quantize.measure import channel_peaks, observe
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
 from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, Scheme
+from tilewright.tools.tell import Tell
 
 
 class CalibrationWarning(UserWarning):
