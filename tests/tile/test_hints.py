@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tile.kernels import WIDE, ZERO, F, check_default, constants_of
 from tile.test_schedule import refuses, same
 from tilewright.choose.default import schedule
-from tilewright.choose.strategies.constants import MEMORY_NS
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Sym, substitute
 from tilewright.tile.ir import For, Kind, Prefetch, Update, walk
@@ -151,4 +150,4 @@ def test_a_panel_that_one_tile_of_several_rows_reads_streams(gb_per_s):
     (packed,) = [p.buffer for p in kernel.places if p.buffer.name == "B_p"]
     step_bytes = prod(packed.shape[2:]) * F.n_bytes
     assert asks.pop(1) == [] and set(asks.pop(max(asks))) == {0}, "a full tile asks for the next panel from its start"
-    assert min(asks[2]) == ceil(MEMORY_NS * gb_per_s / step_bytes) > 0
+    assert min(asks[2]) == ceil(machine.memory_ns * gb_per_s / step_bytes) > 0

@@ -31,7 +31,7 @@ NUMBERS = {
     "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
     "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
     "line_bytes": "B", "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle", "memory_gb_per_s": "GB/s",
-    "memory_gb_per_s_all": "GB/s", "wake_us": "us", "fork_cycles": "cycles",
+    "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us", "fork_cycles": "cycles",
 }  # fmt: skip
 """The record's numbers that describe a CPU, with their units."""
 UNREAD = (
@@ -80,8 +80,8 @@ class Target:
     Caches read and write lines of ``line_bytes``; addresses ``set_span`` bytes apart fall into the same set of the
     first-level one. A core reads ``l2_bytes_per_cycle`` from its second-level cache and ``llc_bytes_per_cycle`` from
     the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s`` from memory, and all cores together
-    ``memory_gb_per_s_all``. Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes
-    ``fork_cycles`` besides its iterations.
+    ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there. Sleeping threads take
+    ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its iterations.
 
     ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed. ``assumed`` has
     what choices take in place of some of them (:meth:`judged`).
@@ -141,6 +141,7 @@ class Target:
     llc_bytes_per_cycle: float = 8.0
     memory_gb_per_s: float = 11.25
     memory_gb_per_s_all: float = 22.5
+    memory_ns: float = 100.0
     wake_us: float = 8.0
     fork_cycles: float = 1500.0
 

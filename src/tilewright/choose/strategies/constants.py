@@ -26,8 +26,6 @@ from tilewright.tile.schedule import Made, ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, most_iterations
 
-MEMORY_NS = 100.0
-"""About how long a line takes to come from memory, in nanoseconds: so long before its use a stream asks for it."""
 KEPT = 3
 """Walked back and forth, constants are read faster up to so many times the first-level cache."""
 
@@ -117,7 +115,7 @@ def _stream(
     buffer = find_place(b.kernel, name, "stream").buffer
     if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
         return
-    line, ahead = machine.line(buffer.dtype), MEMORY_NS * machine.memory_gb_per_s  # ns * GB/s: bytes on their way
+    line, ahead = machine.line(buffer.dtype), machine.memory_ns * machine.memory_gb_per_s  # bytes on their way
     for path, load in list(paths_to(b.kernel.body, buffer, ())):
         if not is_streamed(path, load):
             continue
