@@ -89,6 +89,7 @@ def by_numpy(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NAMES.get(name, getattr(np, name, None))(*args, **kwargs)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
 def test_a_function_gives_what_numpy_gives(name: str) -> None:
     """At once, and as a part of a traced function whose arrays are arguments."""

@@ -195,6 +195,7 @@ def test_memory_stays_flat(saved: Path, n_calls: int) -> None:
     assert float(run_python(script, saved, n_calls, timeout=800)) < 4
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["convnet", "language_model"])
 def test_the_number_of_threads_changes_no_bit(name: str, tmp_path: Path) -> None:
     graph = {"convnet": convnet, "language_model": language_model}[name]()

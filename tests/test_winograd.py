@@ -81,7 +81,7 @@ def check(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(21)
 @pytest.mark.parametrize("m", [2, 3, 4, 5])
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad"),
@@ -132,7 +132,7 @@ def check_volume(
         assert float(np.abs(got - want).max()) <= 2e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize(
     ("size", "channels", "batch", "pad", "slides"),
     [
@@ -158,12 +158,14 @@ def test_volumes_with_paddings_that_differ_and_crop():
     check_volume((7, 9, 10), (20, 24), 1, ((-1, 1), (-1, 3), (0, 0)), 2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
 def test_volumes_in_narrower_vectors(target):
     for m in (4, 5):
         check_volume((4, 14, 13), (20, 40), 2, ((1, 1),) * 3, m, target=target)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(4, 28, 28, 32, 32), (2, 14, 14, 128, 96)])
 def test_the_number_of_threads_changes_no_bit_of_a_volume(size):
     *image, n_in, n_out = size
@@ -178,6 +180,7 @@ def test_paddings_that_differ_and_crop():
     check((9, 10), (20, 24), 1, ((-1, 3), (0, 0)), 2)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v2"])
 def test_narrower_vectors(target):
     for m in (4, 5):
@@ -188,6 +191,7 @@ def test_images_with_a_prime_number_of_tiles():
     check((4 * 13, 4 * 17), (64, 48), 1, ((1, 1), (1, 1)), 4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("size", [(56, 56, 64, 64), (14, 14, 128, 96)])  # in blocks; in phases
 def test_the_number_of_threads_changes_no_bit(size):
     h, w, n_in, n_out = size
@@ -207,7 +211,7 @@ def test_no_number_becomes_another_where_the_input_is_not_finite():
     assert np.isfinite(got[0, 8:, 8:]).all()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("m", [2, 4])
 @pytest.mark.parametrize(
     ("n_in", "n_out", "h", "w"),
@@ -255,6 +259,7 @@ def test_code_for_images_of_any_size_stays_small():
     assert lines[1] < 3 * lines[0]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("channels", "depth", "size"), [(64, 12, 16), (512, 2, 14)])
 def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     torch.manual_seed(0)
@@ -266,7 +271,7 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 1e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize(
     ("layer", "size"),
     [
@@ -370,7 +375,7 @@ def test_products_and_transforms_stay_in_registers(size, m):
         assert sum("vmovups\t%zmm" in line for line in vectors) <= m + 2, "no more stores than results"
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("n_in", "n_out", "taps", "stride", "size", "batch", "inside"),
     [

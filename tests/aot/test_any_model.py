@@ -39,6 +39,7 @@ def check(seed: int, folder: Path) -> None:
         assert e.tobytes() == g.tobytes(), f"seed {seed}: {spec} differs"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("first", range(SEED, SEED + QUICK, 12))
 def test_random_graphs(first: int, tmp_path: Path) -> None:
     with fuzz_graphs.kernels_shared():
@@ -77,6 +78,7 @@ def test_digits_without_a_compiler(tmp_path: Path) -> None:
         library(x[:0])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bit", [22, None])
 def test_other_cpus_are_refused(bit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit 22 of the extended word was withdrawn: no CPU shows it. (Without it, the same object runs.)"""

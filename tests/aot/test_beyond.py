@@ -127,6 +127,7 @@ def test_bytes_are_exact_or_refused_often(cases: list[Case], which: int, dims: l
     check(cases, which, dims)
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("power", range(40, 63))
 def test_no_call_runs_with_more_than_there_is(cases: list[Case], power: int) -> None:
     """2**56 once asked for 128 bytes, and 2**60 ran over the end of them."""
@@ -154,6 +155,7 @@ def test_a_compiled_model_says_so(cases: list[Case]) -> None:
     assert empty.shape == (1 << 40, 1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", ["armv7", "cortex-m4", "wasm32"])
 def test_machines_of_32_bits_ask_for_no_other_functions(target: str, tmp_path: Path) -> None:
     """Multiplying 64-bit numbers with a look at the overflow has a name in one compiler's library only."""

@@ -47,6 +47,7 @@ def check(source: object, folder: Path, *feeds: dict[str, Array], threads: int =
     return model
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_digits(threads: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
@@ -75,6 +76,7 @@ def test_full_size_networks(name: str, tmp_path: Path) -> None:
     programs.same_bytes(program, model, given)
 
 
+@pytest.mark.slow
 def test_two_symbols_in_a_transformer(tmp_path: Path) -> None:
     feeds = [{"x": small_models.numbers(n, t, 64)} for n, t in ((1, 1), (2, 7), (3, 40))]
     check(small_models.language_model(), tmp_path, *feeds)
@@ -345,6 +347,7 @@ def test_a_program_needs_libc_alone(tmp_path: Path) -> None:
         assert needed and all(n.startswith(("libc.", "libm.", "libpthread.")) for n in needed), needed
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("sleep", ["futex", "condition"])
 def test_running_allocates_nothing_and_children_may_run_too(
     sleep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -42,12 +42,14 @@ def memory_of(target: str) -> int:
     return n_bytes + manifest.scratch.n_bytes(1)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m3", "rv64gc"])
 def test_memory_is_no_more_than_with_vectors(target: str) -> None:
     """Sums went through a buffer of the result's size, and a net took twice the memory."""
     assert memory_of(target) <= memory_of("armv7")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("target", "width"), [("cortex-m4", 32), ("armv7", 32), ("rv64gc", 64), ("x86-64-v3", 64)])
 def test_loops_count_in_the_width_of_addresses(target: str, width: int) -> None:
     texts = deploy.export_modules(mobile_net(), Options(target=target), 1, Clock()).texts

@@ -197,7 +197,7 @@ def test_depths_of_instructions(triple: str) -> None:
     assert stack_of(asm, triple).n_bytes == want
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("target", [t for t in target_names() if t.startswith(("cortex-m", "armv7")) or t == "rv64gc"])
 def test_every_small_machine_has_a_bound(target: str, tmp_path: Path) -> None:
     """Where stacks are small; a vector's length that only the CPU knows leaves none."""
@@ -271,7 +271,7 @@ int main(void) {
     assert ran.stdout == tw.compile(graph, threads=1, cache=False)(x).tobytes()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @programs.needs_cc
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])

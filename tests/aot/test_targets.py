@@ -48,7 +48,7 @@ Linux's word on the CPU where the code needs more than any CPU of the kind has."
 FUNCTIONS = {"info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("target", KINDS)
 def test_format_and_symbols(target: str, tmp_path: Path) -> None:
     made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, name="digits")
@@ -75,7 +75,7 @@ LACKS = {
 """What a machine must not be given, as patterns of LLVM's assembly."""
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("target", LACKS)
 @pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])
 def test_no_instruction_that_the_machine_lacks(target: str, graph: object) -> None:
@@ -109,7 +109,7 @@ POSIX = {"pthread_create", "pthread_mutex_lock", "pthread_cond_wait", "pthread_c
 WINDOWS = {"CreateThread", "AcquireSRWLockExclusive", "SleepConditionVariableSRW", "WakeAllConditionVariable"}
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("target", ["apple-m1", "x86-64-macos", "armv7", "x86-64-v3-windows", "wasm32"])
 def test_threads_where_the_system_has_them(target: str, tmp_path: Path) -> None:
     """Without Linux's futex; where there are none, more threads than one are not promised."""
@@ -137,6 +137,7 @@ FILES = {
 """What an object asks of its system to map weights, where it does so."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", FILES)
 def test_weights_files_are_mapped_where_the_system_can(target: str, tmp_path: Path) -> None:
     made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, name="digits", weights="file")

@@ -24,6 +24,7 @@ def constants(c: Computation) -> list[object]:
     return [b for b in c.inputs if b.name in ("B", "W", "bias")]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("machine", [ZEN, SLOW_MEMORY], ids=["as it is", "slow memory"])
 @pytest.mark.parametrize("shape", [(64, 384, 1536), (512, 512, 64), (3, 100, 77), (128, 1024, 1024)])
 def test_no_candidate_is_cheaper_by_more_than_a_price_is_in_doubt(shape, machine):

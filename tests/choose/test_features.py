@@ -75,6 +75,7 @@ def assert_iterations_are_right(kernel: Kernel, target: Target) -> None:
         assert found[name] == pytest.approx(n, rel=0.02, abs=1), name
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", NESTS)
 def test_loops_run_as_often_as_a_walk_through_them_finds(kind, target):

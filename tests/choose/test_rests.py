@@ -36,6 +36,7 @@ def test_a_few_rows_read_the_weights_once(target: str, n_rows: int) -> None:
     assert read < 1.6 * rows + n_rows * 64 * 8  # each vector of weights once, and each row's element for each block
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("target", ["haswell", "x86-64-v4"])
 @pytest.mark.parametrize("columns", [64, 96, 128, 384])
 @pytest.mark.parametrize("n_rows", [1, 2, 3])

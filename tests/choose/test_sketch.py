@@ -25,6 +25,7 @@ def product(*shape):
     return c, constants, seen[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("machine", "off"), [(ZEN, 0.1), (SMALL_CACHES, 0.2)], ids=["zen", "small caches"])
 @pytest.mark.parametrize("shape", [(120, 240, 480), (24, 96, 1024), (576, 48, 64)])
 def test_a_sketch_is_near_the_price_of_the_scheduled_kernel(shape, machine, off):

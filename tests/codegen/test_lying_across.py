@@ -71,6 +71,7 @@ class Fenced:
         self.array[...] = array
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mprotect"), reason="needs pages that can be protected")
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(

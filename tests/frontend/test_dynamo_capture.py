@@ -47,7 +47,7 @@ def assert_close(a: Any, b: Any) -> None:
     torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize(("kind", "options"), [
     ("LSTM", {"batch_first": True}),
     ("LSTM", {"num_layers": 2, "bidirectional": True}),
@@ -80,6 +80,7 @@ def test_a_projected_lstm_and_one_with_given_states() -> None:
     assert not recorder.told
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_training_a_recurrent_module(kind: str) -> None:
     """PyTorch computes the gradients of a recurrence, and that is told."""
@@ -150,7 +151,7 @@ def test_a_loop_over_experts_is_captured() -> None:
     assert "matmul" in recorder.ops
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize(
     ("mode", "options"),

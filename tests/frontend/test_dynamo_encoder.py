@@ -29,14 +29,14 @@ def layer(**options: Any) -> torch.nn.TransformerEncoderLayer:
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_a_layer(activation: str, norm_first: bool) -> None:
     net = layer(activation=activation, norm_first=norm_first)
-    check(net, *((torch.randn(n, length, 16),) for n, length in ((2, 5), (3, 9), (1, 7))), dynamic=True)
+    check(net, *((torch.randn(n, length, 16),) for n, length in ((2, 5), (3, 9))), dynamic=True)
 
 
 CAUSAL = torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)
 PADDED = torch.tensor([[False] * 5, [False, False, False, True, True]])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("mask", "padding"), [
     (CAUSAL, None), (torch.zeros(5, 5).masked_fill(CAUSAL, float("-inf")), None), (None, PADDED), (CAUSAL, PADDED),
     (torch.randn(5, 5) * (torch.rand(5, 5) > 0.5), None), (None, torch.tensor([[False] * 5, [True] * 5])),
@@ -52,6 +52,7 @@ def test_an_encoder() -> None:
     check(lambda x, p: net(x, src_key_padding_mask=p), (torch.randn(2, 5, 16), PADDED))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("options", [
     {"need_weights": False}, {}, {"average_attn_weights": False}, {"key_padding_mask": PADDED}, {"attn_mask": CAUSAL},
 ])  # fmt: skip

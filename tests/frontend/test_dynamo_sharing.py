@@ -48,7 +48,7 @@ def test_random_functions_of_views(seed: int) -> None:
     check(seed)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("size", [
     lambda n: math.ceil(n / 3), lambda n: round(n / 3), lambda n: int(n * 0.75), lambda n: math.floor(n / 2.5),
     lambda n: int(n**0.5), lambda n: max(n - math.ceil(n / 4), 1),
@@ -188,7 +188,7 @@ def test_a_result_is_not_a_view_of_how_it_was_made(is_dynamic: bool) -> None:
 WRITES = ["a.add_(3)", "a[a > 0] += 3", "a.copy_(a * 2)", "a[0] = 7", "a[..., 1:] += 1", "y.add_(1)"]
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(15)
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("view", ["y[:]", "y.t()", "y[1:]", "y.flatten()", "y.T.reshape(-1)", "y.diagonal()"])
 def test_writes_to_one_of_two_views_of_an_argument(view: str, write: str) -> None:

@@ -77,6 +77,7 @@ def test_flex_attention_at_length(case: Any) -> None:
     check(score, mask, [xs], scale)
 
 
+@pytest.mark.slow
 def test_symbolic_lengths() -> None:
     calls = [operands(b, 2, 1, n, n, 8, torch.float32) for b, n in ((3, 12), (4, 19))]
     check("relative", "none", calls, dynamic=True)

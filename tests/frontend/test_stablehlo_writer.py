@@ -36,6 +36,7 @@ def came_back(graph, arrays):
     return evaluate_graph(back, arrays)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
 def test_samples_come_back(op):
     n = 0
@@ -66,6 +67,7 @@ def _by_xla(text, *arrays):
     return [np.asarray(shards[0]) for shards in made]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("make", [convnet, language_model, perceptron], ids=lambda make: make.__name__)
 @pytest.mark.parametrize("optimised", [False, True])
 def test_networks_are_equal_in_xla(make, optimised):

@@ -239,6 +239,7 @@ HYBRID = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_on_codes_gives_what_litert_gives(name: str) -> None:
     check(CASES[name])

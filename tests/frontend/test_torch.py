@@ -124,6 +124,7 @@ class ModulatedConv(torch.nn.Module):
         return y.reshape(n, -1, *y.shape[2:])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [7, Dim("width", min=4, max=64)])
 def test_groups_of_a_convolution_may_be_the_symbolic_batch(width: object) -> None:
     batch = Dim("batch", min=1, max=64)
@@ -272,6 +273,7 @@ def turned_under_views(x: torch.Tensor) -> torch.Tensor:
 CALLS = [(chained, True), (viewed_before, True), (viewed_and_written, True), (written_by_slices, True)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("f", "is_plain"), [*CALLS, (argument_written, True), (maybe_viewed, False), (turned_under_views, False)]
 )

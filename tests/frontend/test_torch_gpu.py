@@ -192,6 +192,7 @@ ATTENTIONS = {
 """What PyTorch makes of ``scaled_dot_product_attention`` where tensors lie on a GPU."""
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_a_gpus_calls_of_attention(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = (torch.randn(1, 2, 8, 16) for _ in range(3))

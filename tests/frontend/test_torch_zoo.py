@@ -8,6 +8,7 @@ from frontend.torch_compare import check, compare
 QUICK = ("mlp", "lstm", "resnet50", "vit_b16")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in zoo.MODELS])
 def test_small_model_with_sizes_that_vary(name: str) -> None:
     model = zoo.build(name, small=True)

@@ -84,6 +84,7 @@ def test_results_of_the_graph_are_not_rounded():
     assert done.outputs[0].op is ops.exp
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("rows", [1, 7, 33])
 @pytest.mark.parametrize("optimize", [0, 1, 2])
 @pytest.mark.parametrize("target", ["native", "x86-64-v3"])

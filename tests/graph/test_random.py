@@ -20,6 +20,7 @@ def check(case: RandomGraph, passes) -> None:
     case.assert_close(evaluate_graph(after, case.arrays))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("cls", PASSES, ids=lambda cls: cls.name)
 @few
 @given(case=graphs())

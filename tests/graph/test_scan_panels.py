@@ -133,6 +133,7 @@ def test_the_default_passes_put_it_before_projecting_ahead():
     assert "scan-panels" not in [p.name for p in (*passes_for(2), *passes_for(2, target=WIDE, per_lane=2))]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize("how", ["product", "input"])
 def test_native_code_without_units_of_zeros(name, how):

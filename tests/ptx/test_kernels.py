@@ -126,6 +126,7 @@ def test_what_a_gpu_does_not_run_is_refused() -> None:
         emit(by_hand.kernel(huge), Gpu.parse("cuda-sm90a"))
 
 
+@pytest.mark.one_in(2)
 @needs_ptxas
 @pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
 def test_ptxas_takes_every_kernel(gpu: Gpu, tmp_path: Path) -> None:

@@ -100,6 +100,7 @@ def test_what_is_no_instruction_is_refused(old: str, new: str, why: str) -> None
         emit(parse_kernel(text), Gpu.parse("cuda"))
 
 
+@pytest.mark.one_in(3)
 @needs_ptxas
 @pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -118,6 +119,7 @@ def test_instructions_have_names_that_llvm_knows() -> None:
     assert {x.name for x in INSTRUCTIONS} == {"m16n8k16.row.col.bf16", "m16n8k16.row.col.f32.f32"}
 
 
+@pytest.mark.one_in(2)
 @needs_ptxas
 @pytest.mark.parametrize("gpu", [g for g in named_gpus() if not g.has_warpgroup_mma], ids=lambda g: g.arch)
 @pytest.mark.parametrize("case", [Case(4096, 4096, 4096, bf16), Case(1000, 513, 300, f16, right_turned=True)], ids=str)
@@ -137,7 +139,7 @@ def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gp
     assert found["LDGSTS"] > 0 or case.columns % 8
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(6)
 @needs_ptxas
 @pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
 @pytest.mark.parametrize("causal", [False, True])

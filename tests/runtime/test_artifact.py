@@ -184,6 +184,7 @@ def test_other_machines(target: TargetSpec, words: str, tmp_path: Path) -> None:
         load(tmp_path / "m.tw")
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("name", "some"),
     [("x86-64", set()), ("x86-64-v3", {"avx2", "fma", "bmi2"}), ("x86-64-v4", {"avx512f", "avx512vl"}),

@@ -150,6 +150,7 @@ WRITTEN: dict[str, tuple[Callable[[], Any], str]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("make", "why"), WRITTEN.values(), ids=WRITTEN)
 def test_a_refused_call_changes_nothing(make: Callable[[], Any], why: str) -> None:
     model, _ = adder()

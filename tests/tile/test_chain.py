@@ -94,6 +94,7 @@ def test_values_of_all_heads_together_are_what_a_cache_may_hold(heads, in_whole_
     assert ((4, 192) in [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL]) == in_whole_rows
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("machine", [SMALL, WIDE])
 @pytest.mark.parametrize("rows", [16, 48, 50])
 def test_a_block_of_rows_at_a_time(machine, rows):
@@ -109,6 +110,7 @@ def test_exponentials_take_the_place_of_the_scores_in_rows_that_begin_on_vectors
     assert [b.shape[1] for b in strips] == [36]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("known", ["", "N", "M"])
 @pytest.mark.parametrize(("rows", "keys"), [(2, 2), (30, 7), (5, 40)])
 def test_sizes_at_run_time(known, rows, keys):

@@ -137,6 +137,7 @@ def test_columns_and_channels_of_a_window_as_one_axis(c, h, w, kh, kw, pad, stri
     check_default(computation, "W", "bias", machine=WIDE)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("c", "rows", "joined"),
     [(3, 5, True), (17, 5, True), (24, 2, True), (16, 2, False), (15, 2, False), (100, 2, False)],
@@ -267,6 +268,7 @@ def test_few_rows_by_an_operand_that_is_not_turned(batch, m, n, k):
     check_default(turned(batch, m, n, k), machine=WIDE)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("m", "sums"), [(2, True), (8, True), (12, True), (1, False), (16, False)])
 def test_few_rows_share_the_elements_of_the_other_operand(m, sums):
     """In tiles of partial sums, more than eight rows in blocks; a copy that is turned pays from sixteen on."""

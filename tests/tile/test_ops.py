@@ -29,6 +29,7 @@ def computation_of(op, call):
 COMPUTED = [op for op in OPS if not op.decompose]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("op", COMPUTED, ids=lambda op: op.name)
 @pytest.mark.parametrize("n_calls", [1, pytest.param(MOST_CALLS, marks=pytest.mark.slow)], ids=["one", "all"])
 def test_every_op(op, n_calls):
