@@ -26,7 +26,7 @@ from tilewright.runtime.cpu import routines
 from tilewright.runtime.cpu.linker import link_text
 from tilewright.runtime.errors import ArtifactError
 
-QUICK, MANY = 6, 500
+QUICK, MANY = 3, 500
 
 
 class Lambda(torch.nn.Module):

@@ -40,6 +40,7 @@ def samples_agree(op: OpDef, which: slice) -> None:
             assert_close(np.asarray(g), w)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("op", QUICK, ids=lambda o: o.name)
 def test_ops_of_each_kind(op: OpDef, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_STRICT", "1")

@@ -48,7 +48,7 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert float(np.abs(got - expected).max()) <= BOUND * float(np.abs(expected).max())
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", mark_slow(QUICK_TORCH))
 def test_small_from_torch(name: str) -> None:
     model = zoo.build(name, small=True)
@@ -87,6 +87,7 @@ def resized(model: zoo.ZooModel, scale: float) -> list[torch.Tensor]:
     return result
 
 
+@pytest.mark.slow
 def test_from_onnx_at_every_size() -> None:
     model = zoo.build("bert_base", small=True)
     compiled = tw.compile(zoo.to_onnx(model, dynamic=True), cache=False)

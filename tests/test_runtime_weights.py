@@ -18,7 +18,7 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import DType, TensorType, bf16, f32, f64
 
-QUICK, MANY = 12, 500
+QUICK, MANY = 4, 500
 TOLERANCE = {f32: 2e-5, f64: 1e-12, bf16: 2e-2}
 
 

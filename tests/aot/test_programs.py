@@ -55,7 +55,7 @@ def test_digits(threads: int, tmp_path: Path) -> None:
     check(DIGITS, tmp_path, *feeds, threads=threads)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(("name", "weights"), [*((n, "embedded") for n in QUICK), ("bert_base", "file")])
 def test_networks(name: str, weights: str, tmp_path: Path) -> None:
     """Small versions of what people deploy."""

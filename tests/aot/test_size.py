@@ -22,6 +22,7 @@ def spent(made: Exported, kind: str) -> int:
     return sum(row.n_bytes for row in made.sizes if row.kind == kind)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("target", "kernels", "weights"), [("x86-64-v3", 0.6, 0.7), ("cortex-m4", 0.5, 0.5), ("aarch64", 0.5, 0.6)]
 )
@@ -36,6 +37,7 @@ def test_digits(target: str, kernels: float, weights: float, tmp_path: Path) -> 
     assert made[1].object.stat().st_size < made[0].object.stat().st_size
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("graph", [small_models.convnet, small_models.language_model])
 def test_kernels_are_smaller_and_right(graph: object, tmp_path: Path) -> None:
     fast = tw.compile(graph(), cache=False, threads=1)  # type: ignore[operator]
@@ -47,6 +49,7 @@ def test_kernels_are_smaller_and_right(graph: object, tmp_path: Path) -> None:
     np.testing.assert_allclose(small(*arrays), want, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("first", range(8_100_000, 8_100_032, 16))
 def test_random_graphs(first: int) -> None:
     for seed in range(first, first + 16):

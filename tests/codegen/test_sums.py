@@ -40,7 +40,7 @@ def scores(target, keys, queries, depth, dtype=types.f32):
     keys=st.integers(8, 40), queries=st.integers(2, 8), depth=st.integers(16, 70),
     dtype=st.sampled_from([types.f32, types.f64]),
 )  # fmt: skip
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_every_sum_lands_in_its_place(target, keys, queries, depth, dtype):
     queries = min(queries, target.vector_bytes // dtype.n_bytes // 2)
     if queries < 2:

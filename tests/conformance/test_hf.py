@@ -63,6 +63,7 @@ def check_sizes(name: str, count: int) -> None:
             assert not hf.differences(hf.call(compiled, inputs), hf.flat(model(**inputs, **architecture.call))), sizes
 
 
+@pytest.mark.slow
 def test_twenty_sizes() -> None:
     check_sizes("BertModel", 20)
 

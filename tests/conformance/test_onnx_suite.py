@@ -1,4 +1,4 @@
-"""ONNX's official backend tests: one of every op in the quick run, all of them in the slow one."""
+"""ONNX's official backend tests: one of every fourth op in the quick run, all of them in the slow one."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def bad(outcomes: list[Outcome]) -> list[str]:
 
 
 @pytest.mark.timeout(400)
-def test_one_of_every_other_op() -> None:
+def test_one_of_every_fourth_op() -> None:
     """Each op has samples of its own elsewhere; these are to show that the suite is read and judged as it should be."""
     groups: dict[str, list[workers.Case]] = {}
     for case in suite.cases():
         if not case.group.startswith("(") or case.group == "(simple)":
             groups.setdefault(case.group, []).append(case)
-    chosen = [cases[len(cases) // 2] for cases in list(groups.values())[::2]]
+    chosen = [cases[len(cases) // 2] for cases in list(groups.values())[::4]]
     found = list(workers.run_cases(MODULE, chosen, jobs=1))
     assert bad(found) == []
     assert share_passed(found) > 0.93

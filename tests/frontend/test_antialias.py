@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from frontend.gradients import Function, check_gradients
 
-QUICK, MANY = 4, 500
+QUICK, MANY = 2, 500
 Case = tuple[Function, list[list[torch.Tensor]]]
 FILTERS = ("bilinear", "bicubic", "lanczos")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from frontend.gradients import Function, check_gradients
 
-QUICK, MANY = 5, 500
+QUICK, MANY = 2, 500
 Case = tuple[Function, list[list[torch.Tensor]]]
 """A function, and operands for each call: of one rank, and sizes of their own."""
 
@@ -128,6 +128,7 @@ def test_a_convolution_of_symbolic_size(is_grouped: bool) -> None:
     check_gradients(function, *calls, dynamic=True)
 
 
+@pytest.mark.slow
 def test_attention_of_symbolic_width_and_lengths() -> None:
     calls = [random(*((b, 4, n, e) for n in (q, k, k))) for b, q, k, e in ((2, 5, 6, 8), (3, 7, 9, 12))]
     check_gradients(F.scaled_dot_product_attention, *calls, dynamic=True)

@@ -65,6 +65,7 @@ def test_bounds_of_either_sign(f: Callable[..., Any]) -> None:
     check(f, *((torch.randn(7 + n, 9), n) for n in (3, 2, 1, 4)))
 
 
+@pytest.mark.slow
 def test_a_number_and_its_successor_both_come_in() -> None:
     """PyTorch writes ``tril(n)`` with ``n + 1``, which it passes before ``n``, whose sign is not known."""
 
@@ -74,19 +75,26 @@ def test_a_number_and_its_successor_both_come_in() -> None:
     check(f, *((torch.randn(size), q, n) for size, q, n in (((9, 4, 9), 3, 4), ((4, 9, 7), 3, 3), ((5, 9, 9), 5, 1))))
 
 
+@pytest.mark.slow
 def test_positions_of_an_image_of_symbolic_size() -> None:
-    """What PyTorch knows of sizes (``(h // 8) ** 2`` is 16) is used: the sum's shape is the table's."""
+    """What PyTorch knows of sizes is used: the sum's shape is the table's."""
 
     def f(x: torch.Tensor, kernel: torch.Tensor, table: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         patches = F.conv2d(x, kernel, stride=8).flatten(2).transpose(1, 2)
         return torch.cat([patches[:, :1], patches], 1)[:, 1:] @ w + table
 
-    def g(x: torch.Tensor, kernel: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.conv2d(x, kernel, stride=8).flatten(2) @ w
-
     kernel, w = torch.randn(4, 3, 8, 8), torch.randn(4, 4)
     sizes = ((2, 32), (3, 39), (2, 24))
     check(f, *((torch.randn(n, 3, s, s), kernel, torch.randn((s // 8) ** 2, 4), w) for n, s in sizes))
+
+
+def test_places_of_an_image_as_the_terms_of_a_product() -> None:
+    """PyTorch knows that ``(h // 8) * (w // 8)`` is 16."""
+
+    def g(x: torch.Tensor, kernel: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(x, kernel, stride=8).flatten(2) @ w
+
+    kernel = torch.randn(4, 3, 8, 8)
     check(g, *((torch.randn(n, 3, s, t), kernel, torch.randn(16, 5)) for n, s, t in ((2, 32, 32), (3, 39, 34))))
 
 

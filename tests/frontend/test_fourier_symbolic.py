@@ -20,7 +20,7 @@ from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import transform
 from tilewright.frontend.torch.aten.fft import SlowWarning
 
-QUICK, MANY = 15, 500
+QUICK, MANY = 5, 500
 
 
 @cache
@@ -56,6 +56,7 @@ def test_lengths_at_length(n: int, is_wide: bool, sign: int) -> None:
     check(n, is_wide, sign)
 
 
+@pytest.mark.slow
 def test_a_call_of_pytorch_takes_every_length() -> None:
     """Halves of symmetric spectra, of even and odd lengths, along an axis that is not the last, scaled."""
 

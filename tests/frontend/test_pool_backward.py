@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from frontend.gradients import Function, check_gradients
 
-QUICK, MANY = 6, 500
+QUICK, MANY = 3, 500
 Case = tuple[Function, list[list[torch.Tensor]]]
 
 DTYPES = (torch.float32, torch.float32, torch.float64, torch.bfloat16)

@@ -21,7 +21,7 @@ from tilewright.runtime.plan import OutputPlan
 from tilewright.runtime.python import memory
 from tilewright.runtime.values import ALIGNMENT, Array, address_of
 
-QUICK, MANY = 8, 500
+QUICK, MANY = 3, 500
 GUARD, PATTERN = 4096, 0xA5
 TAKEN = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])  # whose guards end empty
 

@@ -258,6 +258,7 @@ PARTS: dict[str, Step] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("f", PARTS.values(), ids=PARTS.keys())
 def test_rounded_parts_of_a_size(f: Step) -> None:
     """Valid for every size, and so nothing to refuse."""
@@ -283,6 +284,7 @@ def every_third(x: torch.Tensor) -> torch.Tensor:
     return x[:, ::3] + x[:, 1::3] * x[:, 2::3]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("f", "n"), [(every_second, 2), (every_third, 3)])
 def test_sizes_that_a_guard_makes_equal_are_equal(f: Step, n: int) -> None:
     model = tw.compile(Lambda(f), (torch.randn(2, 4 * n),), dynamic_shapes=(({1: Dim.AUTO},),), cache=False)

@@ -128,6 +128,7 @@ def scaled(x: torch.Tensor) -> torch.Tensor:
     return x / most
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("f", "words"),
     [

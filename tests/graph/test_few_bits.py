@@ -83,6 +83,7 @@ def test_what_does_not_fill_groups_or_words_stays() -> None:
     assert QuantizeWeights(4, 32).run(graph) is graph
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("precision", ["int8", "int4", "int4-64"])
 def test_compiled_code_equals_the_dequantised_model(precision: str) -> None:
     graph = embedded()

@@ -56,6 +56,7 @@ def exact(f: Callable[[Any], Any], xs: np.ndarray) -> np.ndarray:
         return np.array([float(f(mpmath.mpf(float(x)))) for x in xs])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", RELATIVE)
 def test_relative_error(name: str) -> None:
     op, f, xs = RELATIVE[name]
@@ -132,6 +133,7 @@ def test_erfinv_in_f32_is_right_to_two_units_in_the_last_place() -> None:
     assert np.isnan(np.asarray(driver.compile_graph(graph)(np.full_like(x, 1.5)))).all()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_zeta_at_its_edges(dtype: type) -> None:
     """Limits and poles, where s or q is infinite or q is whole; in between, far down the sum."""

@@ -150,6 +150,7 @@ def test_compile_gives_ptx_and_says_what_is_missing() -> None:
         assert "remedy: " in str(error)
 
 
+@pytest.mark.slow
 def test_the_benchmark_goes_through(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_benchmark.main(Recorder, target="cuda-sm90a", scale=64) == 0
     printed = capsys.readouterr().out
