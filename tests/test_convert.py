@@ -12,10 +12,12 @@ import torch
 from typer.testing import CliRunner
 
 import tilewright as tw
+from aot.programs import link, needs_cc
 from small_models import numbers, perceptron
 from tilewright.cli.main import app
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.text import save_graph
+from tilewright.runtime.library import LibraryModel
 
 
 def test_a_module_goes_out_and_comes_in(tmp_path: Path) -> None:
@@ -57,6 +59,19 @@ def test_llvm_ir_is_the_whole_model(tmp_path: Path) -> None:
     inputs, outputs = (ctypes.c_void_p * 1)(x.ctypes.data), (ctypes.c_void_p * 1)(y.ctypes.data)
     call("run", handle, ctypes.c_void_p(dims.ctypes.data), inputs, outputs)
     np.testing.assert_allclose(y, evaluate_graph(graph, [x])[0], rtol=1e-4, atol=1e-4)
+
+
+@needs_cc
+def test_a_c_file_includes_the_header_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its name is; the file says itself how it is built."""
+    monkeypatch.chdir(tmp_path)
+    save_graph(perceptron(), tmp_path / "2 net.txt")
+    ran = CliRunner().invoke(app, ["export", "2 net.txt", "--to", "c"])
+    assert ran.exit_code == 0, ran.output
+    link(["-shared", "-fPIC", "2 net.exported.c"], tmp_path / "net.so")
+    x = numbers(3, 64)
+    (expected,) = evaluate_graph(perceptron(), [x])
+    np.testing.assert_allclose(LibraryModel("net.so", name="m_2_net_exported")(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_the_command_line_writes_graphs_of_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,14 +42,18 @@ declare {i64, i1} @llvm.smul.with.overflow.i64(i64, i64)
 BEYOND = "a size that follows from these is negative or beyond {} bits"
 
 
-def glue_text(of: Interface, system: System, target: Target, weights: str = "") -> str:
-    """The whole module; ``weights`` are embedded ones as an LLVM constant, where the format has no rule to embed."""
+def glue_text(of: Interface, system: System, target: Target | None, weights: str = "") -> str:
+    """The whole module; ``weights`` are embedded ones as an LLVM constant, where the format has no rule to embed.
+
+    Without a ``target`` the code around it is for any CPU, and none is asked what it has.
+    """
     return _Glue(of, system, target, weights).text()
 
 
 class _Glue:
-    def __init__(self, of: Interface, system: System, target: Target, weights: str) -> None:
+    def __init__(self, of: Interface, system: System, target: Target | None, weights: str) -> None:
         self.of, self.system, self.target, self.weights_text = of, system, target, weights
+        self.plain = plain_attributes(target) if target else ""
         self.manifest: Manifest = of.manifest
         self.binder = ShapeBinder(self.manifest.inputs, self.manifest.symbols, self.manifest.constraints)
         self.data: list[str] = []
@@ -71,27 +75,26 @@ class _Glue:
                 self.weights(),
                 *self.data,
                 *functions,
-                cpu_text(self.target, self.of.name),
+                cpu_text(self.target, self.of.name) if self.target else "",
             ]
         )
 
     # --- pieces
 
     def function(self, name: str, parameters: str, result: str = "i32") -> FunctionWriter:
-        plain = plain_attributes(self.target)
-        return FunctionWriter(f"define {result} @{self.of.name}_{name}({parameters}) nounwind {plain}".rstrip())
+        return FunctionWriter(f"define {result} @{self.of.name}_{name}({parameters}) nounwind {self.plain}".rstrip())
 
     def need_cpu(self, w: FunctionWriter) -> None:
         """Return a status where the CPU lacks what the code needs."""
-        if needs_of(self.target):
-            text = f"the code is for {self.machine()} and needs instructions that this CPU lacks"
+        if self.target and needs_of(self.target):
+            text = f"the code is for {self.machine(self.target)} and needs instructions that this CPU lacks"
             wrong = w.let(f"xor i1 {w.let(f'call i1 @{self.of.name}_cpu_is_fit()')}, true")
             w.return_if(wrong, self.of.status("TW_ERROR_CPU", text))
 
-    def machine(self) -> str:
+    def machine(self, target: Target) -> str:
         """The target's name; of this computer's, which has none, LLVM's name of its CPU, or what that CPU has."""
-        if not self.target.is_native:
-            return self.target.name
+        if not target.is_native:
+            return target.name
         spec = self.manifest.target
         which = f" with {', '.join(spec.features)}" if spec.cpu.startswith("generic") and spec.features else ""
         return f"{spec.cpu}{which}"
@@ -146,7 +149,7 @@ class _Glue:
     def check(self) -> str:
         """``NAME_check(dims)``: ranges and rules of the symbols. Internal."""
         w = FunctionWriter(
-            f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind {plain_attributes(self.target)}".rstrip()
+            f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind {self.plain}".rstrip()
         )
         values = self.symbols(w)
         for s in self.manifest.symbols:
@@ -521,7 +524,7 @@ class _Glue:
         """``NAME_map_weights`` and ``NAME_unmap_weights``, where weights are a file and there are files."""
         if self.of.embedded or not self.of.weights_bytes or not self.system.files:
             return []
-        return [mapping_text(self.of, self.system, plain_attributes(self.target))]
+        return [mapping_text(self.of, self.system, self.plain)]
 
     def status_text(self) -> str:
         """``NAME_status_text(status)``: never NULL."""

@@ -178,7 +178,7 @@ def header_text(of: Interface, system: System) -> str:
         cpu=m.target.cpu,
         features=_wrapped(features),
         facts="\n".join(f" * {line}".rstrip() for line in _facts(of)),
-        link=f"with {of.name}.o" + _libraries(of, system, maps_file),
+        link=f"with {of.name}.{'c' if of.is_source else 'o'}" + _libraries(of, system, maps_file),
         macro=of.name.upper(),
         name=of.name,
         common=common_text(),
@@ -192,6 +192,8 @@ def header_text(of: Interface, system: System) -> str:
 
 
 def _libraries(of: Interface, system: System, maps_file: bool) -> str:
+    if of.is_source:
+        return ", libc and libm"
     if system.object_format == "COFF":
         return ", the C library and kernel32" if of.max_threads > 1 or maps_file else " and the C library"
     if not system.has_libc:

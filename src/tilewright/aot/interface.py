@@ -40,7 +40,8 @@ class Interface:
     """``name`` begins every symbol. ``arena_bytes`` is a number, or a text over symbols.
 
     ``stack_bytes`` is the most stack that a call takes, without that of ``stack_foreign``, which the object does not
-    hold; None where it cannot be told. ``rules[k]`` explains a status of which ``k + 1`` are the bits above the kind.
+    hold; None where it cannot be told. ``is_source``: what is exported is C. ``rules[k]`` explains a status of which
+    ``k + 1`` are the bits above the kind.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Interface:
     fingerprint: str = ""
     stack_bytes: int | None = None
     stack_foreign: tuple[str, ...] = ()
+    is_source: bool = False
     rules: list[tuple[str, str]] = field(default_factory=list)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.aot.export import ExportOptions, llvm_files
 from tilewright.aot.interface import c_name
-from tilewright.build.deploy import export_modules
+from tilewright.build.deploy import as_called, build_c, export_modules
 from tilewright.build.options import Clock, Options, check_sizes_given
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.graph import Graph
@@ -25,7 +25,7 @@ from tilewright.frontend.torch.writer.program import save_exported
 from tilewright.graph.pipeline import PORTABLE
 from tilewright.runtime.files import write_text
 
-SUFFIXES = {".onnx": "onnx", ".mlir": "stablehlo", ".pt2": "torch", ".ll": "llvm"}
+SUFFIXES = {".onnx": "onnx", ".mlir": "stablehlo", ".pt2": "torch", ".ll": "llvm", ".c": "c"}
 """The format that a file's name asks for."""
 FORMATS = tuple(SUFFIXES.values())
 
@@ -44,13 +44,13 @@ def convert(
 ) -> Path:
     """Write a model in another format, and give the file's path.
 
-    Formats are ``"onnx"`` (opset 21), ``"stablehlo"`` (text), ``"torch"`` (a program of ``torch.export``) and
-    ``"llvm"`` (LLVM IR and a C header).
+    Formats are ``"onnx"`` (opset 21), ``"stablehlo"`` (text), ``"torch"`` (a program of ``torch.export``), ``"llvm"``
+    (LLVM IR and a C header) and ``"c"`` (C11 and its header).
 
     The arguments that ``compile`` has mean what they mean there. ``to`` is the format where the suffix of ``path``
-    (``.onnx``, ``.mlir``, ``.pt2``, ``.ll``) does not say it. With ``optimize`` a graph goes out as the passes leave it
-    that hold for every machine: constants folded, norms in the weights of convolutions. ``target`` is the machine of
-    LLVM IR, which is always optimised. ``docs/convert.md`` says what each format can hold.
+    (``.onnx``, ``.mlir``, ``.pt2``, ``.ll``, ``.c``) does not say it. With ``optimize`` a graph goes out as the passes
+    leave it that hold for every machine: constants folded, norms in the weights of convolutions. ``target`` is the
+    machine of LLVM IR and C, which are always optimised. ``docs/convert.md`` says what each format can hold.
 
     Raises as ``compile`` does; ``CompileError`` also for each op that the format has no words for.
     """
@@ -61,8 +61,11 @@ def convert(
         raise OptionError(f"{what} is no format to write", remedy=f"use one of {', '.join(FORMATS)}")
     check_sizes_given(fix_dims, input_shapes)
     called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
-    if kind == "llvm":
-        _write_llvm(called, path, target)
+    if kind in _CODE:
+        beside = path.with_suffix(".h")
+        text, header = _CODE[kind](called, Options(target), beside)
+        write_text(path, text)
+        write_text(beside, header)
         return path
     _check_stateless(called)
     graph = run_pipeline(called.graph.unchecked(), PORTABLE) if optimize else called.graph
@@ -79,14 +82,13 @@ def _check_stateless(called: Called) -> None:
         )
 
 
-def _write_llvm(called: Called, path: Path, target: str) -> None:
-    """The module beside its header, for one thread: a second would need this pool of ours to be wanted."""
-    modules = export_modules(called.graph, Options(target), 1, Clock())
-    text, header = llvm_files(modules, ExportOptions(c_name(path.stem)))
-    write_text(path, text)
-    write_text(path.with_suffix(".h"), header)
+def _llvm(called: Called, options: Options, header: Path) -> tuple[str, str]:
+    """The module and its header, for one thread: a second would need this pool of ours to be wanted."""
+    modules = as_called(export_modules(called.graph, options, 1, Clock()), called)
+    return llvm_files(modules, ExportOptions(c_name(header.stem)))
 
 
+_CODE: Mapping[str, Callable[[Called, Options, Path], tuple[str, str]]] = {"llvm": _llvm, "c": build_c}
 _WRITERS: Mapping[str, Callable[[Graph, Path], None]] = {
     "onnx": save_onnx, "stablehlo": save_stablehlo, "torch": save_exported,
 }  # fmt: skip

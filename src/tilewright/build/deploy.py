@@ -14,6 +14,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
+from tilewright.aot.c_file import c_files
 from tilewright.aot.dispatch import level_target, merge
 from tilewright.aot.export import Exported, ExportOptions, Modules
 from tilewright.aot.export import export as write_export
@@ -22,6 +23,8 @@ from tilewright.build.exact import read_exact_sizes
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.manifest import manifest_of, with_complex, with_start
 from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
+from tilewright.codegen.c.elements import Helpers
+from tilewright.codegen.c.kernel import kernel_text
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.core.text import SideTable, print_graph
@@ -85,13 +88,17 @@ def export(
     with clock.stage("import"):
         called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
     facts = source_facts(source, called)
-    modules = with_state(export_modules(called.graph, options, n_threads, clock), called)
-    manifest = with_complex(modules.manifest, called)
+    modules = replace(as_called(export_modules(called.graph, options, n_threads, clock), called), source=facts)
     with writing(folder):
-        return write_export(replace(modules, source=facts, manifest=manifest), Path(folder), how)
+        return write_export(modules, Path(folder), how)
 
 
-def with_state(modules: Modules, called: Called) -> Modules:
+def as_called(modules: Modules, called: Called) -> Modules:
+    """The modules with complex numbers where the source has them, and with the state that it keeps."""
+    return _with_state(replace(modules, manifest=with_complex(modules.manifest, called)), called)
+
+
+def _with_state(modules: Modules, called: Called) -> Modules:
     """The modules with the values with which what the source keeps begins, behind the weights."""
     if not called.convention.state:
         return modules
@@ -127,6 +134,20 @@ def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) 
     return Modules(manifest, target, texts, weights, split.planner.weights.rows(), {})
 
 
+def build_c(called: Called, options: Options, header: Path) -> tuple[str, str]:
+    """A C file of the whole model, for one thread, and what is to be written to ``header``."""
+    split = optimise_and_split(called.graph, options, replace(options.machine, n_cores=1), Clock())
+    made, helpers, kernels = split.kernels, Helpers(), []
+    for symbol, kernel in made.kernels.items():
+        written = kernel_text(kernel, helpers, made.labels[symbol])
+        made.scratch[symbol] = written.scratch
+        kernels.append(written.text)
+    weights = split.planner.weights.blob()
+    manifest = manifest_of(split, options, weights.nbytes, len(split.slots))
+    modules = Modules(manifest, made.target, {"entry": split.entry(None)}, weights, [], {})
+    return c_files(as_called(modules, called), header, kernels, helpers)
+
+
 def source_facts(source: Source, called: Called) -> dict[str, Any]:
     """What an export's record says of the model: digests that depend on its content alone."""
     table = SideTable()
@@ -139,4 +160,4 @@ def source_facts(source: Source, called: Called) -> dict[str, Any]:
     return facts
 
 
-__all__ = ["export", "export_modules", "source_facts"]
+__all__ = ["as_called", "build_c", "export", "export_modules", "source_facts"]

@@ -23,7 +23,7 @@ def register(app: typer.Typer) -> None:
 
 def export_command(
     model: Source,
-    to: Annotated[str, typer.Option("--to", help="The format: onnx, stablehlo, torch or llvm.")] = "onnx",
+    to: Annotated[str, typer.Option("--to", help="The format: onnx, stablehlo, torch, llvm or c.")] = "onnx",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write (default: the model's name).")
     ] = None,

@@ -442,7 +442,7 @@ _INTEGER: Mapping[str, Callable[[int, int], int]] = {
     "max": max,
     "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
     "shr": lambda a, b: a >> b if b >= 0 else 0,
-    "pow": lambda a, b: a**b if b >= 0 else 0 if a not in (1, -1) else a**-b,
+    "pow": lambda a, b: pow(a, b, 1 << 64) if b >= 0 else 0 if a not in (1, -1) else a ** (b & 1),
 }
 _BOOL: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": np.logical_or,
