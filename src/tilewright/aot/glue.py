@@ -148,9 +148,7 @@ class _Glue:
 
     def check(self) -> str:
         """``NAME_check(dims)``: ranges and rules of the symbols. Internal."""
-        w = FunctionWriter(
-            f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind {self.plain}".rstrip()
-        )
+        w = FunctionWriter(f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind {self.plain}".rstrip())
         values = self.symbols(w)
         for s in self.manifest.symbols:
             limits = f"at least {s.lo}" if s.hi is None else f"between {s.lo} and {s.hi}"
