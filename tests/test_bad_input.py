@@ -18,7 +18,7 @@ from frontend.onnx_build import BOOL, F32, I64, answers, info, model, node
 from tilewright.core.types import Array
 
 ROOT = Path(__file__).parents[1]
-QUICK, BLOCK = 50, 50
+QUICK, BLOCK = 25, 25
 QUICK_PROGRAMS = 9  # one of each
 SEED_OF_QUICK = 1_000_000  # apart from the seeds that `make fuzz` draws
 rng = np.random.default_rng(0)

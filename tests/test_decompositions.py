@@ -180,6 +180,7 @@ def test_nan_gives_nan(function: Callable[..., Any]) -> None:
     assert values.isnan().any()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.skipif(not routines._of_torch(), reason="this PyTorch offers no LAPACK")
 @pytest.mark.parametrize("shape", [(6, 6), (3, 20, 20), (5, 37, 37), (4, 71, 71)])
 def test_results_are_eagers_to_the_last_bit(shape: tuple[int, ...]) -> None:

@@ -23,7 +23,7 @@ QUICK_TORCH = {*zoo.MODELS} - {
     "bart_decoder", "video_resnet",
 }  # fmt: skip
 """One net of each family: the others differ from these in sizes, or by layers that nets of another family have."""
-QUICK_VARYING = {"llama"}
+QUICK_VARYING = {"mlp"}
 
 
 def mark_slow(quick: set[str]) -> list[Any]:
@@ -55,7 +55,7 @@ def test_small_from_torch(name: str) -> None:
     check(tw.compile(model.module, example_inputs=model.inputs, cache=False), model)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", mark_slow(QUICK_ONNX))
 def test_small_from_onnx(name: str) -> None:
     model = zoo.build(name, small=True)

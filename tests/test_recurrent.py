@@ -69,7 +69,7 @@ def test_any_number_of_steps_and_threads(name, batch, direction):
             assert a.tobytes() == b.tobytes()
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("hidden", "batch", "direction"), [(101, 3, "bidirectional"), (208, 1, "forward")])

@@ -33,7 +33,7 @@ def run(computation, target, arrays, at_end):
 
 @every_target
 @given(rows=st.integers(8, 16), behind=st.integers(1, 3), depth=st.integers(12, 60), at_end=st.booleans())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 def test_products(target, rows, behind, depth, at_end):
     width = target.vector_bytes // 4
     rng, n = np.random.default_rng(depth), width + min(behind, width - 1)

@@ -161,6 +161,7 @@ def test_many_programs_of_pytorch(guards: Guards, program: tuple[str, str, list[
     check_torch(guards, *program)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("finder", ["nonzero", "masked_select", "unique", "unique_consecutive", "repeat_interleave",
                                     "bincount", "histc"])  # fmt: skip
 def test_finders_of_a_number_alone(finder: str, guards: Guards) -> None:

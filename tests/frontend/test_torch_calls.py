@@ -147,6 +147,7 @@ class Stateful(torch.nn.Module):
         return {"sum": self.cache.sum(0), "count": self.count.clone(), "y": y.float()}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_what_a_module_keeps_the_model_keeps(threads: int, tmp_path: Path) -> None:
     module, at = Stateful(), torch.tensor([1])
@@ -209,6 +210,7 @@ DRAWS: dict[str, tuple[Any, float, float]] = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("draw, mean, variance", DRAWS.values(), ids=DRAWS)
 def test_random_numbers(draw: Any, mean: float, variance: float) -> None:
     torch.manual_seed(11)
@@ -242,6 +244,7 @@ def test_permutations_and_draws_without_replacement() -> None:
     assert [sorted(row) for row in chosen.tolist()] == [[0, 2, 3], [1, 2, 3]]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("least", [0, 3])
 @pytest.mark.parametrize("weights", [None, torch.float32, torch.int64])
 def test_bincount(least: int, weights: torch.dtype | None) -> None:

@@ -12,7 +12,7 @@ from tilewright.core.compute import Buffer, Computation, Const, Load, Reduction,
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import Space
 
-FEW = settings(max_examples=15, deadline=None)
+FEW = settings(max_examples=7, deadline=None)
 
 
 def attention(batch, rows, keys, depth, width, scaled=True, softmax=True, is_merged=False):

@@ -49,7 +49,7 @@ from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Store, Update, 
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.text import kernel_text
 
-SLOW = settings(max_examples=25, deadline=None)
+SLOW = settings(max_examples=12, deadline=None)
 PLENTY = dataclasses.replace(SMALL, n_cores=8, ghz=0.0001)
 PLENTY_WIDE = dataclasses.replace(WIDE, n_cores=8, ghz=0.0001)
 

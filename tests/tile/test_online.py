@@ -173,6 +173,7 @@ def test_averages_are_right_in_every_form(name: str) -> None:
     seen_right(CASES[name], tile=SMALL if name == "ragged" else WIDE)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["ragged", "causal"])
 def test_lanes_neither_race_nor_wait_for_banks(name: str) -> None:
     case = CASES[name]
@@ -205,6 +206,7 @@ def test_what_waits_enough_has_no_fault() -> None:
     assert simulate(flat, GPU, arrays_of(SHORT.computation(), {})).faults == ()
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["causal", "heads that share keys"])
 def test_the_code_of_lanes_is_right(name: str) -> None:
     case = CASES[name]
