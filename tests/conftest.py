@@ -49,7 +49,7 @@ def _strict() -> Iterator[None]:
         yield
 
 
-YOUNG = 20_000
+YOUNG = 100_000
 """So many more new objects than released ones start a collection, instead of Python's 700."""
 
 

@@ -39,6 +39,7 @@ def test_damaged_files(block: int) -> None:
     check_damaged_files("damage", first, first + BLOCK)
 
 
+@pytest.mark.slow
 def test_damaged_stablehlo() -> None:
     check_damaged_files("damage_stablehlo", SEED_OF_QUICK, SEED_OF_QUICK + QUICK_PROGRAMS)
 

@@ -59,6 +59,7 @@ def test_native_code_is_right_to_the_rounding_of_rows(bits: int, rows: int) -> N
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bits", coded.BITS)
 def test_the_largest_group_of_the_largest_codes_fits_its_sums(bits: int) -> None:
     depth, per_word = coded.MOST_ROWS, coded.WORD_BITS // bits
@@ -91,6 +92,7 @@ def computation(rows: int, bits: int) -> tuple[Computation, tuple[Buffer, ...]]:
     return Computation((x, words, scales, zeros), (out,), tuple(stages), temps), (words, scales, zeros)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-64-v4", "aarch64", "cortex-m4", "wasm32"])
 @pytest.mark.parametrize(("rows", "bits"), [(1, 4), (1, 8), (24, 4)])
 def test_sums_of_groups_stay_in_registers(target: str, rows: int, bits: int) -> None:

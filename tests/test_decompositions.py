@@ -156,6 +156,7 @@ def test_lapack_at_length(x: torch.Tensor, of: Callable[[torch.Tensor], None]) -
     check(x, of)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("of", CHECKS)
 @pytest.mark.parametrize("shape", [(2, 70, 70)])
 def test_matrices_that_are_not_small(of: Callable[[torch.Tensor], None], shape: tuple[int, ...]) -> None:
@@ -172,6 +173,7 @@ def test_nothing_to_decompose(shape: tuple[int, ...], function: Callable[..., An
     assert shapes[0] == shapes[1]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("function", [torch.linalg.eigh, torch.linalg.svd, torch.linalg.svdvals])
 def test_nan_gives_nan(function: Callable[..., Any]) -> None:
     """LAPACK declines; our own kernel computes with NaN."""
@@ -180,7 +182,7 @@ def test_nan_gives_nan(function: Callable[..., Any]) -> None:
     assert values.isnan().any()
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.skipif(not routines._of_torch(), reason="this PyTorch offers no LAPACK")
 @pytest.mark.parametrize("shape", [(6, 6), (3, 20, 20), (5, 37, 37), (4, 71, 71)])
 def test_results_are_eagers_to_the_last_bit(shape: tuple[int, ...]) -> None:

@@ -126,7 +126,7 @@ def test_any_size_of_a_whole_chain(n, h, w, middle, k, stride, residual) -> None
     check(block((n, h, w, 6), 6, k, stride, expand=middle, residual=residual))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("k", "stride", "expand"), [(3, 1, 0), (5, 2, 0), (3, 1, 33), (3, 2, 32)])
 @pytest.mark.usefixtures("_rings_pay")
@@ -134,6 +134,7 @@ def test_every_target(target: str, k: int, stride: int, expand: int) -> None:
     check(block((1, 17, 14, 24), 24, k, stride, expand=expand, residual=True), target)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(types.f64, 1e-9), (types.f16, 3e-2), (types.bf16, 2e-1)])
 def test_other_dtypes(dtype: DType, tolerance: float) -> None:
     check(block((1, 12, 11, 24), 10, dtype=dtype), tolerance=tolerance)
@@ -186,6 +187,7 @@ def test_rows_that_are_too_long_go_in_pieces() -> None:
     assert local(block((1, 4, 60_000, 16), 16)) == ["f32[32, 16]"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("expand", [0, 32])
 @pytest.mark.usefixtures("_rings_pay")
 def test_what_does_not_fit_is_scheduled_apart(monkeypatch: pytest.MonkeyPatch, expand: int) -> None:

@@ -178,6 +178,7 @@ def check(m, feeds, target):
     return compiled
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", ["q", "qdq"])
 @settings(max_examples=6, deadline=None)
 @given(st.integers(0, 1 << 30), st.sampled_from(LEVELS))

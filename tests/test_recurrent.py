@@ -155,7 +155,7 @@ def layers(name, hidden, n_inputs, batch, target, threads):
     return graph, compile_graph(graph, threads=threads, target=target)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize("target", ["native", "haswell", "x86-64"])
 def test_layers_that_project_ahead(name, target):

@@ -72,6 +72,7 @@ def test_a_module_in_memory(request: pytest.FixtureRequest) -> None:
     check_equal(made.refit(weights(module(0))), old)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("optimize", [1, 2])
 def test_a_file_and_the_one_beside_it(tmp_path: Path, optimize: int, request: pytest.FixtureRequest) -> None:
     paths = [onnx_model(tmp_path, seed) for seed in (0, 1)]
@@ -157,6 +158,7 @@ WHOLE: dict[str, tuple[torch.nn.Module, dict[str, np.ndarray], bool]] = {
 }  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", WHOLE)
 def test_equal_buffers_of_whole_numbers_stay_apart(name: str, tmp_path: Path) -> None:
     net, new, fits = WHOLE[name]

@@ -72,7 +72,7 @@ def test_tiling_nothing() -> None:
     check(b, (n,), [b(ops.tile, n, repeats=(2, 2))], [x])
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize(
     "extent", [lambda n: n + 1, lambda n: n * 128, lambda n: n * 128 + 5], ids=["few", "even", "odd"]
 )

@@ -53,7 +53,7 @@ def check(graph: Graph, target: str = "native", tolerance: float = 1e-4) -> None
     np.testing.assert_allclose(one.astype("d"), want.astype("d"), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("kind", "k", "stride"), [("depthwise", 3, 1), ("depthwise", 5, 2), ("max", 3, 2)])
 def test_every_target(target: str, kind: str, k: int, stride: int) -> None:

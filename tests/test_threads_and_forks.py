@@ -70,7 +70,7 @@ THREADS = """
 
 @pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize(
-    ("n_models", "n_threads"), [(3, 12), pytest.param(50, 64, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+    ("n_models", "n_threads"), [(2, 12), pytest.param(50, 64, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
 )
 def test_first_and_later_calls_of_fresh_models(n_models: int, n_threads: int, kind: str, tmp_path: Path) -> None:
     if kind == "torch":
@@ -131,8 +131,8 @@ TRACES = """
     torch._dynamo.lookup_backend("tilewright")  # whose own first time is for one thread
     sys.setswitchinterval(1e-5)
     n = {0: torch.export.Dim("n")}
-    x, of_all, problems, start = torch.randn(3, 6), net(100), [], threading.Barrier(6)
-    nets = [of_all if k % 3 == 2 else net(k).eval() for k in range(6)]
+    x, of_all, problems, start = torch.randn(3, 6), net(100), [], threading.Barrier(4)
+    nets = [net(0).eval(), net(1).eval(), of_all, of_all]
     with torch.no_grad():
         expected = [m.eval()(x) for m in nets]
     of_all.train()
@@ -140,7 +140,7 @@ TRACES = """
     def compiler(k):
         try:
             start.wait()
-            if k % 3 == 1:
+            if k == 1:
                 with torch.no_grad():
                     got = torch.compile(nets[k], backend="tilewright")(x)
             else:
@@ -149,7 +149,7 @@ TRACES = """
         except BaseException as error:
             problems.append(error)
 
-    threads = [threading.Thread(target=compiler, args=(k,)) for k in range(6)]
+    threads = [threading.Thread(target=compiler, args=(k,)) for k in range(4)]
     for t in threads:
         t.start()
     for t in threads:
@@ -421,7 +421,7 @@ STOP = """
 """
 
 
-@pytest.mark.one_in(3)  # sizes as given in several kernels, and symbolic ones in one
+@pytest.mark.one_in(6)  # sizes as given in several kernels, and symbolic ones in one
 @pytest.mark.parametrize("kind", ["fixed", "symbolic", "one kernel", "symbolic, one kernel"])
 def test_a_signal_stops_a_long_call(kind: str) -> None:
     """CPU time, of which a loaded machine takes none, from the signal to the exception; the model works on.

@@ -98,6 +98,7 @@ def test_other_cpus_are_refused(bit: int | None, tmp_path: Path, monkeypatch: py
         model(x)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_native_object_asks_for_every_feature(
     is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -149,11 +149,12 @@ tw.export(sys.argv[1], sys.argv[2], target='x86-64-v3', static=True, weights=sys
 """
 
 
-@pytest.mark.parametrize("weights", [pytest.param("embedded", marks=pytest.mark.slow), "file"])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["embedded", "file"])
 def test_equal_input_gives_equal_bytes(weights: str, tmp_path: Path) -> None:
     """Two processes with different hash seeds, in two folders, of a model at two paths.
 
-    Embedded weights in the quick run: ``test_reproducible.py``, of one path.
+    In the quick run: ``test_reproducible.py``, of one path.
     """
     digests = []
     for k in range(2):

@@ -270,6 +270,7 @@ def has_rust() -> bool:
     return found is not None and subprocess.run([found, "--version"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not has_rust(), reason="no Rust compiler (rustc) here")
 def test_the_example_in_rust(tmp_path: Path) -> None:
     tw.export(DIGITS, tmp_path, threads=1, static=True)

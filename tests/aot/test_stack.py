@@ -229,6 +229,7 @@ def wide_convolution() -> Graph:
     return Graph("wide", b.pool, (x,), (Net(b).conv(x, 160),), ("y",))
 
 
+@pytest.mark.one_in(2)
 @programs.needs_cc
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_thread_with_a_small_stack_runs_kernels_with_large_scratch(threads: int, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ Linux's word on the CPU where the code needs more than any CPU of the kind has."
 FUNCTIONS = {"info", "bind", "workspace", "input_shape", "output_shape", "create", "run", "result_shape", "destroy"}
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("target", KINDS)
 def test_format_and_symbols(target: str, tmp_path: Path) -> None:
     made = tw.export(DIGITS, tmp_path, target=target, fix_dims={"batch": 1}, name="digits")

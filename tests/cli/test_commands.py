@@ -188,6 +188,7 @@ def test_a_folder_in_place_of_a_model(cli: Cli, command: str, tmp_path: Path, mo
         assert ran.code == 1 and "Traceback" not in ran.err and "remedy: " in ran.err
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kernels", [(), ("--kernels",)])
 def test_bench_makes_code_as_told(cli: Cli, linear: Path, kernels: tuple[str, ...]) -> None:
     how = ("--size", "rows=8", "--seconds", 0.01, "--threads", 1, *kernels)

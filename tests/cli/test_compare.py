@@ -74,6 +74,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], No
     return write
 
 
+@pytest.mark.slow
 def test_reduce_leaves_the_op_that_goes_wrong(
     cli: Cli, linear: Path, plant: Callable[[str], None], tmp_path: Path
 ) -> None:

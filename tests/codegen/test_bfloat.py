@@ -28,6 +28,7 @@ def one(pool, op, *operands, **attrs):
     return pool.results(pool.add(op, operands, attrs))[0]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("n", [*range(1, 36), 47, 64, 65, 96, 127])
 def test_every_number_of_lanes(n: int) -> None:
     graph = graph_of(lambda p, x: one(p, ops.cast, x, dtype=bf16), (f32, (n,)))

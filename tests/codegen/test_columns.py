@@ -31,6 +31,7 @@ def run(computation, target, arrays, at_end):
     return given[out.name], any(len(b.shape) > 2 for b in partial_sums(tree))
 
 
+@pytest.mark.one_in(2)
 @every_target
 @given(rows=st.integers(8, 16), behind=st.integers(1, 3), depth=st.integers(12, 60), at_end=st.booleans())
 @settings(max_examples=5, deadline=None)

@@ -63,6 +63,7 @@ def agree(tree, arrays, target, **tolerance):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
 def test_operations(dtype, target):
@@ -83,6 +84,7 @@ def test_operations(dtype, target):
     agree(both_ways(make, len(binary) + len(unary) + 3, dtype, [a, b], target, dtype), [x, y], target)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
 def test_comparisons(dtype, target):
@@ -96,7 +98,7 @@ def test_comparisons(dtype, target):
     agree(both_ways(make, n_results, dtype, [a, b], target, types.bool_), [x, y], target)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", types.DTYPES, ids=str)
 def test_casts(dtype, target):

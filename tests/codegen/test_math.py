@@ -104,6 +104,7 @@ def sweep(dtype, low, high, n=N):
         return np.concatenate([linear.astype(dtype.numpy), around.astype(dtype.numpy), any_bits])
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
 @pytest.mark.parametrize("name", BOUNDS)
@@ -122,6 +123,7 @@ def test_bound(name, dtype, target):
 SPECIAL = [0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 2.0, 0.5, 1e-310, 1e-40, 5e-324]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
 @pytest.mark.parametrize("name", BOUNDS)

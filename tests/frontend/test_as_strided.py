@@ -122,6 +122,7 @@ def check_scatter(choose: random.Random) -> None:
     assert torch.equal(got, scatter(base))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(6))
 def test_random_views(seed: int) -> None:

@@ -49,6 +49,7 @@ def test_linear_regressor(kind: str, n: int) -> None:
     check_against_runtime(m, {"x": rng.random((5, 4)).astype(np.float32)})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("kind", ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"])
 @pytest.mark.parametrize(("n", "labels"), [(1, [5, 7]), (2, [3, 1]), (4, [9, 2, 4, 5])])
@@ -101,6 +102,7 @@ def svm_classifier(rng: np.random.Generator, n: int, proba: bool, **attributes: 
                    **attributes)  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(("kernel", "numbers"), KERNELS)
 @pytest.mark.parametrize("proba", [False, True])
 @pytest.mark.parametrize("n", [2, 3, 5])
@@ -273,6 +275,7 @@ def test_tree_regressor_transformed(n: int, kind: str) -> None:
     check_against_runtime(m, {"x": feed(rng, 40, np.float32, nan=False)}, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("dtype", list(DTYPES))
 @pytest.mark.parametrize("kind", TRANSFORMS[:-1])
 @pytest.mark.parametrize("many", [False, True])
@@ -287,6 +290,7 @@ def test_tree_classifier(many: bool, kind: str, dtype: Any) -> None:
         check_against_runtime(m, {"x": feed(rng, 40, dtype, nan=False)})
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("positive", [False, True])
 @pytest.mark.parametrize("n_base", [0, 1, 2])
 @pytest.mark.parametrize("kind", TRANSFORMS[:-1])

@@ -152,6 +152,7 @@ def by_litert(content, arrays):
     return [interpreter.get_tensor(d["index"]) for d in interpreter.get_output_details()]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CASES)
 def test_an_operator_gives_what_litert_gives(name: str) -> None:
     content, arrays = model_of(name, *CASES[name])

@@ -245,6 +245,7 @@ def test_an_operator_on_codes_gives_what_litert_gives(name: str) -> None:
     check(CASES[name])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", CURVES)
 def test_a_function_of_codes_is_that_of_litert_for_every_code(name: str) -> None:
     check(CURVES[name])

@@ -50,6 +50,7 @@ def test_there_are_enough_of_each_kind() -> None:
     assert min(kinds["float"], kinds["int8"]) >= 25 and min(kinds["int16"], kinds["dynamic"]) >= 5
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_means_what_it_means_to_litert(name: str) -> None:
     graph = import_tflite(MODELS[name], "model").graph

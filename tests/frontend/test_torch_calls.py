@@ -57,6 +57,7 @@ def same(got: Any, want: Any) -> None:
         assert type(a) is type(b) and np.array_equal(a, b)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("f", RESULTS.values(), ids=RESULTS)
 def test_results_are_as_the_module_gives_them(f: Any) -> None:
     model = tw.compile(Lambda(f), example_inputs=(X, Y), cache=False)
@@ -270,6 +271,7 @@ def test_floats_beyond_narrow_integers_wrap(source: torch.dtype) -> None:
     same(tw.compile(f, example_inputs=(x,), cache=False)(x), f(x))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_ldl_factors_have_lapacks_pivots(dtype: torch.dtype) -> None:
     """Indefinite matrices, with blocks of two by two, and singular ones."""

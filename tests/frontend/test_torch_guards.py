@@ -49,6 +49,7 @@ def auto(f: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] 
     return tw.compile(Lambda(f), examples, dynamic_shapes=dynamic, cache=False)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("f", "size", "wrong", "words"),
     [

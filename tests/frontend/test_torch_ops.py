@@ -411,6 +411,7 @@ def test_attention() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize(
     "options", [{}, {"num_layers": 2, "bidirectional": True, "batch_first": True}, {"bias": False}]

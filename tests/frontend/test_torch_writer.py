@@ -76,6 +76,7 @@ def test_every_op_without_a_form_is_named_and_the_others_come_back(part):
             np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("make", [convnet, language_model, perceptron], ids=lambda make: make.__name__)
 def test_networks_are_equal_and_keep_their_symbols(make, tmp_path):
     graph = make()

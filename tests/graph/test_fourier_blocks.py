@@ -11,6 +11,7 @@ from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.target.target import Target
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("target", "dtype", "block"),
     [("x86-64-v4", f32, 16), ("x86-64-v3", f32, 8), ("x86-64", f32, 8), ("x86-64-v4", f64, 8), ("x86-64-v3", f64, 4)],

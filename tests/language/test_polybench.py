@@ -213,7 +213,7 @@ def arguments(name, n):
     return [x / (2 * n) for x in made] if name == "durbin" else made
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_suite(name):
     for n in (N, N + 4):  # one code for both sizes

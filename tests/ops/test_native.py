@@ -27,7 +27,7 @@ every_op = pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 SWEEP = (types.f64, types.f16, types.bf16, types.i8, types.bool_)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @every_op
 def test_every_dtype_runs_natively(op):
     for dtype in SWEEP:

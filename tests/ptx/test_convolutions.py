@@ -36,7 +36,7 @@ def example(c_in: int, c: int, kernel: int, dtype: torch.dtype, groups: int = 1,
     ("c_in", "c", "kernel", "stride", "groups", "dtype", "bound"),
     [
         pytest.param(64, 32, 3, 1, 1, torch.bfloat16, 2e-2, marks=pytest.mark.slow),  # whole steps of channels
-        (32, 40, 3, 2, 1, torch.float16, 2e-3),  # columns that are no whole tile
+        pytest.param(32, 40, 3, 2, 1, torch.float16, 2e-3, marks=pytest.mark.slow),  # columns that are no whole tile
         pytest.param(24, 32, 3, 1, 1, torch.bfloat16, 2e-2, marks=pytest.mark.slow),  # channels that are no whole step
         pytest.param(3, 16, 5, 2, 1, torch.float16, 2e-3, marks=pytest.mark.slow),  # an image's three channels
         pytest.param(64, 32, 1, 1, 1, torch.bfloat16, 2e-2, marks=pytest.mark.slow),

@@ -54,6 +54,7 @@ def product(text: str, dtype: str) -> tuple[Threads, np.ndarray, np.ndarray]:
     return threads, z, x.astype(np.float32) @ y.astype(np.float32)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("text", "dtype", "loads"),
     [

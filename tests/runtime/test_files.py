@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from nests import NESTS
+from test_layers import parsed
 from tilewright.build import texts
 from tilewright.build.options import Options
 from tilewright.core.text import save_graph
@@ -49,7 +50,7 @@ def test_no_module_writes_in_place() -> None:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
-        if lines := list(writes_in_place(ast.parse(path.read_text(encoding="utf-8")))):
+        if lines := list(writes_in_place(parsed(path))):
             found[name] = lines
     assert {name: lines for name, lines in found.items() if name not in IN_PLACE} == {}
     assert set(IN_PLACE) == set(found), "a file that is excused and needs no excuse"

@@ -158,6 +158,7 @@ def test_the_rule_is_right(n, w, depth, channels, k, stride, pad, epilogue, n_co
     check_default(computation, "A", "W", "bias", machine=tight(computation, n_cores))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n_cores", [1, 2])
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("base", [SMALL, WIDE])
@@ -185,6 +186,7 @@ def test_batches_begin_anew():
     assert local(check_default(computation, "A", machine=tight(computation, 2)), "u") == (3, 4, 4)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n_cores", [1, 2])
 def test_images_of_a_run_time_number_share_their_rows(n_cores):
     computation = expanded(Sym("N"), 30, 6, 3, 8)
