@@ -37,7 +37,7 @@ from tilewright.tile import interp
 from tilewright.tile.ir import Barrier, For, Kernel, Kind, Loop
 
 pytestmark = needs_cc
-WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wno-unused", "-Werror")
+WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 INCLUDES = "".join(f"#include <{name}.h>\n" for name in ("math", "stdbool", "stdint", "string"))
 FLOAT_BINARY = {"add", "sub", "mul", "div", "min", "max", "larger", "rem"}
 FLOAT_UNARY = {"neg", "abs", "sqrt", "floor", "ceil", "trunc", "rint", "rint_rest", "isnan"}

@@ -9,6 +9,7 @@ iterations, which a C compiler may see. Buffers of registers are arrays, which i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tilewright.codegen.c.elements import MEMORY, VALUE, Helpers, stored_number
@@ -66,26 +67,29 @@ class _CFunction:
         params = [self.names.fresh(f"p{k}") for k in range(len(self.kernel.params))]
         sizes = [self.names.of(s, s.name) for s in self.kernel.sizes]
         threads, scratch = self.names.fresh("threads"), self.names.fresh("scratch")
-        lines: list[str] = []
-        block = Statements(lines, 1, {})
-        given = iter(params)
-        for place in self.kernel.places:
-            self.declare(place, next(given) if place.space is Space.GLOBAL else scratch, block)
+        buffers = [self.names.of(p.buffer, p.buffer.name) for p in self.kernel.places]
+        body = Statements([], 1, {})
         for s in self.kernel.body:
-            self.stmt(s, block)
+            self.stmt(s, body)
+        head, words = Statements([], 1, {}), _words(body)
+        given = iter(params)
+        for place, name in zip(self.kernel.places, buffers, strict=True):
+            where = next(given) if place.space is Space.GLOBAL else scratch
+            if name in words:  # what is folded or packed away is a parameter all the same
+                self.declare(place, name, where, head)
+        words |= _words(head)
+        unused = [f"  (void){name};" for name in (*params, *sizes, threads, scratch) if name not in words]
         arguments = [*[f"void *{p}" for p in params], *[f"int64_t {s}" for s in sizes]]
-        head = ", ".join([*arguments, f"int32_t {threads}", f"void *{scratch}"])
-        unused = [f"  (void){name};" for name in (*sizes, threads, scratch)]
+        listed = ", ".join([*arguments, f"int32_t {threads}", f"void *{scratch}"])
         note = f"/* {label.replace('*/', '* /')} */\n" if label else ""
-        text = "\n".join([f"{note}static void {self.kernel.name}({head}) {{", *unused, *lines, "}"])
+        text = "\n".join([f"{note}static void {self.kernel.name}({listed}) {{", *unused, *head.lines, *body.lines, "}"])
         return CKernel(text, ScratchSpec(self.locals.in_scratch))
 
     # --- buffers
 
-    def declare(self, place: Place, where: str, block: Statements) -> None:
+    def declare(self, place: Place, name: str, where: str, block: Statements) -> None:
         """A variable for a buffer: a pointer to memory of the caller's, or an array."""
         buffer, element = place.buffer, MEMORY[place.buffer.dtype]
-        name = self.names.of(buffer, buffer.name)
         if place.table is not None:
             numbers = [stored_number(x, buffer.dtype) for x in place.table.reshape(-1)] or ["0"]
             block.write(f"static const {element} {name}[] = {{")
@@ -177,6 +181,10 @@ class _CFunction:
         texts = [self.values.value(r, results) for r in c.result]
         for b, text in zip(s.buffers, texts, strict=True):
             block.write(f"{self.access(b, place)} = {self.helpers.stored(text, b.dtype)};")
+
+
+def _words(block: Statements) -> set[str]:
+    return {word for line in block.lines for word in re.findall(r"\w+", line)}
 
 
 def _updated(s: Update) -> Value:

@@ -11,6 +11,7 @@ and read as signed where an instruction does so. Memory is read and written by c
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from tilewright.codegen.errors import CodegenError
@@ -116,26 +117,41 @@ class Skeleton:
             given = [re.findall(r"\w+", p)[-1] for p in _match(r".*?\((.*)\)", prototype)[1].split(", ")]
             for (t, param), own in zip(params, given if params else [], strict=True):
                 made.declare(made.registers[param], t, f"({_TYPES[t].strip()}){own}")
+                made.lines.append(f"  (void){own};")
         else:
             args = ", ".join(f"{_TYPES[t]}{made.registers[name]}" for t, name in params)
             prototype = f"static {_TYPES[result]}{name}({args or 'void'})"
             self.heads.append(f"{prototype};")
+            made.lines += [f"  (void){made.registers[name]};" for _, name in params]
         for line in body:
             made.line(line.strip())
-        self.functions.append("\n".join([f"{prototype} {{", *made.variables, *made.lines, "}"]))
+        self.functions.append("\n".join([f"{prototype} {{", *made.text(), "}"]))
 
 
 class _Body:
-    """The statements of one function; ``variables`` are declarations at its top."""
+    """The statements of one function; ``variables`` are declarations at its top, by name."""
 
     def __init__(self, params: list[str]) -> None:
         self.registers = {name: f"p_{name}" for name in params}
-        self.variables: list[str] = []
+        self.variables: dict[str, str] = {}
         self.lines: list[str] = []
 
     def declare(self, name: str, type_: str, value: str = "") -> None:
         """A variable of the function."""
-        self.variables.append(f"  {_TYPES[type_]}{name}{value and f' = {value}'};")
+        self.variables[name] = f"  {_TYPES[type_]}{name}{value and f' = {value}'};"
+
+    def text(self) -> list[str]:
+        """Declarations and statements, without variables that nobody reads."""
+        counts = Counter(word for line in self.lines for word in re.findall(r"\w+", line))
+        lines = []
+        for line in self.lines:
+            name, is_set, value = line.strip().partition(" = ")
+            if is_set and counts[name] == 1:  # what it was set to may be a call, which stays
+                self.variables.pop(name)
+                lines.append(f"  (void)({value[:-1]});")
+            else:
+                lines.append(line)
+        return [*[text for name, text in self.variables.items() if counts[name]], *lines]
 
     def line(self, text: str) -> None:
         """A label, an instruction with a result, or one without."""
@@ -179,7 +195,7 @@ class _Body:
 
     def room(self, name: str, found: re.Match[str]) -> tuple[str, str]:
         count, element, single = found.groups()
-        self.variables.append(f"  {_TYPES[element or single]}room_{name}[{count or 1}];")
+        self.variables[f"room_{name}"] = f"  {_TYPES[element or single]}room_{name}[{count or 1}];"
         return "ptr", f"(char *)room_{name}"
 
     def watched(self, name: str, found: re.Match[str]) -> tuple[str, str]:
