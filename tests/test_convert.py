@@ -97,6 +97,13 @@ def test_the_command_line_writes_pytorch_programs(tmp_path: Path, monkeypatch: p
     np.testing.assert_allclose(found.detach(), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["net.onnx", "net.mlir", "net.pt2", "net.ll", "net.c"])
+def test_a_missing_folder_is_named(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "nowhere" / name
+    with pytest.raises(tw.TilewrightError, match=rf"nowhere/{name}'(?s:.*)make its folder first"):
+        tw.convert(torch.nn.ReLU(), path, example_inputs=(torch.ones(2),))
+
+
 def test_what_cannot_leave_is_named(tmp_path: Path) -> None:
     class Counting(torch.nn.Module):
         def __init__(self) -> None:

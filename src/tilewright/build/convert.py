@@ -23,7 +23,7 @@ from tilewright.frontend.source import Called, Examples, Source, import_called
 from tilewright.frontend.stablehlo.writer.module import save_stablehlo
 from tilewright.frontend.torch.writer.program import save_exported
 from tilewright.graph.pipeline import PORTABLE
-from tilewright.runtime.files import write_text
+from tilewright.runtime.files import write_text, writing
 
 SUFFIXES = {".onnx": "onnx", ".mlir": "stablehlo", ".pt2": "torch", ".ll": "llvm", ".c": "c"}
 """The format that a file's name asks for."""
@@ -52,9 +52,11 @@ def convert(
     leave it that hold for every machine: constants folded, norms in the weights of convolutions. ``target`` is the
     machine of LLVM IR and C, which are always optimised. ``docs/convert.md`` says what each format can hold.
 
-    Raises as ``compile`` does; ``CompileError`` also for each op that the format has no words for.
+    Raises as ``compile`` does; ``CompileError`` also for each op that the format has no words for, ``FileError`` where
+    the file can't be written.
     """
-    path = Path(path)
+    with writing(path):
+        path = Path(path)
     kind = to or SUFFIXES.get(path.suffix)
     if kind not in FORMATS:
         what = f"to={to!r}" if to else f"the suffix of {path.name!r}"
@@ -64,12 +66,14 @@ def convert(
     if kind in _CODE:
         beside = path.with_suffix(".h")
         text, header = _CODE[kind](called, Options(target), beside)
-        write_text(path, text)
-        write_text(beside, header)
+        with writing(path):
+            write_text(path, text)
+            write_text(beside, header)
         return path
     _check_stateless(called)
     graph = run_pipeline(called.graph.unchecked(), PORTABLE) if optimize else called.graph
-    _WRITERS[kind](graph, path)
+    with writing(path):
+        _WRITERS[kind](graph, path)
     return path
 
 
