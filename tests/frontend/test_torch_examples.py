@@ -76,6 +76,13 @@ def test_names_of_dynamic_sizes_have_their_remedy() -> None:
         tw.compile(Net(), (X,), dynamic_shapes=shapes, cache=False)
 
 
+@pytest.mark.parametrize("shapes", [3, "rows", {0}, object()])
+def test_dynamic_shapes_of_a_wrong_type_are_named(shapes: Any) -> None:
+    with pytest.raises(OptionError, match=r"dynamic_shapes=.* is of type") as caught:
+        tw.compile(Net(), (X,), dynamic_shapes=shapes, cache=False)
+    assert "Dim('batch')" in caught.value.remedy
+
+
 def test_what_is_right_is_taken() -> None:
     for inputs in ((X,), [X], {"features": X}, {"features": X, "shift": torch.ones(3)}):
         tw.compile(Net(), inputs, cache=False)

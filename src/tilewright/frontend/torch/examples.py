@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.sparse.quantized", "torch.ao.nn.intrinsic.quantized")
 """Packages of PyTorch whose modules hold packed weights."""
 
+_SHAPES_REMEDY = "write dynamic_shapes as torch.export takes it: by the names of forward's arguments, or in their order"
+
 
 def check_examples(module: torch.nn.Module, inputs: Any) -> None:
     """Raise for what can be told before the module is captured."""
@@ -51,6 +53,17 @@ def check_examples(module: torch.nn.Module, inputs: Any) -> None:
         raise OptionError(rule, remedy="write torch.from_numpy(x) or torch.as_tensor(x)")
 
 
+def check_dynamic_shapes(dynamic_shapes: Any) -> None:
+    """``OptionError`` where ``dynamic_shapes`` is of a type that ``torch.export`` does not take.
+
+    It takes dicts, tuples and lists, and collections of its own, which give such ones by a method of that name.
+    """
+    is_tree = isinstance(dynamic_shapes, Sequence | Mapping) and not isinstance(dynamic_shapes, str | bytes)
+    if dynamic_shapes is not None and not is_tree and not hasattr(dynamic_shapes, "dynamic_shapes"):
+        rule = f"dynamic_shapes={dynamic_shapes!r:.80} is of type {type(dynamic_shapes).__qualname__}"
+        raise OptionError(rule, remedy=f"{_SHAPES_REMEDY}, such as ({{0: torch.export.Dim('batch')}},)")
+
+
 def check_has_elements(name: str, tensors: Mapping[str, Any]) -> None:
     """``ImportFailed`` where weights are meta tensors, which have shapes alone."""
     if empty := [path for path, tensor in tensors.items() if getattr(tensor, "is_meta", False)]:
@@ -70,7 +83,7 @@ def _remedy(text: str) -> str:
     if "data-dependent" in words or "datadependent" in words or "control flow" in words:
         return f"keep Python control flow in forward free of data; {otherwise}"
     if "dynamic_shapes" in words or "constraints violated" in words:
-        return "write dynamic_shapes as torch.export takes it: by the names of forward's arguments, or in their order"
+        return _SHAPES_REMEDY
     if "same device" in words:
         return "bring the module and the example inputs to the CPU: module.cpu(), x.cpu()"
     return f"check that module(*example_inputs) runs in PyTorch; {otherwise}"

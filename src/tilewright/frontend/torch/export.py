@@ -27,7 +27,7 @@ from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
 from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
-from tilewright.frontend.torch.examples import capture_failure, check_examples, check_has_elements
+from tilewright.frontend.torch.examples import capture_failure, check_dynamic_shapes, check_examples, check_has_elements
 from tilewright.frontend.torch.fx.guards import Promises, promised
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, writes_of
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
@@ -83,6 +83,7 @@ def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any
     import torch
 
     check_examples(module, inputs)
+    check_dynamic_shapes(dynamic_shapes)
     register_containers()
     with tracing(), torch.no_grad(), _evaluating(module):
         return _export(module, inputs, dynamic_shapes)
