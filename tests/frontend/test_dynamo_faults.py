@@ -166,6 +166,7 @@ def test_modes_and_options_of_torch_compile(tmp_path: Path) -> None:
     ({"options": {"max_autotune": True}}, "use some of target, precision, .*threads, fallback"),
     ({"options": {"accuracy": "perfect"}}, "perfect"),
     ({"options": {"schedule": "nowhere.txt"}}, "nowhere.txt"),
+    ({"options": {"target": "cortex-m4"}}, "'cortex-m4' can't run here"),
     ({"options": {"threads": "2"}}, "threads='2' is not an integer"),
     ({"options": {"fallback": "no"}}, "fallback can't be 'no'"),
 ])  # fmt: skip

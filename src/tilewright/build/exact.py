@@ -131,7 +131,7 @@ def exact_graphs(graph: Graph, wanted: Sequence[Sizes]) -> list[tuple[Sizes, Gra
 
 def misfits(graph: Graph, sizes: Sizes) -> Iterator[str]:
     """Everything that is wrong with sizes for a graph."""
-    known = ", ".join(f"{s.name} ({_place(graph, s)})" for s in graph.symbols())
+    known = ", ".join(f"{s.name} ({place_of(graph, s)})" for s in graph.symbols())
     values: dict[Sym, int] = {}
     for name, size in sizes:
         s = symbol_of(graph, name)
@@ -147,7 +147,7 @@ def misfits(graph: Graph, sizes: Sizes) -> Iterator[str]:
             yield f"{sizes_text(sizes)} breaks a rule of the model: {rule_of(c)}"
 
 
-def _place(graph: Graph, symbol: Sym) -> str:
+def place_of(graph: Graph, symbol: Sym) -> str:
     """The first axis of an input that has this size."""
     places = (f"{n.attrs['name']}[{k}]" for n in graph.inputs for k, d in enumerate(n.shape) if d == symbol)
     return next(places, "part of other sizes")

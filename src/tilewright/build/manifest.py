@@ -47,7 +47,7 @@ def manifest_of(split: SplitGraph, options: Options, weights_bytes: int, n_dims:
     by_slot = sorted((s for s in computed.values() if s.name not in known), key=lambda s: slots[s.name])
     return Manifest(
         tilewright_version=__version__,
-        target=TargetSpec(target.triple, target.cpu, _features(target)),
+        target=machine_of(target),
         inputs=tuple(tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)),
         outputs=tuple(tensor_spec(name, n) for name, n in graph.results()),
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
@@ -67,6 +67,11 @@ def tensor_spec(name: str, node: Node) -> TensorSpec:
 
 def _size(d: Dim | None) -> int | str | None:
     return d if d is None or is_known(d) else to_text(d)
+
+
+def machine_of(target: Target) -> TargetSpec:
+    """The machine that code for a CPU needs, as a loader compares it with its own."""
+    return TargetSpec(target.triple, target.cpu, _features(target))
 
 
 def _features(target: Target) -> tuple[str, ...]:

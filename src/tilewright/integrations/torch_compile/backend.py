@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilewright.build.exact import fitting, read_exact_sizes, with_inputs
+from tilewright.build.exact import Sizes, fitting, place_of, read_exact_sizes, symbol_of, with_inputs
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
@@ -46,6 +47,7 @@ from tilewright.integrations.torch_compile.recurrence import keep_recurrences_wh
 from tilewright.integrations.torch_compile.weights import FrozenWeights, may_freeze
 from tilewright.integrations.torch_compile.widths import guard_widths
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.host import misfit
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.threads import checked_threads
 
@@ -73,8 +75,9 @@ def backend(
     gm: GraphModule, example_inputs: Sequence[Any], *, mode: str = "default", options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
     """The entry point that ``torch.compile`` calls; ``options`` are those of ``driver.compile_graph``, but for
-    ``schedule``, which is a path, and ``OWN_OPTIONS``. ``OptionError`` for others."""
+    ``schedule``, which is a path, and ``OWN_OPTIONS``. ``OptionError`` for others, and for another machine."""
     from tilewright.build.driver import OFFERED, compile_graph
+    from tilewright.build.manifest import machine_of
     from tilewright.build.options import Options, read_schedule
 
     given = dict(options or {})
@@ -83,7 +86,10 @@ def backend(
         raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use some of {known}")
     if "schedule" in given:
         given["schedule"] = read_schedule(given["schedule"])
-    Options(**{name: value for name, value in given.items() if name not in ("threads", *OWN_OPTIONS)})
+    chosen = Options(**{name: value for name, value in given.items() if name not in ("threads", *OWN_OPTIONS)})
+    if chosen.gpu is None and (problem := misfit(machine_of(chosen.machine))) is not None:
+        rule = f"target={chosen.target!r} can't run here, and torch.compile runs what it compiles: {problem.message}"
+        raise OptionError(rule, remedy="leave target out, or make files for that machine by tilewright.export")
     try:
         checked_threads(given.get("threads"))
     except InputError as e:  # which would be taken for a failure of the compiler, and fall back
@@ -131,6 +137,7 @@ def make_backend(
             chosen = given if gpu is None else {**given, "target": target_for(gpu, given)}
             if exact:
                 # one option for all graphs of a program: each has its own sizes, and some of them are numbers
+                _tell_of_unknown_sizes(graph, exact, inputs)
                 own = fitting(graph, [with_inputs(sizes, inputs) for sizes in exact])
                 chosen = {**chosen, "specialize": own}
             made: Any = compile_graph(graph, **chosen)
@@ -274,6 +281,21 @@ def _linear_cross_entropy(
 
 def _name(op: Any) -> str:
     return str(op).removeprefix("aten.")
+
+
+def _tell_of_unknown_sizes(graph: Graph, exact: Sequence[Sizes], inputs: Mapping[str, str]) -> None:
+    """Warn of names in the option ``specialize`` that a graph lacks: another graph may have them, or none.
+
+    An axis of an argument that is there is no such name, also where this graph has one size for it.
+    """
+    names = {name for sizes in exact for name, _ in sizes}
+    unknown = sorted(n for n in names if symbol_of(graph, n) is None and n.rpartition("[")[0] not in inputs)
+    if unknown and (symbols := graph.symbols()):
+        known = ", ".join(f"{s.name} ({place_of(graph, s)})" for s in symbols)
+        for name, own in inputs.items():
+            known = known.replace(f"({own}[", f"({name}[")
+        text = f"specialize names {', '.join(unknown)}, which a graph of this program lacks: it has {known}"
+        warnings.warn(text, stacklevel=2)
 
 
 def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
