@@ -88,6 +88,7 @@ def test_a_compile_is_found_in_the_cache(tmp_path: Path, monkeypatch: pytest.Mon
     first, second = (tw.compile(tmp_path / "m.onnx", target="cuda-sm90a") for _ in range(2))
     other = tw.compile(tmp_path / "m.onnx", target="cuda-sm80")
     assert [m.report()["from_cache"] for m in (first, second, other)] == [False, True, False]
+    assert first.report()["target"] == "cuda-sm90a"
     assert isinstance(second, CompiledGpuModel) and second.ptx == first.ptx
     assert isinstance(other, CompiledGpuModel) and other.code.arch == "sm_80"
     for model in (first, second):

@@ -18,6 +18,7 @@ from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.graph.bits import computed_types
 from tilewright.partition.program import KernelCall, Program, Repeat, SizedProgram, walk_steps
+from tilewright.target.target import Target
 
 
 def make_report(
@@ -66,7 +67,7 @@ def make_report(
     return {
         "model": graph.name,
         "options": options.shown(),
-        "target": kernels.target.cpu if kernels.target.is_native else kernels.target.name,
+        "target": _target(kernels.target, options),
         "program": digest_of(program, exact, slots),
         "n_ops": len(graph.nodes()),
         "n_kernel_calls": len(calls),
@@ -86,6 +87,13 @@ def make_report(
         **({"exact_sizes": sized} if sized else {}),
         **({"found_schedules": kernels.by_search} if kernels.by_search else {}),
     }
+
+
+def _target(cpu: Target, options: Options) -> str:
+    """The name of what runs the code: a GPU's, the CPU's of this machine, or that of a CPU's record."""
+    if (gpu := options.alone_on_gpu) is not None:
+        return gpu.name
+    return cpu.cpu if cpu.is_native else cpu.name
 
 
 def _size(d: Dim) -> int | str:
