@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.export import Dim
 
 import tilewright as tw
@@ -70,6 +71,47 @@ def test_whole_powers_of_complex_numbers() -> None:
 
     with pytest.raises(tw.ImportFailed, match="whole exponents"):
         tw.compile(Root(), (z,), cache=False)
+
+
+def test_calls_that_pytorch_exports_whole() -> None:
+    """Movement, products and functions of complex numbers; what only their parts have a form for is taken apart."""
+
+    class Calls(torch.nn.Module):
+        def forward(self, z: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            moved = (
+                F.pad(z, (1, 2)), F.pad(z, (1, 2, 1, 0), value=2.0), F.pad(z, (1, 1), mode="circular"),
+                F.pad(z, (1, 2, 1, 1), mode="reflect"), z.chunk(2, -1)[1], z.flatten(1), z.unflatten(2, (2, 2)),
+                z.tile(2), z.swapaxes(0, 1), v.expand_as(z), F.embedding(torch.tensor([1, 2]), z[0]),
+                v.scatter(0, torch.tensor([1]), 2.0),
+            )  # fmt: skip
+            products = (
+                z @ z.mT, z @ v, z[0] @ v, torch.inner(v, v), torch.vdot(v, v), torch.outer(v, v), z.square(),
+                F.linear(z, z[0], v[:3]), torch.einsum("bij,j->bi", z, v), torch.addcmul(z, z, z, value=2),
+                torch.addcdiv(z, z, z + 3),
+            )  # fmt: skip
+            functions = z.sqrt(), z.log(), z.sin(), z.cos(), z.sinh(), z.cosh(), torch.linalg.vector_norm(z, dim=-1)
+            made = torch.ones_like(z) + z, torch.eye(4, dtype=z.dtype) @ v, 1 - z, z.new_ones(3), torch.diag_embed(v)
+            return moved + products + functions + made
+
+    given = torch.randn(2, 3, 4, dtype=torch.complex64), torch.randn(4, dtype=torch.complex64)
+    made = tw.compile(Calls(), given, cache=False, threads=1)(*given)
+    for a, b in zip(made, Calls()(*given), strict=True):
+        torch.testing.assert_close(torch.as_tensor(a), b, rtol=1e-4, atol=1e-4)
+
+
+def test_roots_and_logarithms_at_the_edges() -> None:
+    """Cuts, zeros of both signs, infinities, and magnitudes whose squares no float holds."""
+
+    class Both(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return z.sqrt(), z.log()
+
+    parts = torch.tensor([0.0, -0.0, 1.0, -1.0, 1e-30, -1e30, torch.inf, -torch.inf, 0.6, -0.8])
+    z = torch.complex(parts.repeat_interleave(len(parts)), parts.repeat(len(parts)))
+    for a, b in zip(tw.compile(Both(), (z,), cache=False, threads=1)(z), Both()(z), strict=True):
+        for x, y in ((a.real, b.real), (a.imag, b.imag)):
+            torch.testing.assert_close(torch.as_tensor(x), y, rtol=2e-6, atol=1e-7)
+            assert torch.equal(torch.as_tensor(x).signbit() | y.isnan() | (y == 0), y.signbit() | y.isnan() | (y == 0))
 
 
 def test_tensors_arrays_and_conjugates(module: Filter, model: tw.LoadedModel) -> None:

@@ -14,7 +14,9 @@ from functools import partial
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
+from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, f32, f64
+from tilewright.frontend.nodes import with_sign_of
 
 COMPLEX_PARTS = (f32, f64)
 """Of which complex arguments and results are made."""
@@ -69,6 +71,11 @@ def product(b: Builder, x: Pair, y: Pair) -> Pair:
     return bilinear(b, partial(b, ops.mul), x, y)
 
 
+def added(b: Builder, x: Pair, y: Pair) -> Pair:
+    """The sum."""
+    return Pair(b(ops.add, x.re, y.re), b(ops.add, x.im, y.im))
+
+
 def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
     """``x / y``, scaled by the larger part of ``y`` so that nothing overflows on the way (Smith 1962)."""
     swap = b(ops.gt, b(ops.abs, y.im), b(ops.abs, y.re))
@@ -102,3 +109,58 @@ def polar(b: Builder, size: Node, angle: Node) -> Pair:
 def exponential(b: Builder, x: Pair) -> Pair:
     """``exp(x)``."""
     return polar(b, b(ops.exp, x.re), x.im)
+
+
+def logarithm(b: Builder, x: Pair) -> Pair:
+    """The principal logarithm: that of the magnitude, and the angle.
+
+    Near magnitude 1 the square of the magnitude less 1 is what keeps its digits: ``(u - 1)(u + 1) + v v`` of the larger
+    part ``u`` and the smaller one ``v``.
+    """
+    u, v = (b(f, b(ops.abs, x.re), b(ops.abs, x.im)) for f in (ops.maximum, ops.minimum))
+    one, half, two = (b.const(value, x.dtype) for value in (1, 0.5, 2))
+    beyond = b(ops.add, b(ops.mul, b(ops.sub, u, one), b(ops.add, u, one)), b(ops.mul, v, v))
+    is_near = b(ops.logical_and, b(ops.gt, u, half), b(ops.lt, u, two))
+    near = b(ops.mul, half, b(ops.log1p, b(ops.where, is_near, beyond, b.const(0, x.dtype))))
+    return Pair(b(ops.where, is_near, near, b(ops.log, magnitude(b, x))), b(ops.atan2, x.im, x.re))
+
+
+def square_root(b: Builder, x: Pair) -> Pair:
+    """The root whose real part is not negative; the larger of its parts is found first, and the other by division."""
+    half, zero, one = (b.const(value, x.dtype) for value in (0.5, 0, 1))
+    large = b(ops.sqrt, b(ops.add, b(ops.mul, half, magnitude(b, x)), b(ops.mul, half, b(ops.abs, x.re))))
+    is_zero = b(ops.eq, large, zero)
+    # an infinite imaginary part makes both parts infinite, whatever the real part is
+    known = b(ops.logical_or, is_zero, b(ops.isinf, x.im))
+    safe = b(ops.where, known, one, large)
+    small = b(ops.where, known, large, b(ops.div, b(ops.mul, half, b(ops.abs, x.im)), safe))
+    is_left = b(ops.lt, x.re, zero)
+    re, size = b(ops.where, is_left, small, large), b(ops.where, is_left, large, small)
+    return Pair(re, with_sign_of(b, size, x.im))
+
+
+def _of_axes(b: Builder, real: tuple[OpDef, OpDef], imaginary: tuple[OpDef, OpDef], x: Pair) -> Pair:
+    """A product of one function of the real part and one of the imaginary part, for each part of the result."""
+    (p, q), (r, s) = real, imaginary
+    return Pair(b(ops.mul, b(p, x.re), b(q, x.im)), b(ops.mul, b(r, x.re), b(s, x.im)))
+
+
+def sine(b: Builder, x: Pair) -> Pair:
+    """``sin(x)``."""
+    return _of_axes(b, (ops.sin, ops.cosh), (ops.cos, ops.sinh), x)
+
+
+def cosine(b: Builder, x: Pair) -> Pair:
+    """``cos(x)``."""
+    found = _of_axes(b, (ops.cos, ops.cosh), (ops.sin, ops.sinh), x)
+    return Pair(found.re, b(ops.neg, found.im))
+
+
+def hyperbolic_sine(b: Builder, x: Pair) -> Pair:
+    """``sinh(x)``."""
+    return _of_axes(b, (ops.sinh, ops.cos), (ops.cosh, ops.sin), x)
+
+
+def hyperbolic_cosine(b: Builder, x: Pair) -> Pair:
+    """``cosh(x)``."""
+    return _of_axes(b, (ops.cosh, ops.cos), (ops.sinh, ops.sin), x)

@@ -12,7 +12,7 @@ from tilewright import ops
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
-from tilewright.core.types import DType
+from tilewright.core.types import DTYPES, DType
 
 
 def dim_scalar(b: Builder, dim: Dim, dtype: DType) -> Node:
@@ -44,3 +44,16 @@ def slice_axis(b: Builder, x: Node, axis: int, start: Dim, length: Dim, step: in
     starts[axis], steps[axis] = start, step
     stops[axis] = start if length == 0 else start + (length - 1) * step + 1
     return b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
+
+
+def is_negative(b: Builder, x: Node) -> Node:
+    """The sign's bit, which zeros and NaN have too."""
+    if not x.dtype.is_float:
+        return b(ops.lt, x, b.const(0, x.dtype))
+    integer = next(d for d in DTYPES if d.kind == "int" and d.bits == x.dtype.bits)
+    return b(ops.lt, b(ops.bitcast, x, dtype=integer), b.const(0, integer))
+
+
+def with_sign_of(b: Builder, size: Node, x: Node) -> Node:
+    """``size``, which is not negative, with the sign of ``x``."""
+    return b(ops.where, is_negative(b, x), b(ops.neg, size), size)

@@ -25,16 +25,17 @@ from tilewright.core.types import Array, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
 from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
+from tilewright.frontend.torch.aten.complex import COMPLEX
 from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.torch.examples import capture_failure, check_dynamic_shapes, check_examples, check_has_elements
 from tilewright.frontend.torch.fx.guards import Promises, promised
-from tilewright.frontend.torch.fx.inplace import NO_WRITES, writes_of
+from tilewright.frontend.torch.fx.inplace import NO_WRITES, functional_name, writes_of
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.torch.guards import guards_of
 from tilewright.frontend.torch.structure import module_names, parameters_of, register_containers, result_of
-from tilewright.frontend.torch.tensors import to_numpy
+from tilewright.frontend.torch.tensors import is_complex_tensor, to_numpy
 from tilewright.frontend.torch.tracing import tracing
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import map_file
@@ -182,7 +183,8 @@ def import_with_values(
     check_has_elements("the exported program", program.state_dict)
     writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
     given = program
-    if writes is None:  # a write that only PyTorch's rewriting can follow
+    # a write that only PyTorch's rewriting can follow, or calls on complex numbers whose parts alone have a form here
+    if writes is None or _has_unknown_complex_calls(program):
         program, writes = _decomposed(program), NO_WRITES
     symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
@@ -228,6 +230,22 @@ def _seed() -> int:
     import torch
 
     return torch.initial_seed() % (1 << 64)
+
+
+def _has_unknown_complex_calls(program: ExportedProgram) -> bool:
+    """Are there calls of ATen that take or give complex numbers, and that ``COMPLEX`` lacks?"""
+    return any(
+        node.op == "call_function"
+        and str(node.target).startswith("aten.")
+        and functional_name(str(node.target)) not in COMPLEX
+        and any(is_complex_tensor(x) for n in (node, *node.all_input_nodes) for x in _values_of(n))
+        for node in program.graph.nodes
+    )
+
+
+def _values_of(node: Any) -> Sequence[Any]:
+    value = node.meta.get("val")
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:

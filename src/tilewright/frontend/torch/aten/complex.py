@@ -18,18 +18,26 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_
 from tilewright.frontend.complex_pairs import (
     Pair,
+    added,
     bilinear,
+    cosine,
     exponential,
     from_parts,
+    hyperbolic_cosine,
+    hyperbolic_sine,
     join_parts,
+    logarithm,
     magnitude,
     polar,
     product,
     quotient,
+    sine,
+    square_root,
 )
 from tilewright.frontend.nodes import expand
 from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
+from tilewright.frontend.torch.aten.contract import matmul_of, swap_last
 from tilewright.frontend.torch.aten.elementwise import TABLE as ELEMENTWISE
 
 Convert = Callable[[AtenCall], Result]
@@ -160,10 +168,6 @@ def _angle(c: AtenCall) -> Result:
     return c.b(ops.atan2, c["self"].im, c["self"].re)
 
 
-def _exp(c: AtenCall) -> Result:
-    return exponential(c.b, _pair(c, "self"))
-
-
 def _complex(c: AtenCall) -> Result:
     re, im = c.tensor("real", c.dtype), c.tensor("imag", c.dtype)
     return Pair(expand(c.b, re, c.shape), expand(c.b, im, c.shape))
@@ -203,12 +207,30 @@ def _equal(is_equal: bool) -> Convert:
 
 
 def _matmul(c: AtenCall) -> Pair:
-    names = ("self", "mat2") if "mat2" in c.args else ("self", "other" if "other" in c.args else "vec")
-    return _product_of(c, *names)
+    right = next(name for name in ("mat2", "other", "vec", "tensor") if name in c.args)
+    return _product_of(c, "self", right)
 
 
 def _product_of(c: AtenCall, left: str, right: str) -> Pair:
-    return bilinear(c.b, partial(c.b, ops.matmul), _pair(c, left), _pair(c, right))
+    return bilinear(c.b, partial(matmul_of, c), _pair(c, left), _pair(c, right))
+
+
+def _linear(c: AtenCall) -> Pair:
+    weight = _pair(c, "weight")
+    columns = Pair(swap_last(c, weight.re), swap_last(c, weight.im))
+    y = bilinear(c.b, partial(matmul_of, c), _pair(c, "input"), columns)
+    return y if c["bias"] is None else added(c.b, y, _pair(c, "bias"))
+
+
+def _add_scaled(combine: Callable[[Builder, Pair, Pair], Pair]) -> Convert:
+    """``self + value * combine(tensor1, tensor2)``."""
+
+    def convert(c: AtenCall) -> Pair:
+        y = combine(c.b, _pair(c, "tensor1"), _pair(c, "tensor2"))
+        y = y if c["value"] == 1 else product(c.b, as_pair(c, c["value"]), y)
+        return added(c.b, _pair(c, "self"), y)
+
+    return convert
 
 
 def _add_product(left: str, right: str) -> Convert:
@@ -222,9 +244,23 @@ def _add_product(left: str, right: str) -> Convert:
             return y
         x = _pair(c, "self")
         x = x if c["beta"] == 1 else product(c.b, x, as_pair(c, c["beta"]))
-        return Pair(c.b(ops.add, y.re, x.re), c.b(ops.add, y.im, x.im))
+        return added(c.b, y, x)
 
     return convert
+
+
+def _of_magnitude(convert: Convert) -> Convert:
+    """A call that reads nothing of complex numbers but how large they are."""
+    return lambda c: convert(replace(c, args={**c.args, "self": magnitude(c.b, c["self"])}))
+
+
+def _of_real_parts(convert: Convert) -> Convert:
+    """A call that makes real numbers, given as complex ones."""
+    return lambda c: as_pair(c, convert(c))
+
+
+def _function(of: Callable[[Builder, Pair], Pair]) -> Convert:
+    return lambda c: of(c.b, _pair(c, "self"))
 
 
 def _sgn(c: AtenCall) -> Result:
@@ -258,7 +294,14 @@ _MOVES = (
     "full.default", "full_like.default", "zeros.default", "zeros_like.default", "new_zeros.default",
     "empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default",
     "new_empty_strided.default", "empty_permuted.default", "new_full.default", "fill.Scalar", "fill.Tensor",
-    "view.dtype", "index_add.default", "_unsafe_index.Tensor",
+    "view.dtype", "index_add.default", "_unsafe_index.Tensor", "pad.default", "embedding.default",
+    "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default", "replication_pad1d.default",
+    "replication_pad2d.default", "replication_pad3d.default", "pixel_shuffle.default", "pixel_unshuffle.default",
+    "scatter.value",
+)  # fmt: skip
+_REAL_SOURCES = (
+    "ones.default", "ones_like.default", "new_ones.default", "eye.default", "eye.m", "linspace.default",
+    "arange.default", "arange.start", "arange.start_step",
 )  # fmt: skip
 _REAL: Mapping[str, Convert] = {
     name: convert
@@ -274,7 +317,7 @@ COMPLEX: Mapping[str, Convert] = {
     "pow.Tensor_Scalar": _power,
     "_conj.default": _conj, "_conj_physical.default": _conj, "conj_physical.default": _conj,
     "resolve_conj.default": lambda c: c["self"], "resolve_neg.default": lambda c: c["self"],
-    "abs.default": _abs, "angle.default": _angle, "exp.default": _exp, "sgn.default": _sgn,
+    "abs.default": _abs, "angle.default": _angle, "exp.default": _function(exponential), "sgn.default": _sgn,
     "complex.default": _complex, "polar.default": _polar,
     "real.default": lambda c: c["self"].re, "imag.default": lambda c: c["self"].im,
     "view_as_real.default": lambda c: join_parts(c.b, c["self"]),
@@ -290,5 +333,12 @@ COMPLEX: Mapping[str, Convert] = {
     "eq.Tensor": _equal(True), "eq.Scalar": _equal(True), "ne.Tensor": _equal(False), "ne.Scalar": _equal(False),
     "mm.default": _matmul, "bmm.default": _matmul, "mv.default": _matmul, "dot.default": _matmul,
     "addmm.default": _add_product("mat1", "mat2"), "baddbmm.default": _add_product("batch1", "batch2"),
-    "addmv.default": _add_product("mat", "vec"),
+    "addmv.default": _add_product("mat", "vec"), "linear.default": _linear,
+    "addcmul.default": _add_scaled(product), "addcdiv.default": _add_scaled(quotient),
+    "square.default": _function(lambda b, x: product(b, x, x)), "sqrt.default": _function(square_root),
+    "log.default": _function(logarithm), "sin.default": _function(sine), "cos.default": _function(cosine),
+    "sinh.default": _function(hyperbolic_sine), "cosh.default": _function(hyperbolic_cosine),
+    "linalg_vector_norm.default": _of_magnitude(_REAL["linalg_vector_norm.default"]),
+    "scalar_tensor.default": lambda c: as_pair(c, c["s"]),
+    **{name: _of_real_parts(_REAL[name]) for name in _REAL_SOURCES},
 }  # fmt: skip

@@ -26,7 +26,7 @@ def swap_last(c: AtenCall, x: Node) -> Node:
     return transpose(c.b, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def _matmul_of(c: AtenCall, a: Node, b: Node) -> Node:
+def matmul_of(c: AtenCall, a: Node, b: Node) -> Node:
     """NumPy's matmul with vectors allowed."""
     left = reshape(c.b, a, (1, *a.shape)) if len(a.shape) == 1 else a
     right = reshape(c.b, b, (*b.shape, 1)) if len(b.shape) == 1 else b
@@ -40,14 +40,14 @@ def _matmul_of(c: AtenCall, a: Node, b: Node) -> Node:
 
 
 def _product(left: str, right: str) -> Convert:
-    return lambda c: _matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+    return lambda c: matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
 
 
 def _add_product(left: str, right: str) -> Convert:
     """``beta * self + alpha * (left @ right)``."""
 
     def convert(c: AtenCall) -> Node:
-        y = _matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+        y = matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
         if c["alpha"] != 1:
             y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
         if c["beta"] == 0:
@@ -60,7 +60,7 @@ def _add_product(left: str, right: str) -> Convert:
 
 def _linear(c: AtenCall) -> Node:
     x, weight, bias = c.tensor("input"), c.tensor("weight"), c.optional("bias")
-    y = _matmul_of(c, x, swap_last(c, weight) if len(weight.shape) == 2 else weight)
+    y = matmul_of(c, x, swap_last(c, weight) if len(weight.shape) == 2 else weight)
     return y if bias is None else c.b(ops.add, y, bias)
 
 

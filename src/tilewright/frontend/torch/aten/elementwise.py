@@ -13,8 +13,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import DTYPES, TensorType, bool_, f64, i16, i32, i64
-from tilewright.frontend.nodes import expand, reshape, slice_axis
+from tilewright.core.types import TensorType, bool_, f64, i16, i32, i64
+from tilewright.frontend.nodes import expand, is_negative, reshape, slice_axis, with_sign_of
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
 
@@ -98,15 +98,7 @@ def _pow_scalar(c: AtenCall) -> Node:
 
 
 def _sign_bit(c: AtenCall) -> Node:
-    return _is_negative(c.b, c.tensor("self"))
-
-
-def _is_negative(b: Builder, x: Node) -> Node:
-    """The sign's bit, which zeros and NaN have too."""
-    if not x.dtype.is_float:
-        return b(ops.lt, x, b.const(0, x.dtype))
-    integer = next(d for d in DTYPES if d.kind == "int" and d.bits == x.dtype.bits)
-    return b(ops.lt, b(ops.bitcast, x, dtype=integer), b.const(0, integer))
+    return is_negative(c.b, c.tensor("self"))
 
 
 def _log10(c: AtenCall) -> Node:
@@ -417,8 +409,7 @@ def _multiple(c: AtenCall) -> Node:
 
 
 def _copysign(c: AtenCall) -> Node:
-    x, y = c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype)
-    return c.b(ops.where, _is_negative(c.b, y), c.b(ops.neg, x), x)
+    return with_sign_of(c.b, c.b(ops.abs, c.tensor("self", c.dtype)), c.tensor("other", c.dtype))
 
 
 _UNARY: Mapping[str, OpDef] = {
