@@ -250,10 +250,19 @@ FORKS = """
 
     alive, hung, wrong = {}, [], []
 
-    def reap(is_waiting):  # the children that ended, and those that had two minutes
+    def seconds_of(pid):  # of processor time, all threads together
+        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    # A child that waits for a lock takes no processor time, one that only waits its turn on a busy machine goes on
+    # taking some: late is one that took none for two minutes, or goes round and round for more than two minutes of it.
+    def reap(is_waiting):  # the children that ended, and those that are late
         ended = select.select(list(alive), [], [], 0.5 if is_waiting else 0)[0]
-        for watched, (k, pid, since) in list(alive.items()):
-            if is_late := watched not in ended and time.monotonic() - since > 120:
+        for watched, (k, pid, seconds, since) in list(alive.items()):
+            if watched not in ended and (now := seconds_of(pid)) > seconds:
+                alive[watched] = k, pid, now, time.monotonic()
+                seconds, since = now, time.monotonic()
+            if is_late := watched not in ended and (time.monotonic() - since > 120 or seconds > 120):
                 os.kill(pid, signal.SIGKILL)
                 hung.append(k)
             if is_late or watched in ended:
@@ -271,7 +280,7 @@ FORKS = """
                 code = 0
             finally:
                 os._exit(code)
-        alive[os.pidfd_open(pid)] = (k, pid, time.monotonic())
+        alive[os.pidfd_open(pid)] = (k, pid, 0.0, time.monotonic())
         reap(False)
         while len(alive) >= 6:
             reap(True)
