@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.aot.elf import ElfObject
 from tilewright.runtime import library
 from tilewright.runtime.cpu.linker import LinkedLibrary, _link
+from tilewright.runtime.elf import ElfObject
 from tilewright.runtime.library import LibraryModel
 
 CANARY = 4096

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from tilewright.aot.elf import ElfObject
+from tilewright.runtime.elf import ElfObject
 
 _ELF = {3: "x86", 40: "Arm", 62: "x86-64", 183: "AArch64", 243: "RISC-V"}
 _COFF = {0x8664: "x86-64", 0xAA64: "AArch64"}

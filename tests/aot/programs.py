@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported
 from tilewright.core.types import Array
+from tilewright.runtime.elf import ElfObject
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.shapes import ShapeBinder
 

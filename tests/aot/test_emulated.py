@@ -25,13 +25,13 @@ import tilewright as tw
 from aot.emulated import many
 from aot.emulated.platforms import PLATFORMS, ZIG
 from tilewright import ops
-from tilewright.aot.elf import ElfObject
 from tilewright.build import deploy
 from tilewright.build.options import Clock, Options
 from tilewright.codegen.cpu.llvm import assembly_of_text
 from tilewright.core import types
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, TensorType
+from tilewright.runtime.elf import ElfObject
 from tilewright.target.target import Target
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "aot"

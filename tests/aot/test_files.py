@@ -19,7 +19,6 @@ import pytest
 import tilewright as tw
 from aot.programs import ROOT, needed_libraries
 from tilewright.aot import export as exporting
-from tilewright.aot.elf import ElfObject
 from tilewright.aot.export import Exported, public_names
 from tilewright.aot.interface import c_name, unique_macros
 from tilewright.aot.parts import parts_of
@@ -28,6 +27,7 @@ from tilewright.build import deploy, texts
 from tilewright.build.options import Clock, Options
 from tilewright.core.diag import OptionError
 from tilewright.frontend.source import import_source
+from tilewright.runtime.elf import ElfObject
 from tilewright.runtime.record import check_files
 from tilewright.target.target import Target
 

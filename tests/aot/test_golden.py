@@ -128,7 +128,7 @@ def check_rows(model: Any) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_export_is_as_it_was_signed(version: str) -> None:
-    from tilewright.aot.elf import ElfObject
+    from tilewright.runtime.elf import ElfObject
     from tilewright.runtime.record import check_files
     from tilewright.runtime.signature import check_signature
 

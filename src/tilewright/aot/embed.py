@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.aot.elf import ElfObject
+from tilewright.runtime.elf import ElfObject
 from tilewright.runtime.errors import ArtifactError
 
 WEIGHTS_SECTIONS = {

@@ -12,7 +12,6 @@ from typing import Any
 
 from tilewright.aot.archive import archive_pieces
 from tilewright.aot.cc import library_name, link_shared, need_zig
-from tilewright.aot.elf import ElfObject
 from tilewright.aot.embed import as_constant, embed
 from tilewright.aot.freestanding import freestanding_symbols, freestanding_text
 from tilewright.aot.glue import glue_text
@@ -29,6 +28,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.cpu.pool import MAX_THREADS
 from tilewright.runtime.digest import digest_bytes
+from tilewright.runtime.elf import ElfObject
 from tilewright.runtime.files import write_atomically
 from tilewright.runtime.host import misfit
 from tilewright.runtime.manifest import Manifest, TargetSpec

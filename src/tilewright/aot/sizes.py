@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.aot.elf import NOBITS, SYMTAB, ElfObject, Section
 from tilewright.aot.embed import WEIGHTS_SECTIONS
 from tilewright.aot.freestanding import freestanding_symbols
 from tilewright.aot.parts import Part, parts_of
+from tilewright.runtime.elf import NOBITS, SYMTAB, ElfObject, Section
 
 RELOCATIONS, STRINGS, HAS_CODE = (4, 9), 3, 4
 FILE_PARTS = {"relocations": "relocations", "symbols": "symbols and their names"}

@@ -7,16 +7,17 @@ Layouts are those of the System V ABI's ELF specification.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.plain import dataclass
 
 SYMTAB, NOBITS = 2, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section's header; ``at`` is where the header lies in the file."""
+    """A section's header; ``info`` is, of relocations, the section that they change; ``at`` is where the header lies
+    in the file."""
 
     name: str
     type: int
@@ -24,6 +25,7 @@ class Section:
     offset: int
     size: int
     link: int
+    info: int
     align: int
     at: int
 
@@ -91,7 +93,7 @@ class ElfObject:
             raise ArtifactError("an object with more than 65,279 sections", remedy="report this with the model")
         text = rows[names][0][4] if rows else 0
         return [
-            Section(self._text(text + r[0]), r[1], r[2], r[4], r[5], r[6], r[8], at) for r, at in rows
+            Section(self._text(text + r[0]), r[1], r[2], r[4], r[5], r[6], r[7], r[8], at) for r, at in rows
         ]  # fmt: skip
 
     def _read_symbols(self) -> list[Symbol]:
