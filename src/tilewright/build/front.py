@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question, searches_text
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads
 

@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import map_file, open_regular, reason_of, write_atomically
 from tilewright.runtime.formats import COMPILED, recognise
 from tilewright.runtime.manifest import FORMAT_VERSION, Manifest, ObjectSpec, WeightsSpec
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.signature import check_signature
 from tilewright.runtime.values import aligned_buffer
 

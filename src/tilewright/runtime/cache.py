@@ -22,7 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import TEMPORARY, FileContent, file_system, map_file, read_file, write_atomically
 from tilewright.runtime.once import MAKING, in_forked_child
+from tilewright.runtime.plain import dataclass
 
 DEFAULT_MAX_BYTES = 8 << 30
 ALIGNMENT = 64

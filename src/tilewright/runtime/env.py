@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from tilewright.runtime.plain import dataclass
 
 
 @dataclass(frozen=True, slots=True)

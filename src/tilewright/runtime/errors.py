@@ -7,7 +7,8 @@ Not its business: compile-time diagnostics (``tilewright.core.diag`` derives the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from tilewright.runtime.plain import dataclass
 
 
 class TilewrightError(Exception):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from tilewright.runtime.plain import dataclass
 
 MAX_TEXT = 8192
 MAX_DEPTH = 200

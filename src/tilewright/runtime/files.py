@@ -12,15 +12,14 @@ import errno
 import io
 import mmap
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from tilewright.runtime.errors import FileError
+from tilewright.runtime.plain import dataclass
 
 TEMPORARY = ".tmp"
 """Suffix of files being written; one that stays behind belongs to a process that was killed."""
@@ -52,7 +51,7 @@ def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterat
             yield file
         return
     # beside it, since a rename stays within one file system; cut, as names have 255 bytes at most
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{secrets.token_hex(6)}{TEMPORARY}")
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(6).hex()}{TEMPORARY}")
     # not by tempfile, whose files are their owner's alone whatever the umask says
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

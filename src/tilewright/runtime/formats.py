@@ -7,7 +7,8 @@ unpacked. Not its business: reading models (``artifact``, the frontends).
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+
+from tilewright.runtime.plain import dataclass
 
 TAIL_BYTES = 1 << 16
 """Bytes at a zip file's end that are searched for the names in it: its table of contents stands there."""

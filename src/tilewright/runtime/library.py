@@ -14,7 +14,6 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +22,7 @@ import numpy as np
 from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.once import ForkLock, in_forked_child
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.plan import OutputPlan, Planner
 from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.python.memory import ResultPool

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.structure import FLAT, Convention
 
 FORMAT_VERSION = 2

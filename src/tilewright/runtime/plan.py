@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import numpy as np
 from tilewright.runtime.errors import ExecutionError, InputError, Violation
 from tilewright.runtime.expressions import ParsedExpr
 from tilewright.runtime.manifest import MAX_DIMS, Manifest
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.shapes import MAX_VALUE, Shape, ShapeBinder, compile_size, evaluate
 from tilewright.runtime.values import dtype_of
 

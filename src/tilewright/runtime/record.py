@@ -7,12 +7,12 @@ is in a record (``aot.record`` writes it), who wrote it (``signature``).
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import reason_of
+from tilewright.runtime.plain import dataclass
 
 RECORD_VERSION = 1
 FORMAT = "tilewright-aot"

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from tilewright.runtime.errors import Violation
 from tilewright.runtime.expressions import ParsedExpr, parse_rule, parse_size
 from tilewright.runtime.manifest import Constraint, Dim, SymbolSpec, TensorSpec
+from tilewright.runtime.plain import dataclass
 
 Shape = tuple[int, ...]
 MAX_VALUE = (1 << 63) - 1

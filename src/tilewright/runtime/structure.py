@@ -13,11 +13,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from tilewright.runtime.fields import FieldError, Fields
 from tilewright.runtime.once import computed
+from tilewright.runtime.plain import dataclass
 
 MAX_DEPTH = 64
 TENSOR, NUMBER, GIVEN, TUPLE, LIST, DICT, RECORD = "tensor", "number", "given", "tuple", "list", "dict", "record"

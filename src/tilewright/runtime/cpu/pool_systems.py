@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from tilewright.runtime.plain import dataclass
 
 
 @dataclass(frozen=True, slots=True)

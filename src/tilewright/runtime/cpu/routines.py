@@ -17,12 +17,12 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.once import once
+from tilewright.runtime.plain import dataclass
 
 PREFIX = "tw_"
 LETTERS = {"f32": "s", "f64": "d"}

@@ -11,7 +11,8 @@ the first piece with another digest.
 from __future__ import annotations
 
 import string
-from dataclasses import dataclass
+
+from tilewright.runtime.plain import dataclass
 
 
 @dataclass(frozen=True)

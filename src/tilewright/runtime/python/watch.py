@@ -28,7 +28,6 @@ import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,7 @@ import numpy as np
 from tilewright.runtime.cpu.linker import LinkedLibrary, link_text
 from tilewright.runtime.cpu.watch_ir import PYTHON_SYMBOLS, TensorLayout, watch_ir
 from tilewright.runtime.once import ForkLock, in_forked_child, once
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.python.built_in import ONE_ARGUMENT, MethodDef, built_in
 from tilewright.runtime.python.pages import (
     PAGEMAP_SCAN,

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.runtime.errors import Violation
 from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.plan import OutputPlan, input_error
 from tilewright.runtime.values import Array, address_of, is_tensor, memory_of, tensor_types, to_tensor
 
