@@ -22,7 +22,8 @@ import time
 import numpy as np
 
 from tilewright.codegen.cpu.calibrate import MEETING
-from tilewright.runtime.cpu.linker import LinkedLibrary, compile_ir, link
+from tilewright.runtime.cpu.linker import LinkedLibrary, link
+from tilewright.runtime.cpu.llvm import compile_ir
 
 IR = (
     MEETING

@@ -58,7 +58,10 @@ LAZY_FILES: dict[str, str] = {
     "build/kernels.py": "schedules and PTX of grids are loaded only for GPUs",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
-    "runtime/cpu/linker.py": "what writes calls of LAPACK is loaded only for models that have some",
+    "runtime/cpu/linker.py": "what writes calls of LAPACK is loaded only for models that have some, LLVM for objects "
+    "that are not for our own linker",
+    "runtime/host.py": "LLVM is asked about a machine once, and takes longer to load than a model",
+    "runtime/values.py": "types that NumPy lacks are loaded with the first model that has some",
     "runtime/cpu/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
     "runtime/cuda/driver.py": "cuda-bindings is an extra: only who runs a model on a GPU needs it",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from tilewright.runtime.artifact import ObjectImage
-from tilewright.runtime.cpu.linker import compile_ir
+from tilewright.runtime.cpu.llvm import compile_ir
 from tilewright.runtime.manifest import Constraint, Manifest, SymbolSpec, TargetSpec, TensorSpec
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.values import aligned_bytes

@@ -12,20 +12,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-import ml_dtypes
 import numpy as np
 
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.digest import digest_bytes
-from tilewright.runtime.host import machine_text
+from tilewright.runtime.host import host_facts, machine_text
+from tilewright.runtime.plain import dataclass
 from tilewright.runtime.threads import default_threads
 from tilewright.runtime.version import __version__
 
@@ -126,8 +123,8 @@ def compiler_text() -> str:
 
     LLVM selects the instructions, and NumPy folds constants and packs weights.
     """
-    llvm_version = ".".join(map(str, llvm.llvm_version_info))
-    versions = (llvmlite.__version__, llvm_version, np.__version__, ml_dtypes.__version__)
+    host = host_facts()
+    versions = (host.llvmlite, host.llvm, np.__version__, host.ml_dtypes)
     return f"tilewright {__version__} {_state()} made with llvmlite, LLVM, NumPy, ml_dtypes: {' '.join(versions)}"
 
 

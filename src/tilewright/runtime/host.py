@@ -6,16 +6,22 @@ Not its business: choosing a target for new code (the compiler's).
 
 from __future__ import annotations
 
+import os
 import platform
 from functools import lru_cache
+from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import NamedTuple
 
-import llvmlite.binding as llvm
+import llvmlite
 
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.cpuid import cpuid_text
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
 from tilewright.runtime.threads import available_cpus
 
+_KIND = "host"
 _SAME_ARCH = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
@@ -42,15 +48,71 @@ def misfit(target: TargetSpec) -> ArtifactError | None:
     return None
 
 
+class HostFacts(NamedTuple):
+    """What LLVM says of this process's machine, and which versions of it and of ``ml_dtypes`` are installed.
+
+    ``features`` has a sign and a name for each feature, with commas between.
+    """
+
+    triple: str
+    cpu: str
+    features: str
+    llvm: str
+    ml_dtypes: str
+    llvmlite: str
+
+
+def host_facts() -> HostFacts:
+    """The facts, without loading LLVM where it has said them before to a process like this one."""
+    triple, cpu, features, llvm, ml_dtypes = _said()
+    return HostFacts(triple, cpu, features, llvm, ml_dtypes, llvmlite.__version__)
+
+
+@lru_cache(1)
+def _said() -> tuple[str, ...]:
+    key = _what_decides()
+    store = Cache() if key else None
+    known = store.get(_KIND, key) if store and key else None
+    if known is not None:
+        return tuple(known.decode().split("\n"))
+    import llvmlite.binding as llvm
+    import ml_dtypes
+
+    version = ".".join(map(str, llvm.llvm_version_info))
+    features = llvm.get_host_cpu_features().flatten()
+    said = llvm.get_process_triple(), llvm.get_host_cpu_name(), features, version, ml_dtypes.__version__
+    if store and key:
+        store.put(_KIND, key, "\n".join(said).encode())
+    return said
+
+
+def _what_decides() -> str | None:
+    """A text that changes where LLVM might say something else: the CPU, and the libraries as they are installed."""
+    cpu = cpuid_text()
+    if cpu is None:
+        return None
+    facts: list[object] = [cpu]
+    for package, file in (("llvmlite", "binding/libllvmlite.so"), ("ml_dtypes", "__init__.py")):
+        found = PathFinder.find_spec(package)
+        path = os.path.join(os.path.dirname(found.origin), file) if found and found.origin else ""
+        try:
+            info = os.stat(path)
+        except OSError:
+            return None
+        facts += [path, info.st_size, info.st_mtime_ns, info.st_ino]
+    return repr(facts)
+
+
 @lru_cache(1)
 def _host() -> tuple[str, frozenset[str]]:
-    return llvm.get_process_triple(), frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    facts = host_facts()
+    return facts.triple, frozenset(f[1:] for f in facts.features.split(",") if f.startswith("+"))
 
 
 def machine_text() -> str:
     """What code for this very machine depends on: its CPU, what the process may use of it, its caches."""
-    features = llvm.get_host_cpu_features().flatten()
-    known = [llvm.get_process_triple(), llvm.get_host_cpu_name(), features, available_cpus()]
+    facts = host_facts()
+    known = [facts.triple, facts.cpu, facts.features, available_cpus()]
     return repr([*known, sorted(cache_sizes().items())])
 
 

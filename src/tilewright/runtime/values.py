@@ -14,11 +14,11 @@ from ctypes import addressof, c_char
 from operator import mul
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright.runtime.errors import ResourceError, Violation
 from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.once import MAKING
 
 Array = np.ndarray[Any, Any]
 
@@ -35,6 +35,8 @@ _ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could s
 def dtype_of(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a manifest's dtype name; types that NumPy lacks come from ``ml_dtypes``."""
     if name in _WIDTHS:
+        with MAKING:  # a child forked in the middle of an import would wait for it for ever
+            import ml_dtypes
         kind: type = getattr(ml_dtypes, name)
         return np.dtype(kind)
     return np.dtype(name)

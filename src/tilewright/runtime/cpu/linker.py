@@ -1,36 +1,33 @@
-"""Object code in memory to callable addresses, by LLVM's ORC linker (LLJIT); and the process's one thread pool.
+"""Object code in memory to callable addresses; and the process's one thread pool.
 
 In: native objects that were already checked. Out: ``LinkedLibrary`` with the addresses of exported symbols.
 Not its business: whether the objects fit this machine (``host``), their calling convention (``model``).
 
-Importing this module imports llvmlite: only ``model`` does, when a model is about to be loaded.
+Objects are placed by a linker of our own (``placed``) where it knows all that they hold, else by LLVM's. LLVM is loaded
+only for that, and for a text of the runtime's own that the disk cache does not have.
 """
 
 from __future__ import annotations
 
 import atexit
 import ctypes
-import itertools
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
-
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.cpu import stop_ir
-from tilewright.runtime.cpu.llvm_fork import check_llvm
+from tilewright.runtime.cpu.placed import place
 from tilewright.runtime.cpu.pool import pool_ir
 from tilewright.runtime.cpu.pool_systems import POOL_ABIS, pool_abi
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.once import MAKING, in_forked_child, once
+from tilewright.runtime.host import host_facts
+from tilewright.runtime.once import in_forked_child, once
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 
-_names = itertools.count()
 _live: weakref.WeakSet[LinkedLibrary] = weakref.WeakSet()
 
 
@@ -107,27 +104,13 @@ def pool_workers() -> int:
     return int(ctypes.CFUNCTYPE(ctypes.c_int32)(pool().addresses["tw_pool_workers"])())
 
 
-def compile_ir(text: str, features: str = "") -> bytes:
-    """Object code of an LLVM module for any CPU of this machine's kind, without any optimisation pass."""
-    check_llvm()
-    with MAKING:
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        triple = llvm.get_process_triple()
-        machine = llvm.Target.from_triple(triple).create_target_machine(features=features, opt=3, reloc="pic")
-        module = llvm.parse_assembly(text)
-        module.triple = triple
-        module.verify()
-        return bytes(machine.emit_object(module))
-
-
 def link_text(kind: str, text: str, exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
     """Link an LLVM module of the runtime's own; ``imports`` are addresses by name, ``kind`` is the disk cache's."""
     return _link([_object(kind, text)], exports, imports)
 
 
 def _pool_object() -> bytes:
-    triple = llvm.get_process_triple()
+    triple = host_facts().triple
     abi = pool_abi(triple)
     if abi is None:
         raise ArtifactError(f"there is no thread pool for {triple}", remedy=f"use one of {', '.join(POOL_ABIS)}")
@@ -136,38 +119,24 @@ def _pool_object() -> bytes:
 
 def _object(kind: str, text: str, features: str = "") -> bytes:
     """A module's object, from the disk cache where it is there (compiling one takes 10 to 30 ms)."""
-    cache, key = Cache(), f"{llvm.get_process_triple()} llvmlite {llvmlite.__version__}\n{text}"
+    host = host_facts()
+    cache, key = Cache(), f"{host.triple} llvmlite {host.llvmlite}, LLVM {host.llvm}\n{text}"
     found = cache.get(kind, key)
     if found is None:
+        from tilewright.runtime.cpu.llvm import compile_ir
+
         found = compile_ir(text, features)
         cache.put(kind, key, found)
     return found
 
 
 def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
-    check_llvm()
-    builder = llvm.JITLibraryBuilder().add_current_process()
-    for data in objects:
-        builder.add_object_img(data)
-    for name in exports:
-        builder.export_symbol(name)
-    for name, address in imports.items():
-        builder.import_symbol(name, address)
-    with MAKING:
-        try:
-            tracker = builder.link(_linker(), f"tilewright.{next(_names)}")
-        except RuntimeError as error:
-            raise ArtifactError(f"the native objects do not link: {error}", remedy="compile the model again") from error
+    tracker: Any = place(objects, exports, imports)
+    if tracker is None:
+        from tilewright.runtime.cpu.llvm import link_by_llvm
+
+        tracker = link_by_llvm(objects, exports, imports)
     return LinkedLibrary(tracker, exports)
-
-
-@once
-def _linker() -> Any:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()  # LLJIT asks for it even when it is given objects only
-    # JITLink keeps an object's sections together. RuntimeDyld maps them one by one, and in a process with gigabytes
-    # between two free places they lie too far apart for their relocations, which ends the process.
-    return llvm.create_lljit_compiler(use_jit_link=True, suppress_errors=True)
 
 
 @atexit.register
@@ -175,5 +144,3 @@ def _keep_all() -> None:
     """At exit other threads may still run: leave the code where it is, the process is going away."""
     for library in list(_live):
         library.keep_forever()
-    for made in _linker.made.values():
-        made.detach()
