@@ -183,6 +183,7 @@ def test_a_whole_chain_keeps_a_ring_and_a_block() -> None:
     assert local(block((1, 56, 56, 24), 24, 3, 2, expand=32)) == ["f32[9, 56, 32]", "f32[4, 28, 32]"]
 
 
+@pytest.mark.slow
 def test_rows_that_are_too_long_go_in_pieces() -> None:
     assert local(block((1, 4, 60_000, 16), 16)) == ["f32[32, 16]"]
 

@@ -1,7 +1,7 @@
 """The wheel without extras says to every command (``every_command``) what it should, and how to get what is missing.
 
-In: the Pythons that are on this machine; a test of one that is not is skipped, and says so. Before the long test of the
-newest, a quick one has it compile every file and load what needs no library.
+In: the Pythons that are on this machine; a test of one that is not is skipped, and says so. Making an environment takes
+long, so a quick run has the newest Python only compile every file and load what needs no library.
 Not its business: Pythons between the oldest and the newest.
 """
 
@@ -31,8 +31,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("which", ["oldest", pytest.param("newest", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("which", ["oldest", "newest"])
 def test_the_wheel_without_extras(which: str, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wheel in a fresh environment of one of the Pythons that are here, with nothing but what it depends on."""
     for name, value in (("PYTHONPATH", ""), ("OMP_NUM_THREADS", "1"), ("TILEWRIGHT_CACHE", str(tmp_path / "cache"))):

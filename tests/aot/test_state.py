@@ -36,7 +36,7 @@ class Recent(torch.nn.Module):
 Pair = tuple[tw.LoadedModel, Path, Path]
 
 
-@pytest.fixture(scope="module", params=["embedded", "file"])
+@pytest.fixture(scope="module", params=["embedded", pytest.param("file", marks=pytest.mark.slow)])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     model = tw.compile(Recent(), (torch.ones(1, 4),), cache=False)
     exported = model.export(tmp_path_factory.mktemp("recent"), name="recent", weights=request.param)

@@ -86,6 +86,7 @@ def test_no_instruction_that_the_machine_lacks(target: str, graph: object) -> No
         assert not re.search(LACKS[target], asm), re.search(f".*({LACKS[target]}).*", asm)
 
 
+@pytest.mark.slow
 def test_levels_in_one_object(tmp_path: Path) -> None:
     """Wide registers appear in the functions of their level only; equal weights are stored once."""
     made = tw.export(DIGITS, tmp_path, target=",".join(x86.LEVELS), fix_dims={"batch": 1}, name="digits")

@@ -105,7 +105,7 @@ FAMILIES = {"samplings": samplings, "distances": distances, "bags": bags, "deter
             "copies": copies}  # fmt: skip
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients(family: str) -> None:
     _check(family, QUICK)

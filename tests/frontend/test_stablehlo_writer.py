@@ -36,7 +36,7 @@ def came_back(graph, arrays):
     return evaluate_graph(back, arrays)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("op", ops.ALL, ids=lambda op: op.name)
 def test_samples_come_back(op):
     n = 0

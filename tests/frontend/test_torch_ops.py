@@ -461,7 +461,7 @@ def test_sampling_at_coordinates() -> None:
 EVERY_SAMPLER = pytest.param(1, marks=pytest.mark.slow)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("step", [5, EVERY_SAMPLER])
 @pytest.mark.parametrize("n_channels", [8, 20])
 def test_sampling_rows_of_channels(n_channels: int, step: int) -> None:

@@ -111,7 +111,7 @@ def check(op: OpDef, call: Sample, rng: np.random.Generator) -> int:
 OPS = [op for op in ops.ALL if op.samples is not None and next(calls_of(op), None) is not None]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("op", OPS, ids=lambda o: o.name)
 def test_an_op_with_special_values(op: OpDef) -> None:
     """A call of each op, whose types change from op to op."""
