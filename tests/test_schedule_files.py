@@ -13,12 +13,14 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import tilewright
+from tilewright import ops
 from tilewright.build import driver, texts
 from tilewright.build.found_schedules import FoundSchedule, FoundSchedules, machine_key
 from tilewright.build.options import Clock, Options
 from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
-from tilewright.core.graph import Graph
+from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.types import TensorType, f32
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule.book import ScheduleBook
@@ -102,6 +104,17 @@ def test_kernels_that_the_file_leaves_out_get_the_rules(net: Path, saved: Path) 
 def test_no_steps_are_plain_loops(net: Path, saved: Path) -> None:
     saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))
     np.testing.assert_allclose(tilewright.compile(net, schedule=saved)(X), expected(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("steps", ["kind(i0, block)", "kind(i0, block)\n  kind(i1, thread)"])
+def test_a_grid_of_a_gpu_is_refused_for_a_cpu(steps: str) -> None:
+    """It ran as serial loops, and nobody saw that the schedule was for another machine."""
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, (8, 40)))
+    graph = Graph("turned", b.pool, (x,), (b(ops.transpose, x, perm=(1, 0)),), ("y",))
+    (name,) = names_in(texts.schedules(graph, Options()))
+    with pytest.raises(ScheduleFileError, match="i0 is a block loop, of a GPU's grid, and a CPU has none"):
+        code(graph, f"schedule {name}\n  {steps}\n")
 
 
 def test_everything_wrong_is_named_at_once(net: Path, saved: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu import dot, parallel, polls
+from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.loops import Loops
 from tilewright.core.expr import Dim
@@ -24,13 +25,20 @@ class CpuLoops(Loops):
     fn: CpuFunction
 
     def own(self, f: For, extent: Dim, ctx: Lanes) -> bool:
-        """Share a parallel loop out among threads; put a group of products into one instruction."""
+        """Share a parallel loop out among threads; put a group of products into one instruction.
+
+        Raises :class:`CodegenError` for loops of a GPU's grid, which as serial ones would hide that a schedule is for
+        another machine.
+        """
         match f.loop.kind:
             case Kind.PARALLEL if self.fn.module.target.has_threads and not self.fn.in_task and not ctx.syms:
                 parallel.emit(self.fn, f, extent)
                 return True
             case Kind.DOT:
                 return dot.emit(self.fn, f, extent, ctx)
+            case Kind.BLOCK | Kind.THREAD | Kind.WARP as kind:
+                rule = f"{f.loop.sym} is a {kind.value} loop, of a GPU's grid, and a CPU has none"
+                raise CodegenError(rule, remedy="make it parallel or serial, or compile for a GPU")
         return False
 
     def end_of_turn(self, f: For, turn: str) -> None:
