@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import torch._inductor.config
 
 import tilewright
 from cli.models import RNG, Cli, expected, linear_model
-from tilewright.cli import machines
+from tilewright.cli import bench, machines
 
 # --- compile, run ---------------------------------------------------------------------------------------------------
 
@@ -135,6 +136,16 @@ def test_bench_names_its_peers_and_what_they_need(cli: Cli, linear: Path) -> Non
     refused = cli("bench", linear, "--against", "glow")
     assert refused.code == 2 and "onnxruntime, openvino, torch, inductor" in refused.err
     assert "save it with torch.export.save" in cli("bench", linear, "--against", "inductor").err
+
+
+def test_bench_gives_inductor_an_exported_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the C++ compile, which the first call would start."""
+    monkeypatch.setattr(torch._inductor.config, "freezing", False)
+    monkeypatch.setattr(torch, "compile", lambda module: module)
+    module, x = torch.nn.Linear(4, 3), torch.ones(2, 4)
+    torch.export.save(torch.export.export(module, (x,)), tmp_path / "net.pt2")
+    run = bench.PEERS["inductor"].make(tmp_path / "net.pt2", {"x": x.numpy()}, 1)
+    torch.testing.assert_close(run(), module(x))
 
 
 def test_bench_against_openvino(cli: Cli, linear: Path) -> None:

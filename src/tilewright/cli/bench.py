@@ -253,7 +253,7 @@ def _inductor(model: Path, arrays: Mapping[str, Array], threads: int) -> Run:
 
     def compile_frozen(torch: Any, module: Any) -> Any:
         torch._inductor.config.freezing = True
-        return torch.compile(module.eval())
+        return torch.compile(module)  # an exported module has no mode to change
 
     return _of_exported("inductor", model, arrays, threads, compile_frozen)
 
