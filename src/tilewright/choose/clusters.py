@@ -25,14 +25,13 @@ from tilewright.choose.cost.tile import MAX_UNROLLED
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known
+from tilewright.core.estimates import SHUFFLED_STRIDE
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_at
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
 
 MAX_TAPS = 128
-MAX_STRIDE = 3
-"""Elements so far apart, a vector of them, are brought together by two shuffles."""
 TRANSFORMED_STAGES, PRODUCT = 5, 2
 """How many stages a transformed product has, and which of them is the product."""
 
@@ -167,7 +166,7 @@ def _slides(stride: Dim | None, along: Sequence[Dim | None], s: Stage) -> bool:
     """Do windows a few elements apart slide over the operand? Single rows that lie behind each other don't slide."""
     assert s.reduction is not None
     rows = [a.extent for a in s.reduction.axes]
-    return stride in range(2, MAX_STRIDE + 1) and 1 in along and is_window(s, weighted=True) and rows != [stride]
+    return stride in range(2, SHUFFLED_STRIDE + 1) and 1 in along and is_window(s, weighted=True) and rows != [stride]
 
 
 def _repeats(x: Load, sym: Sym) -> bool:

@@ -22,6 +22,7 @@ from tilewright.choose.cost.tile import estimate
 from tilewright.choose.extremes import free_maxima
 from tilewright.choose.relayout import copy_of, relay_operands
 from tilewright.choose.widen import widen_shared
+from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
     Binary,
@@ -43,19 +44,20 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known
+from tilewright.core.estimates import IDLE
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
 from tilewright.core.indices import chosen, lies_at, symbols_at
+from tilewright.partition.fuse import WORTH_A_COPY
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
 MAX_INLINE_NODES = 400
-TABLE_NODES, REPEATED = 8, 8
+TABLE_NODES = 8
+"""Of a value: so few are computed again for each of several reads, and more of positions alone make a table."""
 FEW_SETS = 4
 """Of a first-level cache: few of rows that fall into no more stay there beside each other."""
 CHEAP = ("add", "sub", "mul")
 MIN_JOINED_AXES = 3
-IDLE = 1.15
-"""Lanes in vectors of channels to channels, from where on columns and channels become one axis."""
 MAX_PERIOD = 640
 """Lanes after which a window's weights repeat: so many stand in memory for each tap."""
 
@@ -190,7 +192,7 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
         return False
     reduced = {b for s in items if s.reduction is not None for b in s.outs}
     x, row = (v.a, v.b) if v.b.buffer in reduced else (v.b, v.a)
-    if x.buffer not in inputs or row.buffer not in reduced or x.dtype.bits < 32 or v.op not in CHEAP:
+    if x.buffer not in inputs or row.buffer not in reduced or x.dtype.bits < types.f32.bits or v.op not in CHEAP:
         return False
     last = maker.axes[-1].sym
     along = [i for i in row.index if isinstance(i, Value) or last in symbols(i)]
@@ -213,14 +215,14 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
         return False
     size = sum(1 for _ in walk(maker.expr))
     points, places = (estimate([a.extent for a in s.axes]) for s in (user, maker))
-    if _is_table(maker, size) and points >= REPEATED * places:
+    if _is_table(maker, size) and points >= WORTH_A_COPY * places:
         return False
     if user.reduction is not None:
         v = maker.expr
         if isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits):
             return True
         return isinstance(user.reduction.op, str) and _goes_along(user, reads)
-    return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= 8)
+    return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= TABLE_NODES)
 
 
 def _is_table(maker: Stage, size: int) -> bool:

@@ -30,16 +30,15 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known, known_under
+from tilewright.core.estimates import COPIED_LANES, COPIED_ROWS
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
 from tilewright.core.types import DType, product
 from tilewright.target.dots import Dot
 from tilewright.tile.affine import is_affine, stride_along
 
-MIN_ROWS = 16
 MIN_SCATTERED_ROWS = 320
 """Results that share rows which are brought together. Below, as for heads of 64 columns in one matrix and 256 rows,
 the copy takes longer than it saves (``docs/choices.md``, "Heads in one matrix")."""
-MIN_LANES = 8
 
 
 def relay_operands(
@@ -50,9 +49,9 @@ def relay_operands(
     So that the last output axis can be lanes. Where a dot product fits the types, in its groups, whichever way B lies:
     ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``. Rows that lie apart, as a head's do in
     a matrix of several, would fall into few sets of a cache; they are brought together where ``MIN_SCATTERED_ROWS``
-    results share them. Not when: B is a constant; fewer than ``MIN_ROWS`` results share an element of B, or there are
-    fewer than ``MIN_LANES`` lanes (the copy would not pay); the copy would be larger than B; B's indices are no sums of
-    loops; every operand depends on the last axis.
+    results share them. Not when: B is a constant; fewer than ``COPIED_ROWS`` results share an element of B, or there
+    are fewer than ``COPIED_LANES`` lanes (the copy would not pay); the copy would be larger than B; B's indices are no
+    sums of loops; every operand depends on the last axis.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
@@ -100,7 +99,7 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
     last = stage.axes[-1]
     loads = dict.fromkeys(x for v in stage.exprs for x in walk(v) if isinstance(x, Load))
     turned = [x for x in loads if _depends(x, last.sym)]
-    if len(turned) != 1 or len(loads) != 2 or estimate([last.extent]) < MIN_LANES:
+    if len(turned) != 1 or len(loads) != 2 or estimate([last.extent]) < COPIED_LANES:
         return None
     load = turned[0]
     walked = _walked(stage, load)
@@ -113,7 +112,7 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
         steps = [abs(n) for n in along if is_known(n)]  # rows of one of several heads lie apart
         are_apart = bool(steps) and min(steps) >= 2 * estimate([last.extent])
         return load if are_apart and rows >= MIN_SCATTERED_ROWS else None
-    return load if 1 in along and rows >= MIN_ROWS else None
+    return load if 1 in along and rows >= COPIED_ROWS else None
 
 
 def _walked(stage: Stage, load: Load) -> list[Axis]:
@@ -126,13 +125,13 @@ def _walked(stage: Stage, load: Load) -> list[Axis]:
 def dot_operands(stage: Stage) -> tuple[Load, Load] | None:
     """Of a sum of products of two widened loads: the one that walks along the lanes, and the one that they share.
 
-    None for another stage, and for one of fewer than ``MIN_LANES`` lanes.
+    None for another stage, and for one of fewer than ``COPIED_LANES`` lanes.
     """
     red, value = stage.reduction, stage.exprs[0]
     if red is None or red.op != "add" or not red.axes or stage.update is not None or len(stage.axes) < 2:
         return None
     last = stage.axes[-1]
-    if not isinstance(value, Binary) or value.op != "mul" or estimate([last.extent]) < MIN_LANES:
+    if not isinstance(value, Binary) or value.op != "mul" or estimate([last.extent]) < COPIED_LANES:
         return None
     loads = [v.a for v in (value.a, value.b) if isinstance(v, Cast) and isinstance(v.a, Load)]
     walking = [x for x in loads if _depends(x, last.sym)]
@@ -153,7 +152,7 @@ def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Do
         return None
     rows = [a.extent for a in stage.axes if not _depends(load, a.sym)]
     count = red.axes[0].extent
-    return (load, group) if estimate(rows) >= MIN_ROWS and not known_under(count, group) else None
+    return (load, group) if estimate(rows) >= COPIED_ROWS and not known_under(count, group) else None
 
 
 def _walks(load: Load, known: set[Sym]) -> bool:

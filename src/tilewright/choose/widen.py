@@ -34,8 +34,8 @@ def widen_shared(computation: Computation, dots: Sequence[Dot]) -> Computation:
     """``sum_k A[i, k] * B[k, j]`` of bytes -> ``A_w = i16(A); sum_k A_w[i, k] * B[k, j]``.
 
     A copy of A that a stage of this computation makes alone for the product, a padded one, becomes wide itself. Not
-    when: a dot product fits the bytes as they are, or none fits the wider type; fewer than ``MIN_LANES`` results share
-    an element of A.
+    when: a dot product fits the bytes as they are, or none fits the wider type; fewer than ``COPIED_LANES`` results
+    share an element of A.
     """
     items, temps = list(computation.items), list(computation.temps)
     for stage in [s for s in computation.items if isinstance(s, Stage)]:

@@ -18,6 +18,24 @@ BLOCK_SHARE, RING_SHARE = 6, 2
 """A block of a window's rows that one kernel projects, and a ring of the rows that it is made of, take at most these
 parts of the second-level cache."""
 
+COPIED_ROWS, COPIED_LANES = 16, 8
+"""Results in rows and in columns that share each element of what a call brings, from where on a copy of it in another
+order or type costs less than it saves."""
+MOST_GROWTH = 4
+"""How many times as large a constant may become in a form that kernels want: filled up to whole steps, or packed."""
+SHUFFLED_STRIDE = 3
+"""Elements of a row so far apart, a vector of them, are brought together by two shuffles."""
+EVEN_CHUNKS = 8
+"""Parts for each core, all of about equal cost, that leave little uneven at the end of what threads share."""
+DOUBT = 0.05
+"""The part of a price by which two prices must differ to be told apart: nearer ones are as often wrong as right."""
+IDLE = 1.15
+"""How many times as many lanes one order of axes must leave idle as another, before lanes alone decide between them."""
+WAITED_FOR = 0.3
+"""The part of reading a product's constants that no multiplication hides: every product begins with its own."""
+ASSUMED_SIZE = 512
+"""What a size counts as that only a call knows: a few hundred rows, where neither one alone nor many decide."""
+
 
 @dataclass(frozen=True)
 class Times:

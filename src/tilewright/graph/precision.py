@@ -20,6 +20,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.dims import is_known, known_under
+from tilewright.core.estimates import COPIED_LANES, COPIED_ROWS
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, INPUT, PROJ, Builder, Graph, Node
 from tilewright.core.opdef import Trait
@@ -28,15 +29,8 @@ from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array
 from tilewright.graph.forms.scans import SCANS
 
-MIN_DEPTH = 8
-"""A sum of fewer products is not worth a conversion of what it reads."""
-MIN_LANES = 8
-MIN_ROWS = 16
-"""Rows below which an operand that a call brings is read once, or a few times: rounding it reads and writes as much."""
-MIN_GROUP = 8
-"""Members of a group of a convolution below which lanes span groups, and read operands one by one."""
 FULL_GROUP = 16
-"""Below so many members they are worth it only where they fill what vectors they take."""
+"""Below so many members of a group they are worth it only where they fill what vectors they take."""
 RECURRENT = 1
 """Which operand of a scan the recurrent weights are."""
 EXACT = (ops.max_pool,)
@@ -48,10 +42,10 @@ class Precision(Pass):
     """Gives each contraction of f32 operands bf16 operands and an f32 result.
 
     And each scan over time bf16 recurrent weights. It does not fire on: contractions without an ``out_dtype``;
-    depthwise convolutions and other sums of fewer than ``MIN_DEPTH`` products, or results of fewer than ``MIN_LANES``
-    columns, states or channels (in each of several groups: other than ``MIN_GROUP`` and fewer than ``FULL_GROUP``);
-    products of fewer than ``MIN_ROWS`` rows by what is no constant (a query by the keys of a cache); convolutions with
-    weights that are no constant, which no kernel reads in pairs;
+    depthwise convolutions and other sums of fewer than ``COPIED_LANES`` products, or results of as few columns, states
+    or channels (in each of several groups: other than ``COPIED_LANES`` and fewer than ``FULL_GROUP``); products of
+    fewer than ``COPIED_ROWS`` rows by what is no constant (a query by the keys of a cache); convolutions with weights
+    that are no constant, which no kernel reads in pairs;
     scans whose weights are no constant; other dtypes. A result of the graph, or of an op with several results, is
     rounded for the product alone. Sub-graphs get a pass of their own.
     """
@@ -74,11 +68,11 @@ def _pays(node: Node) -> bool:
         return False
     depth, lanes = _depth_and_lanes(node)
     is_window = "groups" in node.attrs
-    if not _has_constant(node) and (is_window or not _at_least(node.inputs[0].shape[-2], MIN_ROWS)):
+    if not _has_constant(node) and (is_window or not _at_least(node.inputs[0].shape[-2], COPIED_ROWS)):
         return False
-    if node.attrs.get("groups", 1) != 1 and not (_at_least(lanes, FULL_GROUP) or lanes == MIN_GROUP):
+    if node.attrs.get("groups", 1) != 1 and not (_at_least(lanes, FULL_GROUP) or lanes == COPIED_LANES):
         return False
-    return _at_least(depth, MIN_DEPTH) and _at_least(lanes, MIN_LANES)
+    return _at_least(depth, COPIED_LANES) and _at_least(lanes, COPIED_LANES)
 
 
 def _has_constant(node: Node) -> bool:
@@ -90,7 +84,7 @@ def _is_narrow_scan(node: Node) -> bool:
     if node.op not in SCANS or node.attrs["panel"]:
         return False
     weights = node.inputs[RECURRENT]
-    return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], MIN_LANES)
+    return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], COPIED_LANES)
 
 
 def _depth_and_lanes(node: Node) -> tuple[Dim, Dim]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.core.dims import known
-from tilewright.core.estimates import Times
+from tilewright.core.estimates import ASSUMED_SIZE, EVEN_CHUNKS, Times
 from tilewright.core.expr import Dim
 from tilewright.target.target import Target
 
@@ -24,9 +24,6 @@ WINDOW = 16
 """How many calls ahead a partner is looked for."""
 MOST = 8
 """Calls of a run."""
-CHUNKS = 8
-"""Chunks for each thread, of all calls of a run together."""
-MANY = 1000
 SLACK = 1 << 20
 """Bytes by which the memory in use may grow, but to no more than twice of what it is."""
 MIN_GAIN = 0.02
@@ -196,11 +193,11 @@ class _Arrangement:
             (k for k in calls if times[k].extent is not None), key=lambda k: -times[k].work / _n_units(times[k])
         )
         total = sum(t.work for t in times.values())
-        grain = max(total / (self.target.n_cores * CHUNKS), self.target.fork_cycles)
+        grain = max(total / (self.target.n_cores * EVEN_CHUNKS), self.target.fork_cycles)
         members: list[tuple[Dim | None, int]] = [(None, 1) for _ in whole]
         for k in parts:
             wanted = round(times[k].work / self.target.n_cores / grain)
-            most_chunks = min(CHUNKS, -(-_n_units(times[k]) // self.target.n_cores))
+            most_chunks = min(EVEN_CHUNKS, -(-_n_units(times[k]) // self.target.n_cores))
             members.append((times[k].extent, min(max(wanted, 1), most_chunks)))
         threaded = [times[k].work for k in whole if times[k].uses_threads]
         most = max(int(total / max(threaded)), 2) if threaded else 0
@@ -209,4 +206,4 @@ class _Arrangement:
 
 def _n_units(t: Times) -> int:
     """The pieces that a call may be cut into; a number known at run time only counts as many."""
-    return 1 if t.extent is None else known(t.extent, MANY)
+    return 1 if t.extent is None else known(t.extent, ASSUMED_SIZE)

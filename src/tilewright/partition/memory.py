@@ -19,8 +19,8 @@ from functools import reduce
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size, size_at
 from tilewright.core.expr import Dim, floordiv, is_nonneg, maximum, symbols
+from tilewright.runtime.artifact import ALIGNMENT
 
-ALIGNMENT = 64
 MAX_REPAIRS = 32
 """How often a plan above the bound is tried again with its highest storage placed first."""
 

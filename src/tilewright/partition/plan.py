@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tilewright.core.diag import Loc, join_locs
-from tilewright.core.estimates import size_at
+from tilewright.core.estimates import ASSUMED_SIZE, nearest_size, size_at
 from tilewright.core.expr import Dim, Sym, largest, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import product
@@ -40,9 +40,6 @@ from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, Schedul
 from tilewright.partition.weights import Weights
 from tilewright.runtime.cpu.routines import PREFIX
 from tilewright.target.target import Target
-
-ASSUMED_SIZE = 512
-"""What a size counts as that only a call knows, where memory is compared."""
 
 
 @dataclass
@@ -206,4 +203,4 @@ class GraphPlan:
 
 def _assumed(n_bytes: Dim) -> int:
     """A number of bytes to compare with others."""
-    return size_at(n_bytes, {s: ASSUMED_SIZE if s.hi is None else min(s.hi, ASSUMED_SIZE) for s in symbols(n_bytes)})
+    return size_at(n_bytes, {s: nearest_size(s, ASSUMED_SIZE) for s in symbols(n_bytes)})

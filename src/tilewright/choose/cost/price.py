@@ -22,6 +22,7 @@ from typing import Any
 
 from tilewright.choose.cost.features import Features, features_of
 from tilewright.choose.cost.nest import RunTimeLoop
+from tilewright.core.estimates import DOUBT
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
@@ -58,8 +59,6 @@ class Coefficients:
 
 
 FITTED = Coefficients()
-DOUBT = 0.05
-"""The part of a price by which two prices must differ to be told apart: nearer ones are as often wrong as right."""
 
 
 @dataclass(frozen=True)

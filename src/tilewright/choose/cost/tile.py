@@ -18,11 +18,11 @@ from itertools import product as cartesian
 from math import prod
 
 from tilewright.core.dims import known
+from tilewright.core.estimates import ASSUMED_SIZE
 from tilewright.core.expr import Dim, Sym
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 
-ASSUMED_EXTENT = 512
 LOAD_COST = 0.05
 PANEL_LOAD_COST = 0.2
 EXTRA_SHAPE = 0.02
@@ -31,8 +31,9 @@ MIN_WINDOW_ROWS = 4
 MAX_UNROLLED = 32
 WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
-FAR = 1 << 24
-"""Bytes of a step whose length is not known are counted as more."""
+FAR = 1 << 20
+"""Elements that a step of unknown length counts as: what comes next lies in no line or page that was read, and may
+fall into the same set."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Operand:
         """How far one step of ``sym`` moves; an unknown distance counts as far."""
         found = self._steps.get(sym)
         if found is None:
-            found = self._steps[sym] = known(coefficient(self.offset, sym), 1 << 20)
+            found = self._steps[sym] = known(coefficient(self.offset, sym), FAR)
         return found
 
 
@@ -132,10 +133,11 @@ def _fit_sets(box: Box, machine: Target, width: int, rows: int, rows2: int) -> b
     if rows * rows2 <= ways:
         return True
     for op in box.operands:
-        steps = [0 if s is None else op.step(s) * n_bytes for s in (box.row, box.row2)]
-        if op.lane_stride == 0 and max(steps) < FAR and any(steps):
-            places = {(steps[0] * i + steps[1] * j) // machine.line_bytes for i in range(rows) for j in range(rows2)}
-            counts = Counter(line % (machine.set_span // machine.line_bytes) for line in places)
+        steps = [0 if s is None else op.step(s) for s in (box.row, box.row2)]
+        if op.lane_stride == 0 and any(steps):
+            places = {steps[0] * i + steps[1] * j for i in range(rows) for j in range(rows2)}
+            lines = {place * n_bytes // machine.line_bytes for place in places}
+            counts = Counter(line % (machine.set_span // machine.line_bytes) for line in lines)
             if max(counts.values()) > ways:
                 return False
     return True
@@ -165,9 +167,9 @@ def _box_cycles(box: Box, machine: Target, width: int, rows: int, rows2: int, ve
 
 
 def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:
-    """(tile size, how many) covering the extent; run-time extents count as ``ASSUMED_EXTENT`` in full tiles."""
+    """(tile size, how many) covering the extent; run-time extents count as ``ASSUMED_SIZE`` in full tiles."""
     if extent is None:
-        return [(size, ASSUMED_EXTENT / size)]
+        return [(size, ASSUMED_SIZE / size)]
     parts = [(size, float(extent // size))] if extent >= size else []
     return parts + ([(extent % size, 1.0)] if extent % size else [])
 
@@ -212,8 +214,8 @@ def pays_threads(operations: float, machine: Target, width: int) -> bool:
 
 
 def estimate(extents: Sequence[Dim]) -> float:
-    """The number of points of a nest; run-time extents count as ``ASSUMED_EXTENT``."""
+    """The number of points of a nest; run-time extents count as ``ASSUMED_SIZE``."""
     total = 1.0
     for e in extents:
-        total *= known(e, ASSUMED_EXTENT)
+        total *= known(e, ASSUMED_SIZE)
     return total

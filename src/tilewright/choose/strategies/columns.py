@@ -17,6 +17,7 @@ from tilewright.choose.cost.tile import Operand, estimate
 from tilewright.choose.strategies.view import find_body, nest_with
 from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.dims import is_known, known_under
+from tilewright.core.estimates import COPIED_ROWS, DOUBT
 from tilewright.core.expr import Dim
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
@@ -31,12 +32,8 @@ ADDING_MANY = 4
 """The same for each of many results, whose sums don't wait for each other."""
 NARROW = 0.5
 """A vector of few lanes is worth at least this part of a full one's time, before a copy of its operand pays."""
-WORTH = 0.05
-"""The part of the whole product that has to be saved."""
-MIN_ROWS, MIN_ROWS_OF_COPIES = 8, 16
-"""Rows that share a column's operand, below which nothing is saved; and, of a run-time one, less than a copy costs."""
-MAX_DEPTH = 1 << 13
-"""Steps of the reduction for which a run-time operand's column is copied into scratch."""
+MIN_ROWS = 8
+"""Rows that share a column's constant, below which nothing is saved."""
 
 
 def are_few_columns(machine: Target, stage: Stage, constants: Container[Buffer]) -> bool:
@@ -95,7 +92,9 @@ def columns_apart(
     copied, steps = not walking[0].is_constant, prod(sizes[:-1]) * -(-sizes[-1] // width)
     vector = prod(sizes) / machine.fma_ports
     if copied:
-        if factors != [value.a, value.b] or len(reduced) > 1 or sizes[-1] > MAX_DEPTH or rows < MIN_ROWS_OF_COPIES:
+        if factors != [value.a, value.b] or len(reduced) > 1 or rows < COPIED_ROWS:
+            return 0
+        if sizes[-1] * value.dtype.n_bytes > machine.l1_bytes:  # a copied column is read for every row
             return 0
         # Two loads a step, of a row and of a copied column, against a last vector that is mostly idle.
         vector *= NARROW
@@ -108,7 +107,7 @@ def columns_apart(
         apart = n * (steps * max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports) + ADDING_MANY)
     # The full vectors cost the same in both; a gain that is small beside them is within the model's error.
     whole = columns // width * prod(sizes) / machine.fma_ports + vector
-    return n if apart + WORTH * whole < vector else 0
+    return n if apart + DOUBT * whole < vector else 0
 
 
 def _unguarded(v: Value, reduced: Sequence[Loop]) -> Value:

@@ -12,10 +12,8 @@ from functools import lru_cache
 from itertools import combinations
 from types import MappingProxyType
 
-from tilewright.choose.clusters import MAX_STRIDE
 from tilewright.choose.cost.nest import CallSizes
 from tilewright.choose.cost.operations import guard_of, joining, n_links
-from tilewright.choose.cost.price import DOUBT
 from tilewright.choose.cost.sketch import Contraction
 from tilewright.choose.cost.tile import (
     WORK_PER_BYTE,
@@ -69,6 +67,7 @@ from tilewright.choose.strategies.view import (
 from tilewright.core.compute import Binary, Buffer, Load, Select, loads, symbols_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import are_known, is_known, known
+from tilewright.core.estimates import DOUBT, SHUFFLED_STRIDE
 from tilewright.core.expr import Sym, symbols
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
@@ -284,7 +283,7 @@ def _guarded(b: ScheduleBuilder, acc: str, root: str) -> frozenset[Sym]:
 
 def _may_be_lanes(op: Operand) -> bool:
     """Neighbours, or elements a few apart, which shuffles bring together; a constant is packed."""
-    return op.lane_stride in range(1, MAX_STRIDE + 1) or (op.is_constant and op.lane_stride != 0)
+    return op.lane_stride in range(1, SHUFFLED_STRIDE + 1) or (op.is_constant and op.lane_stride != 0)
 
 
 def known_iterations(loop: Loop | None) -> int | None:

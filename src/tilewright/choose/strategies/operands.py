@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import lcm
 
-from tilewright.choose.cost.tile import Operand, estimate
+from tilewright.choose.cost.tile import FAR, Operand, estimate
 from tilewright.choose.strategies.dots import is_dot
 from tilewright.choose.strategies.view import nests, only_nest, statement_of, vector_width
 from tilewright.core.compute import Load, Value, symbols_of_value
@@ -24,8 +24,6 @@ from tilewright.tile.ir import Loop, Role, Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place, readers
 
-FAR = 1 << 20
-"""Elements between what neighbouring run-time indices name, as far as anyone knows."""
 SHUFFLED = 2
 """Vectors whose elements one shuffle brings together."""
 

@@ -29,6 +29,7 @@ from tilewright.choose.strategies.view import find_body, nest_with, nests, only_
 from tilewright.core.compute import IndexLike, Inside, Load, Select
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known
+from tilewright.core.estimates import DOUBT, EVEN_CHUNKS, WAITED_FOR
 from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, symbols
 from tilewright.core.indices import placed, symbols_in, terms_at
 from tilewright.target.target import Target
@@ -36,25 +37,19 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, symbols_of_index, values_of
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import Nest, find_place
 
 BLOCK_SHARE = 0.75
 """The part of the second-level cache that a block's points, products and constants may take."""
-MAX_BLOCK_BYTES = 1 << 20
 MAX_BEFORE, BESIDE = 8, 4
 """Tiles of a block along the last two walks, where their number is known at run time only (of the first, at most)."""
 LARGE_PART = 0.6
 """Blocks of one size take one form of the code: uneven ones are taken where equal ones are smaller by this factor."""
-HIDDEN = 0.3
-"""Reading constants beside the products costs this part of what traffic of its own would."""
 EXCHANGED = 1.25
 """What phases cost that exchange their values between cores, with a join after each, by what even blocks cost."""
-MAX_TASKS = 8
-"""Blocks for each core, from which on they are even enough."""
 FEW_TILES = 8
 """Fewer tiles of a block than these are too few to read the constants of all phases at once for."""
-EVENER = 1.06
-"""Blocks that share the work better are taken from this factor on."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +113,7 @@ def _bring(b: ScheduleBuilder, name: str, blocks: list[str]) -> None:
 
     def in_scratch() -> None:
         b.do("compute_at", name, blocks[-1], "local")
-        if _bytes(b, name) > MAX_BLOCK_BYTES:
+        if _bytes(b, name) > MAX_SCRATCH_BYTES:
             raise ScheduleError("transformed", name, "a block of it is too large for scratch")
 
     if not attempt(b, in_scratch):
@@ -214,16 +209,16 @@ def _block(
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
     total = sum(_bytes(b, name) for name in (names.operand, names.product))
     constants = _constant_bytes(b, names.product)
-    limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_BLOCK_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
+    limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_SCRATCH_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
     fit = most = int(limit * n_tiles / total)
     sizes: list[int] = []
     counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
     if len(counts) < len(walks):
-        return _ragged_block(walks, max(most, int(constants * HIDDEN / 2 * n_tiles / total)))
+        return _ragged_block(walks, max(most, int(constants * WAITED_FOR / 2 * n_tiles / total)))
     for count in reversed(counts):
         sizes.insert(0, _part_of(count, min(count, most)))
         most = most // max(sizes[0], 1) if sizes[0] == count else 1
-    most_blocks = 1 + 2 * total / max(constants * HIDDEN, 1)
+    most_blocks = 1 + 2 * total / max(constants * WAITED_FOR, 1)
     found = tuple(sizes) if 0 not in sizes and 2 <= n_tiles / estimate(sizes) <= most_blocks else None
     return _shared(counts, found, fit, most_blocks, machine.n_cores) if machine.n_cores > 1 and not batch else found
 
@@ -240,10 +235,10 @@ def _shared(
     even = product(*([n for n in range(1, count + 1) if count % n == 0] for count in counts))
     for other in [*even, *((n, *counts[1:]) for n in range(1, counts[0] + 1))]:
         n_blocks = prod(-(-count // n) for count, n in zip(counts, other, strict=True))
-        if prod(other) <= fit and n_cores <= n_blocks <= min(most_blocks, MAX_TASKS * n_cores):
-            takes = _longest(counts, other, n_cores)
-            if takes * EVENER < least:
-                least, sizes = takes * EVENER, other
+        if prod(other) <= fit and n_cores <= n_blocks <= min(most_blocks, EVEN_CHUNKS * n_cores):
+            takes = _longest(counts, other, n_cores) / (1 - DOUBT)
+            if takes < least:
+                least, sizes = takes, other
     return sizes
 
 

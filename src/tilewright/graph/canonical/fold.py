@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known
+from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
@@ -24,7 +25,6 @@ GROWTH_BYTES = 1 << 16  # a result may be this much larger than what it is made 
 TABLE_BYTES = 1 << 20  # what is read from a table at known places (an attention's bias by distance) even by this much
 SOURCE_BYTES = 4096  # ramps and expansions up to here are worth storing; larger ones are recomputed by index
 BLOCK = 128
-PADDED = 4  # weights that are filled up to whole steps of a stride; a product wants to know them
 READING = frozenset({ops.gather, ops.gather_nd, ops.gather_elements})
 STRETCHING = frozenset({ops.expand, ops.tile, ops.iota, ops.full})
 UNFIT = frozenset({Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM})
@@ -81,7 +81,7 @@ def _most_bytes(node: Node, given: int) -> int:
     """How large a result may be that is made of ``given`` bytes."""
     if node.op in STRETCHING:
         return SOURCE_BYTES
-    return (PADDED if node.op is ops.pad else 1) * given + (TABLE_BYTES if node.op in READING else GROWTH_BYTES)
+    return (MOST_GROWTH if node.op is ops.pad else 1) * given + (TABLE_BYTES if node.op in READING else GROWTH_BYTES)
 
 
 def transposed(matrix: Array) -> Array:

@@ -31,6 +31,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import are_known, is_known, known_at_most
+from tilewright.core.estimates import IDLE, SHUFFLED_STRIDE
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
@@ -38,10 +39,9 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import product
 from tilewright.graph.facts import inverse
+from tilewright.graph.forms.images import PICTURE, SEQUENCE
 from tilewright.graph.forms.layout import PER_AXIS, to_last
 
-IDLE = 1.15
-"""How many times as many lanes channels must leave idle as pixels do, where many channels are summed."""
 SHALLOW = 64
 """With at most as many channels to sum, pixels may leave as many times more lanes idle."""
 MOST_VECTORS, LEAST_VECTORS = 3, 2
@@ -54,8 +54,6 @@ MOST_IDLE_LARGE, LARGE, FEW_TAPS = 1.9, 70_000, 9
 """And of convolutions of so few taps on images of so many elements, where a row of pixels fills a vector."""
 SOME_TAPS = 25
 """Of a convolution that sums few planes, without groups."""
-MOST_STRIDE = 3
-"""Elements of a row so far apart are brought together by shuffles."""
 MOST_TAPS = 32
 """Of a depthwise convolution, times its stride along the rows."""
 WINDOWS = (ops.conv, ops.max_pool, ops.avg_pool)
@@ -78,9 +76,9 @@ class InPlanes(Pass):
 
     Depthwise convolutions (of weights known at run time, too) and pools, one behind the other too, stay as they were,
     where rows fill vectors (of large images also where they are little more than one) and strides are at most
-    ``MOST_STRIDE``: convolutions of few taps, pools without overlap, and others where the image has ``MIN_ELEMENTS``
-    times the square of a window's taps. They alone do where a lane adds several products at once (``per_lane``): those
-    are of neighbouring channels.
+    ``SHUFFLED_STRIDE``: convolutions of few taps, pools without overlap, and others where the image has
+    ``MIN_ELEMENTS`` times the square of a window's taps. They alone do where a lane adds several products at once
+    (``per_lane``): those are of neighbouring channels.
 
     ``transpose(resize(x))`` becomes ``resize(transpose(x))`` where the resize makes known sizes larger and nothing
     else reads it.
@@ -165,7 +163,7 @@ def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | Non
 
 def _is_window(node: Node, lanes: int) -> bool:
     """A pool, or a depthwise convolution, that is faster with pixels in the lanes."""
-    if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or max(node.attrs["strides"]) > MOST_STRIDE:
+    if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or max(node.attrs["strides"]) > SHUFFLED_STRIDE:
         return False
     x, a = node.inputs[0], node.attrs
     sizes = [n for n in (*x.shape[1:], *node.shape[1:]) if is_known(n)]
@@ -237,7 +235,7 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
 
 
 def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
-    if conv.type.rank != 3 or not _is_lone(conv) or conv.attrs["groups"] != 1:
+    if conv.type.rank != SEQUENCE or not _is_lone(conv) or conv.attrs["groups"] != 1:
         return False
     _, places, channels = conv.shape
     assert is_known(channels) and is_known(places)
@@ -247,7 +245,7 @@ def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
 
 def _is_narrow_image(conv: Node, lanes: int) -> bool:
     """Windows of few taps on planes, of which few are summed, and which fill vectors about as well as channels do."""
-    if conv.type.rank != 4 or not _is_lone(conv):
+    if conv.type.rank != PICTURE or not _is_lone(conv):
         return False
     groups, (depth, *taps) = conv.attrs["groups"], conv.inputs[1].attrs["data"].array.shape[1:]
     _, rows, columns, channels = conv.shape

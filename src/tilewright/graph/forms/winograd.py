@@ -28,13 +28,13 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.dims import are_known, known, known_at_most
-from tilewright.core.estimates import over_batches
+from tilewright.core.estimates import DOUBT, WAITED_FOR, over_batches
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.facts import scalar
-from tilewright.graph.forms.images import ImageForm, as_image
+from tilewright.graph.facts import MANTISSA_BITS, scalar
+from tilewright.graph.forms.images import SEQUENCE, ImageForm, as_image
 from tilewright.ops.winograd import (
     BYTES,
     POINTS,
@@ -52,21 +52,16 @@ TRANSFORM_CYCLES = 12.0
 """Of one element of a transformed tile, per vector of channels, reading and writing included."""
 FEW_POINTS, ROW_CYCLES = 6, 18.0
 """The same along one axis only, of more points than these: 14 to 21 on sequences of 64 to 256 channels."""
-BLOCK_BYTES, REREAD_SHARE = 1 << 19, 0.3
-"""The points and products of a block of tiles; the part of reading the weights for each that is beside no product."""
+BLOCK_BYTES = 1 << 19
+"""The points and products of a block of tiles."""
 MOVE_CYCLES = 4.0
 """Of a vector that is copied to where an image without dilation has it, or its result back."""
-WAITED_FOR = 0.3
-"""The part of the transformed weights' streaming that goes on beside no product: every point begins with its own."""
-PRECISER = 0.95
-"""Tiles of more than ``FEW_POINTS`` a side, which are less precise, must take this part of what others do."""
 ADVANTAGE = 0.9
 """A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
 """The mean of inputs in standard deviations, of one sign in all channels: worse than what follows a ReLU."""
 ASSUMED_SIZE = 32
 """Of an image's axis that is known at run time only."""
-EPSILON = 2.0**-24
 WEIGHTS = (types.i8, types.i16)
 
 
@@ -138,7 +133,7 @@ def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     direct = _cycles_of_direct(node, options)
     found = {m: tiled_cycles(image, m, options) for m in TILES if _gives(image, m)}
     taps = max(image.weights.shape[-2:])
-    for m in sorted(found, key=lambda m: found[m] * (1 if m + taps - 1 <= FEW_POINTS else 1 / PRECISER)):
+    for m in sorted(found, key=lambda m: found[m] * (1 if m + taps - 1 <= FEW_POINTS else 1 / (1 - DOUBT))):
         if found[m] > direct * ADVANTAGE:
             return None
         u = transformed_weights(image.weights, m)
@@ -182,7 +177,7 @@ def _fits(node: Node, options: Winograd) -> bool:
     plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1}
     is_real = x.dtype is w.dtype is node.dtype is types.f32
     is_whole = options.pairs > 0 and x.dtype in BYTES and w.dtype in WEIGHTS and node.dtype is types.i32
-    is_image = len(w.shape) > 3 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
+    is_image = w.type.rank > SEQUENCE and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
     fixed = [x.shape[1:-3], node.shape[1:-3]] if is_image else [x.shape[1:], node.shape[1:]]
     numbers = [*(n for part in fixed for n in part), *(n for pair in a["pads"] for n in pair)]
     return (
@@ -242,7 +237,7 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
     moved = n_tiles * points * read_and_written * element + image.moved / lanes * MOVE_CYCLES
     made = n_tiles * points * (point_bytes * images * n_in + sum_bytes * prod(planes) * n_out)
-    again = min(max(made / BLOCK_BYTES - 1, 0) * weights * REREAD_SHARE, 2 * made) / options.cache_bytes
+    again = min(max(made / BLOCK_BYTES - 1, 0) * weights * WAITED_FOR, 2 * made) / options.cache_bytes
     return float(max(products, stream) + WAITED_FOR * stream + moved + again)
 
 
@@ -260,8 +255,8 @@ def expected_error(u: Array, weights: Array, m: int) -> float:
     """The standard deviation of the rounding error, as a part of the result's, of the worst output channel's.
 
     ``u`` (AH, AW, ..., C, K) are the transformed ``weights`` (K, C, ..., RH, RW). Rounding errors are taken as
-    independent, each ``EPSILON`` of what is rounded: a sum of N products adds the square root of N / 2 to the few of
-    the transforms.
+    independent, each half a unit in the last place of what is rounded: a sum of N products adds the square root of
+    N / 2 to the few of the transforms.
     """
     (ah, aw), n_out = u.shape[:2], u.shape[-1]
     high, wide = transforms_of(u.shape, m)
@@ -275,4 +270,4 @@ def expected_error(u: Array, weights: Array, m: int) -> float:
     signal = (weights.reshape(n_out, -1).astype(np.float64) ** 2).sum(1).max(initial=0.0)
     if not np.isfinite(error) or signal <= 0 or prod(u.shape) == 0:
         return float("inf")
-    return float(EPSILON * np.sqrt((4 + u.shape[2] / 2) * error / float(signal)) / np.sqrt(3))
+    return float(2.0 ** -MANTISSA_BITS[types.f32] * np.sqrt((4 + u.shape[2] / 2) * error / float(signal)) / np.sqrt(3))

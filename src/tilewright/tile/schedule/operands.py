@@ -13,6 +13,7 @@ from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.dims import is_known, known_at_least, known_under
+from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.core.types import product
@@ -33,7 +34,6 @@ from tilewright.tile.schedule.tree import (
     with_body,
 )
 
-MAX_GROWTH = 4
 SMALL = 4096
 """Elements that a small constant counts as: its copies stay in the first-level cache."""
 AHEAD, MANY = 2, 4
@@ -146,7 +146,7 @@ def _recipe(
 ) -> Packed:
     shape, syms, at = _form(grid, index)
     old_size, new_size = product(source.shape), product(shape)
-    if is_known(old_size) and is_known(new_size) and new_size > MAX_GROWTH * max(old_size, SMALL):
+    if is_known(old_size) and is_known(new_size) and new_size > MOST_GROWTH * max(old_size, SMALL):
         raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
     key = (shape, at)
     if key not in known:
