@@ -108,7 +108,7 @@ def _streamed(s: Stmt, machine: Target, fixed: frozenset[Buffer], around: tuple[
             n = estimate([_most(loop)])
             if loop.sym in walked:
                 held, moved = held * n, moved * n
-            elif held > machine.l2_bytes / 2:
+            elif held > machine.l2_kept_bytes:
                 moved *= n
         total += moved
     return total

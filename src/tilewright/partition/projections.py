@@ -25,8 +25,6 @@ from tilewright.partition.facts import Facts, Form
 from tilewright.partition.windows import bytes_of_batch, made_for, reach, slides
 from tilewright.target.target import Target
 
-WEIGHTS_SHARE = 4
-"""The product's weights take at most this part of the second-level cache: they are read for every block of rows."""
 BLOCK_ROWS = 2
 """Blocks of one row are slower than two kernels: register tiles of windows have two."""
 LEAST_SHARE = 0.2
@@ -85,7 +83,7 @@ def _read_by_points(product: Node, facts: Facts) -> Iterator[Node]:
 def _is_long(product: Node, made: Node, target: Target) -> bool:
     """Does what is made leave the second-level cache, while the product's weights stay?"""
     weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
-    return bytes_of_batch(made) > target.l2_bytes and weights <= target.l2_bytes / WEIGHTS_SHARE
+    return bytes_of_batch(made) > target.l2_bytes and weights <= target.l2_part_bytes
 
 
 def _fits(facts: Facts, window: Node, operand: int, target: Target, is_ring: bool) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import ceil, log2
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -30,8 +31,9 @@ NUMBERS = {
     "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
     "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
     "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
-    "line_bytes": "B", "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle", "memory_gb_per_s": "GB/s",
-    "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us", "fork_cycles": "cycles",
+    "line_bytes": "B", "page_bytes": "B", "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
+    "memory_gb_per_s": "GB/s", "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us",
+    "fork_cycles": "cycles",
 }  # fmt: skip
 """The record's numbers that describe a CPU, with their units."""
 UNREAD = (
@@ -77,11 +79,12 @@ class Target:
     ``store_ports`` move a vector in ``load_cycles`` and ``store_cycles`` each. ``issue_width`` operations begin in a
     cycle, of which ``ghz`` thousand millions make a second, and a core looks ``window`` of them ahead of the oldest one
     that waits.
-    Caches read and write lines of ``line_bytes``; addresses ``set_span`` bytes apart fall into the same set of the
-    first-level one. A core reads ``l2_bytes_per_cycle`` from its second-level cache and ``llc_bytes_per_cycle`` from
-    the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s`` from memory, and all cores together
-    ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there. Sleeping threads take
-    ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its iterations.
+    Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``; addresses ``set_span``
+    bytes apart fall into the same set of the first-level one. A core reads ``l2_bytes_per_cycle`` from its second-level
+    cache and ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s``
+    from memory, and all cores together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from
+    there. Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides
+    its iterations.
 
     ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed. ``assumed`` has
     what choices take in place of some of them (:meth:`judged`).
@@ -137,6 +140,7 @@ class Target:
     llc_bytes: int = 8 << 20
     llc_ways: int = 16
     line_bytes: int = 64
+    page_bytes: int = 4096
     l2_bytes_per_cycle: float = 64.0
     llc_bytes_per_cycle: float = 8.0
     memory_gb_per_s: float = 11.25
@@ -247,6 +251,30 @@ class Target:
     def large_bytes(self) -> int:
         """From so many on, a result goes to memory and comes back: the second-level cache keeps little of it."""
         return 2 * self.l2_bytes
+
+    @property
+    def l2_kept_bytes(self) -> int:
+        """What stays in the second-level cache while as much passes through it."""
+        return self.l2_bytes // 2
+
+    @property
+    def l2_part_bytes(self) -> int:
+        """What an operand that is read again may take of the second-level cache, since others pass through it."""
+        return self.l2_bytes // 4
+
+    @property
+    def waiting_sums(self) -> int:
+        """As many sums keep the units that multiply and add busy, though each waits for its last addition."""
+        return ceil(self.fma_latency * self.fma_ports)
+
+    @property
+    def partial_sums(self) -> int:
+        """Parts of one sum, a power of two, with which an addition begins in every cycle: far caches bring no more."""
+        return 1 << ceil(log2(max(self.fma_latency, 1)))
+
+    def folding_cycles(self, width: int) -> float:
+        """How long one vector takes to become the sum of its ``width`` lanes: halves are added, each to the other."""
+        return log2(width) * self.fma_latency
 
     @property
     def dots(self) -> tuple[Dot, ...]:

@@ -28,9 +28,6 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
 from tilewright.tile.schedule import ScheduleBuilder
 
-MAX_STREAMED = 8
-"""Vectors of the product of one row: as many sums hide the latency of their chains."""
-
 
 @dataclass(frozen=True)
 class ProductPair:
@@ -104,7 +101,7 @@ def _vectors(streamed: _Product, block: _Product, machine: Target, width: int) -
     """Vectors of both tiles that give equally many tiles and fit the registers together; the most sums win."""
     if streamed.rows != 1 or block.rows == 1:
         return None
-    for own in range(MAX_STREAMED, 1, -1):
+    for own in range(machine.waiting_sums, 1, -1):
         n, rest = divmod(streamed.columns, own * width)
         if rest or n < 2 or block.columns % (n * width):
             continue

@@ -34,16 +34,14 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk, written
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import find_place
 
 BLOCK_ROWS = 24
 MIN_BLOCK_ROWS, MAX_BLOCK_ROWS = 12, 32
-STRIP_SHARE = 4
-"""A strip takes at most this part of the second-level cache, unless that would be less than ``MIN_STRIP_ROWS`` rows."""
 MIN_STRIP_ROWS = 16
-"""Two tiles: with one, every panel of keys is read once and not again, 0.3 to 0.5 as fast from 8,192 keys on."""
-MAX_STRIP_BYTES = 1 << 18
-"""Every thread has scratch of its own; larger strips go to the arena."""
+"""What a strip has at least, even where it takes more than its part of the second-level cache: two tiles. With one,
+every panel of keys is read once and not again, 0.3 to 0.5 as fast from 8,192 keys on."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def _bring(b: ScheduleBuilder, name: str, at: str, is_block: bool) -> None:
     def in_scratch() -> None:
         b.do("compute_at", name, at, "local")
         buffer = find_place(b.kernel, name, "chain").buffer
-        if estimate(buffer.shape) * buffer.dtype.n_bytes > MAX_STRIP_BYTES:
+        if estimate(buffer.shape) * buffer.dtype.n_bytes > MAX_SCRATCH_BYTES // 4:  # there are a few
             raise ScheduleError("chain", name, "a strip of it is too large for scratch")
 
     if not attempt(b, in_scratch):
@@ -190,7 +188,7 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     """How many rows a block has; 0: all of them. A number that divides the rows where there is one near."""
     strip = find_place(b.kernel, c.strip, "chain").buffer
     row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
-    most = max(int(machine.l2_bytes / STRIP_SHARE / row_bytes), MIN_STRIP_ROWS)
+    most = max(int(machine.l2_part_bytes / row_bytes), MIN_STRIP_ROWS)
     n = estimate([x.extent for x in inside])
     if not inside or n <= min(most, MAX_BLOCK_ROWS):
         return 0

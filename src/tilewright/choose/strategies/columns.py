@@ -25,11 +25,8 @@ from tilewright.tile.ir import Loop, Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, most_iterations, uses
 
-PARTIAL_VECTORS = 4
-ADDING_UP = 12
-"""Cycles for adding up the partial sums of a result."""
 ADDING_MANY = 4
-"""The same for each of many results, whose sums don't wait for each other."""
+"""Cycles for adding up the partial sums of each of many results, which don't wait for each other."""
 NARROW = 0.5
 """A vector of few lanes is worth at least this part of a full one's time, before a copy of its operand pays."""
 MIN_ROWS = 8
@@ -57,7 +54,7 @@ def are_few_columns(machine: Target, stage: Stage, constants: Container[Buffer])
     strides = [stride_along(shared[0].buffer, shared[0].index, a.sym) for a in (stage.axes[-1], reduction.axes[0])]
     rows = estimate([a.extent for a in stage.axes[:-1]])
     each = max(2 / machine.load_ports, 1 / machine.fma_ports)
-    apart = columns * (-(-depth // width) * each + ADDING_UP)
+    apart = columns * (-(-depth // width) * each + machine.folding_cycles(width))
     return strides == [0, 1] and apart < depth * max(1 / machine.fma_ports, machine.fma_latency / rows)
 
 
@@ -98,7 +95,7 @@ def columns_apart(
             return 0
         # Two loads a step, of a row and of a copied column, against a last vector that is mostly idle.
         vector *= NARROW
-        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + ADDING_UP)
+        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + machine.folding_cycles(width))
     else:
         # A tile of rows and columns shares its loads: fewer for each sum, the more rows it has.
         sums = _sums(machine)
@@ -149,7 +146,7 @@ def along_reduction(
     reduced = [x.sym.name for x in nest.loops][len(tile) :]
     if copied:
         b.do("stage", copied, column, "local" if walkers[0] != column else "global")
-        b.do("rfactor", acc, reduced[-1], min(PARTIAL_VECTORS, machine.max_copies), width, *reduced[:-1][:1])
+        b.do("rfactor", acc, reduced[-1], min(machine.partial_sums, machine.max_copies), width, *reduced[:-1][:1])
     else:
         b.do("spread", acc, nest.loops[0].sym.name, reduced[-1], width)
     return walkers

@@ -52,10 +52,10 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
             buffer = find_place(b.kernel, new, "pack").buffer
             packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
     for name, n_bytes in packed.items():
-        if n_bytes > machine.l2_bytes / 2:
+        if n_bytes > machine.l2_kept_bytes:
             attempt(b, partial(_prefetch, b, machine, name))
             _stream(b, machine, name, _is_anything if _is_unpacked(b, name) else _is_once_for_rows)
-        if n_bytes > machine.l2_bytes / 2 or 1 < n_bytes / machine.l1_bytes <= KEPT:
+        if n_bytes > machine.l2_kept_bytes or 1 < n_bytes / machine.l1_bytes <= KEPT:
             attempt(b, partial(_alternate, b, name))
 
 
@@ -113,7 +113,7 @@ def _stream(
 ) -> None:
     """Hints at what comes in a while of a constant that the second-level cache does not keep, where ``is_streamed``."""
     buffer = find_place(b.kernel, name, "stream").buffer
-    if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_bytes / 2:
+    if estimate(buffer.shape) * buffer.dtype.n_bytes <= machine.l2_kept_bytes:
         return
     line, ahead = machine.line(buffer.dtype), machine.memory_ns * machine.memory_gb_per_s  # bytes on their way
     for path, load in list(paths_to(b.kernel.body, buffer, ())):

@@ -19,10 +19,8 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 RESIDENT = 0.6
 """The part of the second-level cache that rows may take, beside panels and results."""
-PANEL_SHARE = 4
-"""A panel, or the sums beside it, stay cached up to this part of the second-level cache."""
 MIN_SHARING_TILES = 4
-"""So many tiles of rows share what stays in a cache at least."""
+"""So many tiles in a row share what stays in a cache at least; all but the last know what is read next."""
 
 
 def shared_by_rows(b: ScheduleBuilder, acc: str, root: str, outermost: list[Sym]) -> float:
@@ -106,7 +104,7 @@ def panels_first(machine: Target, b: ScheduleBuilder, acc: str) -> bool:
     for x in walk_value(update.value):
         if isinstance(x, Load):
             size = max(size, estimate(x.buffer.shape) * x.dtype.n_bytes) if is_constant(b, x) else size
-    return size > machine.l2_bytes / 2
+    return size > machine.l2_kept_bytes
 
 
 def is_constant(b: ScheduleBuilder, x: Load) -> bool:

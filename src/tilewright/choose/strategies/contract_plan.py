@@ -29,7 +29,6 @@ from tilewright.choose.cost.tile import (
 )
 from tilewright.choose.strategies.columns import columns_apart
 from tilewright.choose.strategies.contract_caches import (
-    PANEL_SHARE,
     is_constant,
     panels_first,
     row_chunks,
@@ -308,7 +307,7 @@ def blocks_at_once(plan: ContractionPlan, machine: Target, rows: int) -> int:
     most = n
     if plan.order.panels_first:
         n_bytes = max(estimate(x.shape) * x.dtype.n_bytes for x in plan.constants) / n
-        most = min(int(machine.l2_bytes / PANEL_SHARE // n_bytes), n // min_tasks(machine))
+        most = min(int(machine.l2_part_bytes // n_bytes), n // min_tasks(machine))
     fits = [
         k
         for k in range(1, min(most, machine.n_vector_registers) + 1)

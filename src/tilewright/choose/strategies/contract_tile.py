@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from tilewright.choose.cost.tile import Tile, estimate, pays_threads
-from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES, PANEL_SHARE
+from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
 from tilewright.choose.strategies.contract_space import ordered
 from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows
@@ -186,13 +186,13 @@ def _block_depth(
     count = plan.reduced[0].extent
     inside = order[order.index(blocks[-1]) + 1 :]
     step = piece.blocks * piece.tile.vectors * machine.vector_bytes // plan.group
-    if not is_known(count) or count * step <= machine.l2_bytes / PANEL_SHARE:
+    if not is_known(count) or count * step <= machine.l2_part_bytes:
         return 0
     tiles = estimate([extent_of(b, n) for n in inside])
     sums = tiles * piece.tile.rows * piece.tile.rows2 * step * plan.group
-    if tiles < MIN_SHARING_TILES or sums > machine.l2_bytes / PANEL_SHARE:
+    if tiles < MIN_SHARING_TILES or sums > machine.l2_part_bytes:
         return 0
-    parts = -(-count * step * PANEL_SHARE // machine.l2_bytes)
+    parts = -(-count * step // machine.l2_part_bytes)
     depth = -(-count // parts)
     return depth + -depth % plan.group
 

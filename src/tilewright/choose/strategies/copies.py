@@ -29,9 +29,6 @@ from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import Nest, find_place
 
-SHARE = 2
-"""The part of the second-level cache that the part of a copy that is being read may take."""
-
 
 def copied(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """Schedule a copy; inside of the outer loops of the products that each read another part of it, if they do.
@@ -55,7 +52,7 @@ def _where_read(b: ScheduleBuilder, machine: Target, name: str) -> None:
         raise ScheduleError("copies", name, "several panels are read in turn inside of what all readers share")
     n_bytes = estimate(place.buffer.shape) * place.buffer.dtype.n_bytes
     part = n_bytes / estimate([x.extent for x in loops])
-    if not loops or n_bytes <= machine.l1_bytes or part > machine.l2_bytes / SHARE:
+    if not loops or n_bytes <= machine.l1_bytes or part > machine.l2_kept_bytes:
         raise ScheduleError("copies", name, f"{part:.0f} of {n_bytes:.0f} bytes are read at a time")
     b.do("compute_at", name, loops[-1].sym.name, "local")
     _plain(b, name)

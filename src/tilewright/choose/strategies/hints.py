@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from tilewright.choose.cost.tile import estimate
+from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.target.target import Target
@@ -23,9 +24,7 @@ from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index
 from tilewright.tile.schedule import ScheduleBuilder
 
 MIN_STEPS = 16
-"""Steps of a reduction that takes long enough for lines to come from memory."""
-MIN_TILES = 4
-"""Of so many tiles in a row or more, all but the last know what is read next."""
+"""Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
 BUSY = 0.75
 """The part of a step's loads at which there is no room for another hint."""
 
@@ -60,7 +59,7 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
         for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
-            is_long = estimate([tile.loop.extent]) >= MIN_TILES and estimate([s.loop.extent]) >= MIN_STEPS
+            is_long = estimate([tile.loop.extent]) >= MIN_SHARING_TILES and estimate([s.loop.extent]) >= MIN_STEPS
             if not _begins(tile, s) or not is_long or _busy(s, updates, machine):
                 continue
             for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.choose.cost.tile import MAX_UNROLLED, estimate, pays_threads
-from tilewright.choose.strategies.columns import ADDING_UP
 from tilewright.choose.strategies.contract_plan import HEAVY_OPERATIONS
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import cached_name, copied_apart, follow, pair_with_rows
@@ -31,8 +30,6 @@ from tilewright.tile.schedule import ScheduleBuilder
 MAX_COLUMNS = 8
 WORTH = 0.7
 """The part of the time of a product by lanes that this form may take at most."""
-MIN_SUMS = 8
-"""Of a tile: a sum's next multiply-add waits for the one before, four cycles on machines that start two in a cycle."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +160,7 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
     extent = rows.extent if rows is not None and is_known(rows.extent) else 1
     n_rows = -(-extent // -(-extent // most))
-    if n_rows * n < MIN_SUMS:
+    if n_rows * n < machine.waiting_sums:
         raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")
     # Cycles of one result: partial vectors along the reduction and adding them up, or a step for each of its elements
     # with all columns as lanes.
@@ -171,9 +168,9 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     is_apart = each > HEAVY_OPERATIONS and n_rows > 1 and rows is not None and follow(leaf, rows, columns)
     operations = each / (width // n * n) if is_apart else each
     steps = prod(sizes) // depth * -(-depth // width)
-    mine = steps / machine.fma_ports + ADDING_UP + operations
+    mine = steps / machine.fma_ports + machine.folding_cycles(width) + operations
     by_lanes = prod(sizes) / n / machine.fma_ports + (operations if is_apart else each / n)
     if has_lanes and mine > WORTH * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
-    work = estimate([x.extent for x in top.loops]) * (prod(sizes) + ADDING_UP)
+    work = estimate([x.extent for x in top.loops]) * (prod(sizes) + machine.folding_cycles(width))
     return _Form(columns, n, rows, n_rows, outer, along, width, work, is_apart)

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from tilewright.choose.cost.tile import estimate
+from tilewright.choose.strategies.hints import MIN_STEPS
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.dims import are_known
 from tilewright.core.expr import Dim, symbols
@@ -27,8 +28,6 @@ from tilewright.tile.schedule.trim import skipped_below
 
 LEAST = 1 / 32
 """Of the products that are left out: below this they don't pay for asking."""
-MIN_STEPS = 16
-"""Steps of the loop that is asked for."""
 MAX_POINTS = 1 << 20
 """Of the loops around: where a guard has more, it is not looked at."""
 

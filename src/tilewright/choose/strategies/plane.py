@@ -22,12 +22,9 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 
-SHARE = 4
-"""A padded plane takes at most this part of the second-level cache."""
-
 
 def plane(b: ScheduleBuilder, machine: Target, names: list[str]) -> None:
-    """Schedule the stages plane by plane. ``ScheduleError`` where planes are too large for the second-level cache."""
+    """Schedule the stages plane by plane. ``ScheduleError`` where planes are too large for a part of the near cache."""
     padded, window, *roots = names
     root = roots[0] if roots else window
     if not roots:
@@ -38,7 +35,7 @@ def plane(b: ScheduleBuilder, machine: Target, names: list[str]) -> None:
     loops = only_nest(b.kernel, root).loops
     outer = [x.sym.name for x in loops[: len(loops) - n_slid]]
     size = estimate(load.buffer.shape[len(load.index) - n_slid :]) * load.buffer.dtype.n_bytes
-    if not outer or size > machine.l2_bytes / SHARE:
+    if not outer or size > machine.l2_part_bytes:
         raise ScheduleError("plane", padded, f"a plane of {size:.0f} bytes")
     work = estimate([x.extent for x in (*loops, *reduced_loops(b, window))])
     b.do("compute_at", window, outer[-1], "local")

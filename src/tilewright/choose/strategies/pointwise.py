@@ -38,14 +38,13 @@ from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of, writers
 
 UNROLL_OPERATIONS = 24
+"""Of the vectors that are done at a time: so many copies of a longer body hide nothing more."""
 MOST_VECTORS = 8
 MOVED_BYTE = 1.3
 """A byte that is read or written takes a core as long as this many operations."""
 MAX_RUNS = 8
 MIN_MERGED_ROWS = 16
 """Of a concatenation: threads share rows that are written part after part."""
-MAX_PART_BYTES = 4096
-"""Longer parts are streams of their own."""
 GROUPS = (2, 3, 4)
 TRANSPOSED_OPERATIONS = 6
 SMALLEST_BLOCK = 4
@@ -105,13 +104,16 @@ def _merged(b: ScheduleBuilder, found: list[Nest]) -> str | None:
 
 
 def _copies_in_order(machine: Target, nest: Nest) -> bool:
-    """Are the elements that its last loop writes and reads neighbours, a vector of them to a page?"""
+    """Are the elements that its last loop writes and reads neighbours, a vector of them to a page?
+
+    More are streams of their own.
+    """
     if len(nest.loops) < 2 or any(x.kind is not Kind.SERIAL for x in nest.loops):
         return False
     leaf, last = nest.leaf[0], nest.loops[-1]
     if not isinstance(leaf, Store) or not is_known(last.extent):
         return False
-    if last.extent < vector_width(machine, nest.leaf) or last.extent * leaf.buffer.dtype.n_bytes > MAX_PART_BYTES:
+    if last.extent < vector_width(machine, nest.leaf) or last.extent * leaf.buffer.dtype.n_bytes > machine.page_bytes:
         return False
     places = [(leaf.buffer, leaf.index), *((x.buffer, x.index) for x in loads_of(leaf))]
     return all(stride_along(buffer, index, last.sym) == 1 for buffer, index in places)
@@ -169,10 +171,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
             return
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
             parallel(b, machine, names[:-1][:2])
-        unrolled = 1
-        while unrolled < MOST_VECTORS and work * unrolled * 2 <= UNROLL_OPERATIONS * 2:
-            unrolled *= 2
-        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled).walkers
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolling(work, MOST_VECTORS)).walkers
     elif width > 1 and (block := _repeating_block(nest, width)):
         outer = _repeated(b, machine, last, width, block)
     else:
@@ -440,6 +439,14 @@ def _full(b: ScheduleBuilder, machine: Target, names: list[str], loop: str, size
     extents = {x.loop.sym.name: x.loop.extent for x in _fors(b)}
     vectorize(b, machine, rest[-1], extents[rest[-1]], size, 1)
     return names, full, extents[full]
+
+
+def unrolling(work: int, most: int) -> int:
+    """How many vectors, each of ``work`` operations, are done at a time: a power of two of at most ``most``."""
+    unrolled = 1
+    while unrolled < most and work * unrolled <= UNROLL_OPERATIONS:
+        unrolled *= 2
+    return unrolled
 
 
 def plain(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:

@@ -30,10 +30,9 @@ from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import find_loop, find_place
 
-MAX_RING_BYTES = 1 << 19
-"""Every thread has one of its own."""
 BLOCKS = ((4, False), (2, False), (4, True), (2, True), (1, False))
 """Rows of a block, and whether the last may have fewer, best first. Longer ones gained nothing on 28x28 to 256x256."""
 LEAST_POINTS = 16
@@ -102,7 +101,8 @@ def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int,
         raise ScheduleError("projected", parts.made, "a block of rows is too large")
     if parts.source:
         source, strip = parts.source
-        again, most = (n_parts - 1) / estimate([rows.extent, n]), min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES)
+        again = (n_parts - 1) / estimate([rows.extent, n])
+        most = min(machine.l2_bytes / RING_SHARE, MAX_SCRATCH_BYTES / 2)  # a block of the window is beside it
         in_ring(b, machine, source, strip.out.name, at, again, most)
     elif pays_threads(work, machine, width):
         parallel(b, machine, [*outer, at])

@@ -22,18 +22,12 @@ from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.compute import Stage
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import is_known, known, known_over
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place
-
-RING_SHARE = 4
-"""A ring takes at most this part of the second-level cache."""
-MOST_BLOCKS = 8
-MAX_RING_BYTES = 1 << 18
-"""Every thread has one of its own."""
 
 
 def ring(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
@@ -47,7 +41,10 @@ def ring(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
         b.do("cache", root)
         window = cached_name(b, root)
     loops = range(len(only_nest(b.kernel, root).loops) - 1)
-    choices = [(n, k) for n in range(1, MOST_BLOCKS + 1) for k in loops]
+    lanes = machine.lanes(find_place(b.kernel, strip, "ring").buffer.dtype)
+    vectors = known(only_nest(b.kernel, root).loops[-1].extent, 1) // lanes
+    blocks = [n for n in range(1, vectors + 1) if vectors % n == 0] or [1]
+    choices = [(n, k) for n in blocks for k in loops]
     if not any(attempt(b, partial(_at, b, machine, cluster, (source, strip, window, root), k, n)) for n, k in choices):
         raise ScheduleError("ring", strip, "no window slides along a loop of its own, or its rows are too large")
     contract(b, machine, source, strip, threads=False)
@@ -67,8 +64,8 @@ def _at(
     work = sum(work_of(s) for s in cluster.stages)
     loop, parts = shared_rows(b, machine, outer, row, work, machine.lanes(whole.dtype))
     b.do("compute_at", window, loop, "local")
-    again, most = (parts - 1) / estimate([row.extent]), min(machine.l2_bytes / RING_SHARE, MAX_RING_BYTES)
-    in_ring(b, machine, cluster.stages[0], strip, loop, again, most)
+    again = (parts - 1) / estimate([row.extent])
+    in_ring(b, machine, cluster.stages[0], strip, loop, again, machine.l2_part_bytes)
 
 
 def shared_rows(

@@ -26,6 +26,7 @@ MOST_VECTORS = 4
 """Of a row whose elements nothing multiplies: of more, folding is little of the work, and rows side by side are many
 streams. Of any row, so many steps are copied out."""
 MIN_BLOCKS, MIN_LANES = 4, 8
+"""Vectors of rows beside which adding up the lanes of one is little; lanes, of which fewer are added up one by one."""
 
 
 def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None) -> None:
@@ -47,7 +48,7 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")
     n_bytes = estimate([x.extent for x in top.loops]) * n * update.buffer.dtype.n_bytes
     # A block reads as many rows at a time as a vector has lanes, which is slow from beyond the caches.
-    if n_bytes > machine.l2_bytes / 2:
+    if n_bytes > machine.l2_kept_bytes:
         raise ScheduleError("row_sums", reduced, "rows from beyond the caches are read one after the other")
     loads = operands_of(b, reduced, root, row.sym)
     if not loads or any(x.step(along[0].sym) != 1 for x in loads) or not any(x.lane_stride for x in loads):

@@ -5,7 +5,7 @@ Not its business: reductions whose last output axis is contiguous (``contract``)
 
 Before: one nest per stage (softmax: maximum, exponential, sum, quotient). After: ``for row (parallel)``: every stage at
 that row, results of reductions in registers, element-wise temporaries in a row of scratch; each reduction in partial
-sums of four vectors; neighbouring passes over the row merge (the exponential and its sum).
+sums of several vectors; neighbouring passes over the row merge (the exponential and its sum).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.constants import constants_read
-from tilewright.choose.strategies.pointwise import vectorize
+from tilewright.choose.strategies.pointwise import unrolling, vectorize
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (
@@ -36,10 +36,9 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
 
-PARTIAL_VECTORS = 4
-MAX_ROW_BYTES = 1 << 16
 MIN_STEPS = 8
 """Of a pass over a row that is worth asking for."""
 
@@ -125,7 +124,7 @@ def _space(b: ScheduleBuilder, name: str, row: str) -> str:
         return "reg"
     buffer = find_place(b.kernel, name, "rows").buffer
     n = buffer.shape[-1]
-    return "local" if is_known(n) and n * buffer.dtype.n_bytes <= MAX_ROW_BYTES else "global"
+    return "local" if is_known(n) and 16 * n * buffer.dtype.n_bytes <= MAX_SCRATCH_BYTES else "global"
 
 
 def _top_level(b: ScheduleBuilder, machine: Target, temps: list[str], root: str) -> None:
@@ -186,7 +185,7 @@ def _steps_to_next(b: ScheduleBuilder, machine: Target, load: Load, row: str, sy
         return 0
     if not is_known(length) or not known_over(step, 0):
         return 0
-    return round(length / step) if length * buffer.dtype.n_bytes <= machine.l2_bytes // 4 else 0
+    return round(length / step) if length * buffer.dtype.n_bytes <= machine.l2_part_bytes else 0
 
 
 def _merge_passes(b: ScheduleBuilder, row: str | None) -> None:
@@ -232,7 +231,7 @@ def _inner(b: ScheduleBuilder, machine: Target, nest: Nest) -> None:
     last = nest.leaf[-1]
     name = loop.sym.name
     if isinstance(last, Update) and not any(loop.sym in symbols_at(i) for i in last.index):
-        b.do("rfactor", last.buffer.name, name, min(PARTIAL_VECTORS, machine.max_copies), width)
+        b.do("rfactor", last.buffer.name, name, min(machine.partial_sums, machine.max_copies), width)
     elif all(isinstance(s, Store) for s in nest.leaf):
         operations = sum(n_operations(v) for s in nest.leaf for v in values_of(s))
-        vectorize(b, machine, name, loop.extent, width, 4 if operations <= 12 else 2)
+        vectorize(b, machine, name, loop.extent, width, max(unrolling(operations, machine.partial_sums), 2))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import GROUPS
+from tilewright.choose.strategies.row_sums import MIN_BLOCKS
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
@@ -29,8 +30,6 @@ from tilewright.tile.schedule.tree import Nest, nest_of
 
 MOST_COLUMNS = (GROUPS[-1], 8, 12)
 """Elements of a row up to which this pays: of a lone sum; of one with element-wise stages; where there are several."""
-MIN_VECTORS = 4
-"""Of rows that are reduced column by column: adding up their lanes costs as much as so many."""
 
 
 def short_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
@@ -74,7 +73,7 @@ def few_columns(b: ScheduleBuilder, machine: Target, reduced: str, root: str | N
     n = columns.extent if columns is not None else 0
     if columns is None or not is_known(n) or n not in GROUPS or width <= GROUPS[-1] or len(along) != 1:
         raise ScheduleError("few_columns", reduced, "no one loop over rows of two to four elements")
-    if not is_known(along[0].extent) or along[0].extent < MIN_VECTORS * width:
+    if not is_known(along[0].extent) or along[0].extent < MIN_BLOCKS * width:
         raise ScheduleError("few_columns", reduced, f"{along[0].extent} rows")
     loads = [x for x in loads_of(update) if x.dtype is update.buffer.dtype]
     found = [(x.lane_stride, x.step(along[0].sym)) for x in operands_of(b, reduced, root, columns.sym)]

@@ -13,6 +13,7 @@ vector of all rows' results; and the way back.
 from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.strategies.row_sums import MIN_LANES
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel
@@ -26,14 +27,9 @@ from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of
 
-MIN_LANES, MOST_COLUMNS = 8, 64
-MIN_SUMS = 2
-"""Reductions: with one, few lanes are folded."""
-NEAR, FAR = 64, 40
+MOST_COLUMNS, FAR = 64, 40
 """Elements of a row that are turned, of each input and the result, for each reduction: with more, rows as they lie
 take less time; fewer where all does not stay in the second-level cache, as lines come in no order that is foreseen."""
-UNROLLED = 4
-"""Columns at a time; partial results of a reduction."""
 MAX_IDLE = 0.125
 """Rows that two blocks compute, for each that is."""
 
@@ -64,7 +60,8 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
     turned = estimate([column.extent]) * (len(fetched) + 1)
     # Turning costs more where rows come from beyond the near caches, so that more sums must pay for it.
     is_near = turned * estimate([x.extent for x in nest.loops[:-1]]) * 4 <= machine.l2_bytes
-    if n_sums < MIN_SUMS or turned > (NEAR if is_near else FAR) * n_sums:
+    if n_sums < 2 or turned > (MOST_COLUMNS if is_near else FAR) * n_sums:
+        # With one reduction few lanes are folded.
         raise ScheduleError("turned_rows", root, f"{len(fetched)} inputs to turn for {n_sums} reductions")
     # What was the root is now read by a copy, which writes rows again and is the way back.
     back = only_nest(b.kernel, root)
@@ -82,7 +79,7 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
         if walks_columns and n_left > 1:
             b.do("turn", each, n_left - 2)
     for s in find_body(b.kernel, at):
-        _lanes(b, nest_of(s), width)
+        _lanes(b, machine, nest_of(s), width)
     if pays_threads(work, machine, width):
         parallel(b, machine, [at if x is row else x.sym.name for x in back.loops[:-1]][:2])
 
@@ -104,7 +101,7 @@ def _fetched(b: ScheduleBuilder, temps: list[str]) -> list[str]:
     return copies
 
 
-def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
+def _lanes(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> None:
     """Vectors for one nest of a block: rows as lanes, but columns on the way back, where they lie beside each other."""
     loops, leaf = [x for x in nest.loops if x.extent != 1], nest.leaf[0]
     is_plain = len(nest.leaf) == 1 and isinstance(leaf, Store | Update) and 1 <= len(loops) <= 2
@@ -117,7 +114,7 @@ def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
     assert isinstance(leaf, Store | Update)
     column = loops[1].sym.name
     if isinstance(leaf, Update):
-        _partials(b, leaf.buffer.name, row, column)
+        _partials(b, leaf.buffer.name, row, column, machine.partial_sums)
         return
     if find_place(b.kernel, leaf.buffer.name, "turned_rows").role is Role.OUT:  # the way back
         vectors, lanes = b.split(column, width)
@@ -126,7 +123,7 @@ def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
     else:
         is_way_in = any(find_place(b.kernel, x.buffer.name, "turned_rows").role is Role.IN for x in loads_of(leaf))
         n = int(estimate([loops[1].extent]))
-        block = min(width, 1 << n.bit_length() - 1) if is_way_in else UNROLLED
+        block = min(width, 1 << n.bit_length() - 1) if is_way_in else machine.partial_sums
         rest = n % block
         b.do("reorder", column, row)
         _, copies = b.split(column, block, "shift" if is_way_in and rest & (rest - 1) else "min")
@@ -135,10 +132,10 @@ def _lanes(b: ScheduleBuilder, nest: Nest, width: int) -> None:
     b.do("kind", copies, "unroll")
 
 
-def _partials(b: ScheduleBuilder, buffer: str, row: str, column: str) -> None:
-    """A vector of rows for each of ``UNROLLED`` partial results, so that not every one waits for the one before."""
+def _partials(b: ScheduleBuilder, buffer: str, row: str, column: str, n: int) -> None:
+    """A vector of rows for each of ``n`` partial results, so that not every one waits for the one before."""
     b.do("kind", row, "unroll")
-    made = b.do("spread", buffer, row, column, UNROLLED)
+    made = b.do("spread", buffer, row, column, n)
     part = made.buffer
     b.do("turn", part, len(find_place(b.kernel, part, "turned_rows").buffer.shape) - 2)
     rows_before, before, _, each, rows_after, after = made.loops  # the third walks the blocks of columns
