@@ -30,25 +30,18 @@ from tilewright.target.target import Target
 
 MIN_BLOCKS = 4
 """Of steps; the first is not overlapped, and the last block is projected behind the loop."""
-MIN_WEIGHTS, MAX_WEIGHTS = 1 << 14, 1 << 22
-"""Elements of recurrent weights: fewer stay in the first-level cache. Of these and the next layer's: more come from
-memory at every block, while a product by itself reads them once."""
-MAX_STREAMED = 8
-"""Vectors of the scan's own tile."""
-MANY_REGISTERS = 32
-"""With fewer, blocks of eight steps leave too few registers for the scan's own tile."""
-SLOW = 16
-"""f32 that a core multiplies in a cycle: twice what the last-level cache gives it."""
 
 
-def most_weights(multiplies: int, l2_bytes: int) -> int:
-    """Elements of the weights that one scan may read, its own and the next layer's, where a core ``multiplies`` so
-    many f32 in a cycle.
+def most_weights(target: Target) -> int:
+    """Elements of the weights that one scan may read, its own and the next layer's: what the last cache keeps.
 
-    With over ``SLOW`` a block's product takes as long as its weights from beyond the second-level cache, so that in one
-    loop with the scan's own both take longer (``docs/choices.md``, "Recurrent scans").
+    More come from memory at every block, while a product by itself reads them once.
+    Where a core multiplies more in a cycle than it reads from its second-level cache, a block's product takes as long
+    as its weights from beyond that, so that in one loop with the scan's own both take longer (``docs/choices.md``,
+    "Recurrent scans").
     """
-    return MAX_WEIGHTS if multiplies <= SLOW else min(MAX_WEIGHTS, l2_bytes // 4)
+    is_slow = target.multiplies <= target.l2_bytes_per_cycle / types.f32.n_bytes
+    return (target.llc_bytes // 2 if is_slow else target.l2_bytes) // types.f32.n_bytes
 
 
 @dataclass(frozen=True)
@@ -57,27 +50,37 @@ class ProjectAhead(Pass):
 
     It does not fire on batches (their products do enough with every weight), on sequences with lengths or of fewer than
     ``MIN_BLOCKS`` blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
-    recurrent weights that are computed or small, on over ``most`` elements of weights, and where the columns don't
-    give as many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the number of f32 in a vector,
-    ``registers`` how many vectors a core keeps.
+    recurrent weights that are computed or have under ``least`` elements, on over ``most`` elements of weights, and
+    where the columns don't give as many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the
+    number of f32 in a vector, ``registers`` how many vectors a core keeps, ``sums`` how many it adds to before the
+    first may go on.
     With more than one of ``n_cores`` the scans of two directions run side by side and leave the product to all cores.
     """
 
     name: ClassVar[str] = "project-ahead"
     lanes: int = 16
     n_cores: int = 1
-    most: int = MAX_WEIGHTS
+    most: int = 1 << 22
     registers: int = 32
+    sums: int = 8
+    least: int = 1 << 14
 
     @staticmethod
     def on(target: Target) -> ProjectAhead:
         """The pass for a machine."""
-        most = most_weights(target.multiplies, target.l2_bytes)
-        return ProjectAhead(target.lanes(types.f32), target.n_cores, most, target.n_vector_registers)
+        least = 2 * target.l1_bytes // types.f32.n_bytes  # fewer stay in the first-level cache for the most part
+        return ProjectAhead(
+            target.lanes(types.f32), target.n_cores, most_weights(target), target.n_vector_registers,
+            target.waiting_sums, least,
+        )  # fmt: skip
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         most = len(graph.nodes()) if self.n_cores == 1 else 1
-        uses = {n: parts for n in graph.nodes() if (parts := _parts(n)) and len(parts) <= most}
+        uses = {
+            n: parts
+            for n in graph.nodes()
+            if (parts := _parts(n)) and len(parts) <= most and min(map(_n_weights, parts)) >= self.least
+        }
         blocks: dict[Node, int] = {}
         while True:  # until every product left has scans that take it
             columns: dict[Node, int] = {}
@@ -98,10 +101,10 @@ class ProjectAhead(Pass):
         steps, _, own_columns = scan.inputs[0].shape
         if _n_weights(scan) + _hidden(scan) * n_columns > self.most:
             return 0
-        for behind in (8, 4) if self.registers >= MANY_REGISTERS else (4,):
+        for behind in (n for n in (8, 4) if n <= self.registers // 4):  # the others hold the sums
             long = not known_under(steps, MIN_BLOCKS * behind)
             if long and is_known(own_columns) and n_columns % behind == 0:
-                for own in range(MAX_STREAMED, 1, -1):
+                for own in range(self.sums, 1, -1):
                     tiles, rest = divmod(own_columns, own * self.lanes)
                     share, odd = divmod(n_columns // behind, max(tiles, 1) * self.lanes)
                     if not rest and not odd and tiles > 1 and own + (behind + 1) * share + 2 <= self.registers:
@@ -144,7 +147,7 @@ def _hidden(scan: Node) -> int:
 
 
 def _takes_part(scan: Node) -> bool:
-    return is_plain_scan(scan) and scan.inputs[2].shape[0] == 1 and _n_weights(scan) >= MIN_WEIGHTS
+    return is_plain_scan(scan) and scan.inputs[2].shape[0] == 1
 
 
 def _n_weights(scan: Node) -> int:

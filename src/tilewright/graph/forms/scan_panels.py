@@ -23,13 +23,11 @@ from tilewright.graph.forms.scans import SCANS, is_plain_scan, recurrent_weights
 from tilewright.ops.recurrence import in_panels
 from tilewright.target.target import Target
 
-MIN_SUMS, ENOUGH_SUMS = 6, 8
+MIN_SUMS = 6
 """Vectors of sums of a panel: fewer don't hide the latency of their chains."""
 MAX_IDLE = 0.2
 """Zeros that are read for each weight, those of lanes without a column and of units that fill up the last panel."""
 MIN_PANELS, MIN_STEPS, MAX_ROWS = 4, 4, 3
-MIN_BYTES = 1 << 17
-"""Of recurrent weights: fewer are read from the first-level cache for the most part."""
 FEW_CORES = 2
 """So many threads that read their parts of the weights from a far cache take as long as one that reads half of all."""
 SHARED_BYTES = 1 << 19
@@ -41,12 +39,12 @@ class ScanPanels(Pass):
     """Gives scans of a few sequences their weights in panels.
 
     ``docs/choices.md`` ("Recurrent scans") says what it is worth. It does not fire on scans that are not plain
-    (``scans``), on fewer than ``MIN_BYTES`` of weights or more than ``MAX_ROWS`` sequences, on sizes whose panels would
-    be ``MAX_IDLE`` zeros, and, with several of ``n_cores``, on scans without others to run beside that are worth
+    (``scans``), on fewer than ``least_bytes`` of weights or more than ``MAX_ROWS`` sequences, on sizes whose panels
+    would be ``MAX_IDLE`` zeros, and, with several of ``n_cores``, on scans without others to run beside that are worth
     sharing. Units of zeros may fill up the last panel (``scan_pads``). A core that ``multiplies`` no more f32 in a
     cycle than it ``reads`` from its second-level cache, or several sequences, works as long as that cache takes to
     read: then weights must come from beyond it. ``lanes`` is the number of f32 in a vector, ``registers`` how many
-    vectors a core keeps.
+    vectors a core keeps, ``sums`` how many it adds to before the first may go on.
     """
 
     name: ClassVar[str] = "scan-panels"
@@ -54,15 +52,18 @@ class ScanPanels(Pass):
     n_cores: int = 1
     multiplies: int = 32
     l2_bytes: int = 1 << 20
+    least_bytes: int = 1 << 17
     registers: int = 32
     reads: float = 16.0
+    sums: int = 8
 
     @staticmethod
     def on(target: Target) -> ScanPanels:
         """The pass for a machine."""
         return ScanPanels(
-            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes, target.n_vector_registers,
-            target.l2_bytes_per_cycle / f32.n_bytes,
+            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes,
+            4 * target.l1_bytes,  # fewer are read from the first-level cache for the most part
+            target.n_vector_registers, target.l2_bytes_per_cycle / f32.n_bytes, target.waiting_sums,
         )  # fmt: skip
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
@@ -109,7 +110,7 @@ class ScanPanels(Pass):
         is_slow = self.multiplies <= self.reads
         if not is_known(n_rows) or not 1 <= n_rows <= (1 if is_slow else MAX_ROWS):
             return 0
-        if weights.nbytes < (self.l2_bytes if is_slow or n_rows > 1 else MIN_BYTES):
+        if weights.nbytes < (self.l2_bytes if is_slow or n_rows > 1 else self.least_bytes):
             return 0
         if known_under(n_steps, MIN_STEPS):
             return 0
@@ -120,7 +121,7 @@ class ScanPanels(Pass):
             n_panels, vectors = -(-hidden // panel), -(-columns // hidden * panel // self.lanes)
             sums, units = 2 * n_rows * vectors, n_panels * panel
             idle = units * n_panels * vectors * self.lanes / weights.size - 1
-            loss = idle + max(ENOUGH_SUMS / sums - 1, 0)
+            loss = idle + max(self.sums / sums - 1, 0)
             pays = idle <= MAX_IDLE if units == hidden else may_pad and loss <= MAX_IDLE
             if pays and MIN_SUMS <= sums <= most:
                 found.append((loss, panel))
