@@ -367,7 +367,7 @@ def _unary_fn(op: str, dtype: DType) -> Callable[[Any], Any]:
         return lambda x: np.bool_(x != x)
     if op == "not":
         return np.logical_not if dtype is types.bool_ else np.invert
-    if op in ("neg", "abs") or (op == "sqrt" and dtype.n_bytes >= 4):
+    if op in ("neg", "abs") or (op == "sqrt" and dtype in (types.f32, types.f64)):
         ufunc = {"neg": np.negative, "abs": np.abs, "sqrt": np.sqrt}[op]
         return lambda x: result(ufunc(x))
     function = _FLOAT_UNARY[op]
@@ -440,7 +440,7 @@ _INTEGER: Mapping[str, Callable[[int, int], int]] = {
     "rem": lambda a, b: a - b * _truncated(a, b),
     "min": min,
     "max": max,
-    "shl": lambda a, b: a << b if 0 <= b < 64 else 0,
+    "shl": lambda a, b: a << b if 0 <= b < types.i64.bits else 0,
     "shr": lambda a, b: a >> b if b >= 0 else 0,
     "pow": lambda a, b: pow(a, b, 1 << 64) if b >= 0 else 0 if a not in (1, -1) else a ** (b & 1),
 }

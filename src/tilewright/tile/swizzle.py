@@ -21,7 +21,7 @@ from tilewright.core.expr import Dim, floordiv, mod
 PIECE_BYTES = 128
 """Bytes of a row that lie together."""
 CHUNK_BYTES = 16
-"""Bytes that stay together."""
+"""Bytes that stay together: what one lane copies at a time."""
 PERIOD_BYTES = 8 * PIECE_BYTES
 """Bytes after which the exchange begins again, of which a swizzled buffer's start is a multiple."""
 

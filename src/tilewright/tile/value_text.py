@@ -184,14 +184,13 @@ class ValueReader:
             return Inside(tuple(exprs))
         args = self.list_until(")")
         kind, _, dtype = name.partition(".")
-        if kind in ("cast", "bitcast") and dtype and len(args) == 1:
-            return (Cast if kind == "cast" else Bitcast)(args[0], self._dtype(dtype))
-        if name in ARITHMETIC_OPS | COMPARE_OPS and len(args) == 2:
-            return Binary(name, *args)
-        if name in UNARY_OPS and len(args) == 1:
-            return Unary(name, *args)
-        if name == "fma" and len(args) == 3:
-            return Fma(*args)
-        if name == "select" and len(args) == 3:
-            return Select(*args)
+        match args:
+            case [x] if kind in ("cast", "bitcast") and dtype:
+                return (Cast if kind == "cast" else Bitcast)(x, self._dtype(dtype))
+            case [x] if name in UNARY_OPS:
+                return Unary(name, x)
+            case [x, y] if name in ARITHMETIC_OPS | COMPARE_OPS:
+                return Binary(name, x, y)
+            case [x, y, z] if name in ("fma", "select"):
+                return (Fma if name == "fma" else Select)(x, y, z)
         raise ValueError(f"no operation {name} of {len(args)} operands")

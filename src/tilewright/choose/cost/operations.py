@@ -354,7 +354,7 @@ def _unary(op: str, target: Target) -> list[tuple[str, float]]:
 def _binary(v: Binary, target: Target) -> list[tuple[str, float]]:
     op, dtype = v.op, v.a.dtype
     if op == "mul":
-        wide = dtype.is_integer and dtype.n_bytes == 8
+        wide = dtype in (types.i64, types.u64)
         return [("multiply", 3.0 if wide else 1.0), *([("simple", 4.0)] if wide else [])]
     if op in ("div", "rem"):
         return [("divide", 1.0)] if dtype.is_float else [("scalar", float(max(target.vector_bytes // 4, 1)))]

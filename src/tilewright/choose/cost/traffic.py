@@ -23,8 +23,6 @@ from tilewright.core.compute import Buffer
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 
-N_LEVELS = 3
-
 
 @dataclass(frozen=True)
 class CacheLevel:
@@ -119,7 +117,7 @@ class Touch:
     walks: Mapping[Sym, int | None]
     start: int
     is_write: bool
-    moved: list[float] = field(default_factory=lambda: [0.0] * N_LEVELS)
+    moved: list[float] = field(default_factory=list)
 
 
 def together(accesses: Sequence[Touch], levels: Sequence[CacheLevel]) -> None:

@@ -20,7 +20,7 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.shapes import reshape_groups
-from tilewright.core.types import product
+from tilewright.core.types import f32, product
 from tilewright.graph.facts import array_of, is_scalar
 
 FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
@@ -74,7 +74,7 @@ def _reshape_of_transpose(b: Rewriting, node: Node) -> Node | None:
     if x.op is not ops.transpose or x.attrs["perm"] != (0, 2, 1) or x.inputs[0].op is not ops.reshape:
         return None
     rank = node.type.rank
-    if rank < 4 or node.shape[-2:] != x.shape[-2:] or not b.read_once(x):
+    if rank <= x.type.rank or node.shape[-2:] != x.shape[-2:] or not b.read_once(x):
         return None
     apart = b(ops.reshape, x.inputs[0], shape=(*node.shape[:-2], node.shape[-1], node.shape[-2]))
     return b(ops.transpose, apart, perm=(*range(rank - 2), rank - 1, rank - 2))
@@ -387,7 +387,7 @@ def _reduce_of_reduce(b: Rewriting, node: Node) -> Node | None:
     x = node.inputs[0]
     if x.op is not node.op or x.attrs["keepdims"] != node.attrs["keepdims"] or not b.read_once(x):
         return None
-    if node.dtype.is_float and node.dtype.bits < 32:
+    if node.dtype.is_float and node.dtype.bits < f32.bits:
         return None
     kept = [k for k in range(x.inputs[0].type.rank) if x.attrs["keepdims"] or k not in x.attrs["axes"]]
     axes = {*x.attrs["axes"], *(kept[k] for k in node.attrs["axes"])}

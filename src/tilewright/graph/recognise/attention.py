@@ -23,6 +23,8 @@ from tilewright.core.types import Array
 from tilewright.graph.facts import array_of, scalar
 
 NEVER = -1e9  # an additive mask at or below this hides a key
+RANK = 4
+"""Batch, heads, rows, columns."""
 MOST_SCORES = 1 << 22  # masks computed from constants are looked at up to here
 
 
@@ -182,7 +184,7 @@ def _unrepeated(x: Node) -> tuple[Node, Dim]:
     if spread is None or spread.op is not ops.expand or spread.inputs[0].op is not ops.reshape:
         return x, 1
     source, single = spread.inputs[0].inputs[0], spread.inputs[0]
-    if source.type.rank != 4 or x.type.rank != 4 or spread.type.rank != 5:
+    if source.type.rank != RANK or spread.type.rank != RANK + 1:
         return x, 1
     n, heads, length, depth = source.shape
     group = spread.shape[2]
@@ -191,14 +193,14 @@ def _unrepeated(x: Node) -> tuple[Node, Dim]:
 
 
 def _four_dimensional(b: Rewriting, x: Node) -> Node | None:
-    if x.type.rank == 4:
+    if x.type.rank == RANK:
         return x
-    return b(ops.reshape, x, shape=(x.shape[0], 1, *x.shape[1:])) if x.type.rank == 3 else None
+    return b(ops.reshape, x, shape=(x.shape[0], 1, *x.shape[1:])) if x.type.rank == RANK - 1 else None
 
 
 def _lifted(b: Rewriting, mask: Node, rank: int) -> Node:
     """A mask of three-dimensional scores, with a dimension for the one head."""
-    if rank == 4 or mask.type.rank < 3:
+    if rank == RANK or mask.type.rank < RANK - 1:
         return mask
     return b(ops.reshape, mask, shape=(mask.shape[0], 1, *mask.shape[1:]))
 

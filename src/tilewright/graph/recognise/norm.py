@@ -174,7 +174,7 @@ def _group_norm(b: Rewriting, node: Node) -> Node | None:
     if norm.op is not ops.instance_norm or norm.inputs[0].op is not ops.reshape:
         return None
     x, arrays = norm.inputs[0].inputs[0], [array_of(p) for p in norm.inputs[1:]]
-    if x.type.rank < 3 or any(a is None for a in arrays):
+    if not x.shape[2:] or any(a is None for a in arrays):
         return None
     channels, groups = x.shape[1], norm.shape[1]
     if not is_known(channels) or not is_known(groups) or channels % groups or x.shape[0] != norm.shape[0]:

@@ -12,6 +12,9 @@ from tilewright.core import types
 from tilewright.core.compute import Binary, Bitcast, Cast, Const, Fma, Select, Unary, Value
 from tilewright.core.types import DType
 
+ROUNDING = (12582912.0, 6755399441055744.0)
+"""1.5 * 2**23 (2**52): adding it leaves the rounded number in the low bits, of f32 and of f64."""
+
 
 @dataclass(frozen=True)
 class Style:

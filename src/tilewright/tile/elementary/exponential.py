@@ -14,6 +14,7 @@ import math
 from tilewright.core import types
 from tilewright.core.compute import Binary, Const, Unary, Value
 from tilewright.tile.elementary.build import (
+    ROUNDING,
     Style,
     absolute,
     bits,
@@ -97,9 +98,7 @@ _LOG_TAIL_F64 = (
     0.11723306234080849,
 )
 _LN2_HIGH, _LN2_LOW = (0.693115234375, 0.6931471803691238), (3.1946184945309415e-05, 1.9082149292705877e-10)
-_LOG2_E = 1.4426950408889634
-_MAGIC = (12582912.0, 6755399441055744.0)
-"""1.5 * 2**23 (2**52): adding it leaves the rounded number in the low bits."""
+_LOG2_E = math.log2(math.e)
 
 
 def _half_power_of_two(shifted: Value) -> Value:
@@ -134,7 +133,7 @@ def _exponent(i: Value, double: bool) -> Value:
 
 def _reduced(x: Value) -> tuple[Value, Value, Value]:
     """``x = whole * ln 2 + r``: the magic sum, ``whole`` and ``r``."""
-    magic = by_type(x, *_MAGIC)
+    magic = by_type(x, *ROUNDING)
     shifted = fma(x, c(_LOG2_E, x), magic)
     whole = shifted - magic
     r = fma(whole, by_type(x, -_LN2_HIGH[0], -_LN2_HIGH[1]), x)
@@ -158,7 +157,7 @@ def exp2(x: Value, style: Style) -> Value:
     if style.has_scalef:
         return _exp2_scaled(x)
     x = clamp(x, -1077.0, 1025.0) if is_double(x) else clamp(x, -151.0, 129.0)
-    magic = by_type(x, *_MAGIC)
+    magic = by_type(x, *ROUNDING)
     shifted = x + magic
     whole = shifted - magic
     r = x - whole
@@ -169,8 +168,8 @@ def exp2_normal(x: Value, style: Style) -> Value:
     """``2**x`` for f32 ``x`` from -125 to 126, within 1.5 ULP; NaN stays NaN."""
     if style.has_scalef:
         return _exp2_scaled(x)
-    shifted = x + c(_MAGIC[0], x)
-    r = x - (shifted - c(_MAGIC[0], x))
+    shifted = x + c(ROUNDING[0], x)
+    r = x - (shifted - c(ROUNDING[0], x))
     return _exp2_near_zero(r) * _exponent(bits(shifted), double=False)
 
 
@@ -368,7 +367,7 @@ def _log2_pair(x: Value, style: Style) -> tuple[Value, Value]:
 
 def _exp2_pair(high: Value, low: Value, style: Style) -> Value:
     """``2 ** (high + low)`` for f64."""
-    magic = c(_MAGIC[1], high)
+    magic = c(ROUNDING[1], high)
     shifted = high + magic
     whole = shifted - magic
     r = (high - whole) + low

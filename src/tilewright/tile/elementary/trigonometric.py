@@ -17,6 +17,7 @@ from collections.abc import Callable
 from tilewright.core import types
 from tilewright.core.compute import Binary, Value
 from tilewright.tile.elementary.build import (
+    ROUNDING,
     Style,
     absolute,
     bits,
@@ -97,9 +98,6 @@ _ATAN_F64 = (
     0.016282993238924487,
 )
 _HALF_PI_PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)
-_HALF_PI_LOW = 6.123233995736766e-17
-_MAGIC = 6755399441055744.0
-
 
 _TWO_OVER_PI = int(
     "A2F9836E4E441529FC2757D1F534DDC0DB6295993C439041FE5163ABDEBBC561B7246E3A424DD2E006492EEA09D1921CFE1D"
@@ -108,7 +106,7 @@ _TWO_OVER_PI = int(
     "6BABF0CFBC209AF4361D",
     16,
 )
-_TWO_OVER_PI_BITS = 1280
+_TWO_OVER_PI_BITS = _TWO_OVER_PI.bit_length()
 _FEW_TURNS = 2.0**30
 _FIRST_RANGE, _RANGE = 50, 26
 """f32 arguments are divided at 2**50, 2**76 and 2**102, so that products stay below 2**51."""
@@ -170,16 +168,18 @@ def _by_reduction(x: Value, style: Style, function: Callable[[Value, Value], Val
 def _reduced_few(x: Value) -> tuple[Value, Value]:
     """For ``|x| < 2**30``: what is left after the first product is exact, after the second good to 1e-17."""
     wide = convert(x, types.f64)
-    shifted = fma(wide, c(2 / math.pi, wide), c(_MAGIC, wide))
-    whole = shifted - c(_MAGIC, wide)
+    shifted = fma(wide, c(2 / math.pi, wide), c(ROUNDING[1], wide))
+    whole = shifted - c(ROUNDING[1], wide)
     rest = fma(-whole, c(_HALF_PI_PARTS[1], wide), fma(-whole, c(_HALF_PI_PARTS[0], wide), wide))
     return convert(rest, x.dtype), convert(bits(shifted), types.i32)
 
 
 def _reduced_double(x: Value, style: Style) -> tuple[Value, Value]:
     """What is left of ``x`` cancels exactly; only the last sum rounds."""
-    shifted = fma(x, c(2 / math.pi, x), c(_MAGIC, x))
-    whole = choose(less(absolute(x), c(1e290, x)), shifted - c(_MAGIC, x), x * c(0.0, x))  # products must not overflow
+    shifted = fma(x, c(2 / math.pi, x), c(ROUNDING[1], x))
+    whole = choose(
+        less(absolute(x), c(1e290, x)), shifted - c(ROUNDING[1], x), x * c(0.0, x)
+    )  # products must not overflow
     first, second, third = (c(part, x) for part in _HALF_PI_PARTS)
     high, low = two_product(whole, first, style)
     rest, tail = two_sum(x - high, -low)
@@ -219,7 +219,7 @@ def _reduced_far(x: Value, style: Style) -> tuple[Value, Value]:
     rest = rest + slight
     high, low = two_product(turns, c(_HALF_PI_PARTS[0], x), style)
     low = low + fma(turns, c(_HALF_PI_PARTS[1], x), rest * c(_HALF_PI_PARTS[0], x))
-    return high + low, bits(whole + c(_MAGIC, x))
+    return high + low, bits(whole + c(ROUNDING[1], x))
 
 
 def _modulo_four(x: Value) -> Value:
@@ -239,7 +239,7 @@ def _reduced_single(x: Value) -> tuple[Value, Value]:
             below = c(2.0 ** (_FIRST_RANGE + number * _RANGE), wide)
             part = choose(less(size, below), c(ranges[number][k], wide), part)
         products.append(wide * part)
-    magic = c(_MAGIC, wide)
+    magic = c(ROUNDING[1], wide)
     first, second, third, fourth = products
     shifted = [first + magic, second + magic]
     left, right = first - (shifted[0] - magic), second - (shifted[1] - magic)
@@ -334,7 +334,7 @@ def acos(x: Value, style: Style) -> Value:
 
 def _half_pi_low(x: Value) -> Value:
     """What the constant pi/2 lacks."""
-    return by_type(x, -4.371139000186241e-08, _HALF_PI_LOW)
+    return by_type(x, -4.371139000186241e-08, _HALF_PI_PARTS[1])
 
 
 def _atan_unit(a: Value, b: Value) -> Value:

@@ -43,11 +43,10 @@ from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Space, Stmt, 
 from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule.tree import fresh_among, identifier, new_loop, with_body
 from tilewright.tile.schedule.weighted import Weighted, weighted
+from tilewright.tile.swizzle import CHUNK_BYTES
 from tilewright.tile.verify import verify
 
 ROWS, COLUMNS = SUMS.rows, SUMS.columns
-COPIED_BYTES = 16
-"""What one lane copies to shared memory at a time."""
 
 
 def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kernel:
@@ -420,7 +419,7 @@ class _Builder:
         self, name: str, value: Load, lines: tuple[Loop, Dim, int], along: Sym, extent: int, width: int
     ) -> _SharedTile:
         """A tile whose rows are longer than it by one access: those that one instruction reads lie in other banks."""
-        pad = COPIED_BYTES // value.dtype.n_bytes
+        pad = CHUNK_BYTES // value.dtype.n_bytes
         b = self._buffer(name, (lines[2], width + pad), value.dtype, Space.SHARED)
         return _SharedTile(b, value, *lines, along, extent, width)
 
@@ -449,7 +448,7 @@ class _Builder:
 
 def _run(x: Load, along: Sym) -> int:
     """How many elements one lane copies: of those that lie side by side, as many as all runs are aligned to."""
-    n = COPIED_BYTES // x.dtype.n_bytes
+    n = CHUNK_BYTES // x.dtype.n_bytes
     flat = linear(x.buffer, x.index)
     if flat is None or coef_of(flat, along) != 1 or not _is_linear(flat, along):
         return 1
