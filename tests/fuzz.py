@@ -1,6 +1,6 @@
 """``make fuzz``: random graphs, code for every machine, and damaged files, in worker processes; it stops and resumes.
 
-    python -m fuzz [--suite graphs] [--first 0] [--last 20000] [--jobs 2] [--log fuzz.log]
+    python -m fuzz [--suite graphs] [--only TEXT] [--first 0] [--last 20000] [--jobs 2] [--log fuzz.log]
 
 In: ranges of seeds. Out: a line for every seed that failed, counts at the end, exit code 1 if anything failed. Every
 finished seed goes to the log with the digest of the sources; a later run skips the seeds that passed with the same
@@ -17,9 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from tilewright.tools.conformance.workers import Case, load_suite, run_cases
+from tilewright.tools.conformance.workers import Case, load_suite, run_cases, select
 
-SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files", "programs": "fuzz_programs"}
+SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files", "programs": "fuzz_programs",
+          "families": "fuzz_families"}  # fmt: skip
 SECONDS = 240.0  # of one case, on a machine that others use too
 SECONDS_BETWEEN_REPORTS = 60.0
 TESTS = Path(__file__).parent
@@ -76,6 +77,7 @@ def run_suite(suite: str, cases: Sequence[Case], log: Log, jobs: int) -> Counter
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="random graphs and damaged files by the thousand")
     parser.add_argument("--suite", choices=SUITES, action="append", help="which (default: all)")
+    parser.add_argument("--only", default="", help="cases whose names or groups this regular expression finds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--last", type=int, help="behind the last seed (default: as many as the suite has)")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
@@ -86,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for suite in options.suite or SUITES:
         module = load_suite(SUITES[suite])
         last = module.COUNT if options.last is None else options.last
-        counts = run_suite(suite, module.cases(options.first, last), log, options.jobs)
+        counts = run_suite(suite, select(module.cases(options.first, last), options.only), log, options.jobs)
         print(f"{suite}: {counts.total()} seeds: {', '.join(f'{n} {s}' for s, n in counts.most_common())}", flush=True)
         bad += sum(n for status, n in counts.items() if status not in ("passed", "refused"))
     return 1 if bad else 0

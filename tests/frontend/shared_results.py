@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_VIEWS = (
+VIEWS = (
     "{v}[:]", "{v}[1:]", "{v}[..., ::2]", "{v}[..., :2]", "{v}[-1]", "{v}[None]", "{v}.t()", "{v}.transpose(0, -1)",
     "{v}.flatten()", "{v}.reshape(-1, 2)", "{v}.view(2, -1)", "{v}.unsqueeze(-1)", "{v}.squeeze()", "{v}.diagonal()",
     "{v}.expand(2, *{v}.shape)", "{v}.unfold(0, 2, 1)", "{v}.chunk(2)[1]", "{v}.split(1, -1)[0]", "{v}.unbind()[0]",
@@ -19,12 +19,12 @@ _VIEWS = (
     "{v}.conj()", "{v}.swapaxes(0, 1)", "{v}.expand_as({w})", "{v}.view_as({w})", "{v}.view(torch.int32)",
     "{v}.unflatten(0, (2, -1))", "{v}.permute(1, 0)", "{v}.tensor_split(3)[1]",
 )  # fmt: skip
-_NEW = (
+NEW = (
     "{v} * 2", "{v} + {w}", "{v}.clone()", "{v}.sum(0)", "torch.cat([{v}, {v}])", "{v} + 0", "{v} * 1", "{v}.flip(0)",
     "torch.complex({v}, {w})", "torch.zeros_like({v})", "{v}.exp().nonzero()", "{v}.contiguous().view(-1)",
     "torch.linalg.eigvals({v}).real",
 )  # fmt: skip
-_WRITES = (
+WRITES = (
     "{v}.add_(3)", "{v}.mul_(0.5)", "{v}[{v} > 0] += 3", "{v}.zero_()", "{v}.copy_({w})", "{v} -= {w}", "{v}[0] = 7",
     "if {v}.sum() > 0: {v}.fill_(2)", "{v}.t_()", "{v}.unsqueeze_(0)",
 )  # fmt: skip
@@ -40,10 +40,10 @@ def program(seed: int, most: int = 9) -> str:
     values = {name: make() for name, make in _INPUTS.items()}
     lines: list[str] = []
     while len(lines) < most:
-        kind = choose.choices((_VIEWS, _NEW, _WRITES, ("torch._dynamo.graph_break()",)), (6, 3, 2, 1))[0]
+        kind = choose.choices((VIEWS, NEW, WRITES, ("torch._dynamo.graph_break()",)), (6, 3, 2, 1))[0]
         v, w = (choose.choice(list(values)) for _ in range(2))
         text = choose.choice(kind).format(v=v, w=w)
-        line = text if kind is _WRITES or "graph_break" in text else f"v{len(lines)} = {text}"
+        line = text if kind is WRITES or "graph_break" in text else f"v{len(lines)} = {text}"
         try:
             exec("" if "graph_break" in text else line, {"torch": torch}, values)  # noqa: S102  (text of our own)
         except (RuntimeError, IndexError, TypeError, ValueError):
@@ -57,8 +57,9 @@ def program(seed: int, most: int = 9) -> str:
     return "\n    ".join(["def f(x, y):", *lines, f"return {', '.join(returned)},"])
 
 
-def function(text: str) -> Callable[..., Any]:
-    scope: dict[str, Any] = {"torch": torch}
+def function(text: str, **names: Any) -> Callable[..., Any]:
+    """The function ``f`` of a text, which may use ``torch`` and ``names``."""
+    scope: dict[str, Any] = {"torch": torch, **names}
     exec(text, scope)  # noqa: S102  (text of our own)
     f: Callable[..., Any] = scope["f"]
     return f

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from frontend import shared_modules
 from frontend.shared_results import difference, function, places, program
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import make_backend
@@ -24,9 +25,14 @@ def interpreted(graph: Any, **options: Any) -> Any:
 
 def outcome(f: Any, backend: Any, is_dynamic: bool) -> str | None:
     """What a compiled function does unlike eager PyTorch."""
+    return told(lambda: difference(f, torch.compile(f, backend=backend, dynamic=is_dynamic)))
+
+
+def told(compare: Callable[[], str | None]) -> str | None:
+    """What ``compare`` finds in a fresh Dynamo, or the error that it ends with."""
     torch._dynamo.reset()
     try:
-        return difference(f, torch.compile(f, backend=backend, dynamic=is_dynamic))
+        return compare()
     except Exception as e:  # of whatever kind: PyTorch's tracing raises many
         return f"{type(e).__name__}: {str(e).splitlines()[1:2]}"  # the first line names the back end
 
@@ -47,6 +53,29 @@ def check(seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, 1, 2, 3, 177])
 def test_random_functions_of_views(seed: int) -> None:
     check(seed)
+
+
+def check_module(seed: int) -> None:
+    """As ``check``, for modules that hold, keep and are given tensors that share memory."""
+    text, is_dynamic = shared_modules.program(seed), seed % 3 == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = told(lambda: shared_modules.difference(seed, text, make_backend(interpreted), is_dynamic))
+        if found is not None and found == told(lambda: shared_modules.difference(seed, text, "aot_eager", is_dynamic)):
+            return
+    assert found is None, f"{seed}: {text}\n{found}"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_random_modules(seed: int) -> None:
+    check_module(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_500_random_modules() -> None:
+    for seed in range(2, 502):
+        check_module(seed)
 
 
 @pytest.mark.one_in(9)

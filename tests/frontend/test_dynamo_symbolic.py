@@ -17,10 +17,10 @@ from tilewright.integrations.torch_compile.capture import FallbackWarning
 QUICK, ALL = 1, 500
 
 
-def check(f: Callable[..., Any], *calls: tuple[Any, ...], strict: bool = True) -> None:
+def check(f: Callable[..., Any], *calls: tuple[Any, ...], strict: bool = True, backend: Any = "tilewright") -> None:
     """Compile once and compare every call with eager; ``strict`` lets nothing fall back."""
     torch._dynamo.reset()
-    compiled = torch.compile(f, backend="tilewright", dynamic=True)
+    compiled = torch.compile(f, backend=backend, dynamic=True)
     for args in calls:
         with warnings.catch_warnings():
             warnings.filterwarnings("error", "" if strict else ".*the compiler failed", FallbackWarning)
@@ -123,6 +123,6 @@ def test_many_random_functions(seed: int) -> None:
     check_seed(seed)
 
 
-def check_seed(seed: int) -> None:
+def check_seed(seed: int, backend: Any = "tilewright") -> None:
     made = program(seed)
-    check(made.f, *made.calls, strict=False)
+    check(made.f, *made.calls, strict=False, backend=backend)

@@ -110,7 +110,9 @@ def check_updates(seed: int, n: int, backend: Any = None) -> None:
         for k in range(n):
             for _ in range(choose.choice((0, 1, 1, 2))):
                 choose.choice((covering, covering, partial_write, counted))(choose, net)
-            torch.testing.assert_close(model(at), net(at), rtol=1e-4, atol=1e-4, msg=lambda m: f"{seed}, {k}: {m}")  # noqa: B023
+            got, wanted = model(at), net(at)
+            bound = 1e-6 * max(100.0, float(wanted.abs().max()))  # small results are differences of large products
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=bound, msg=lambda m: f"{seed}, {k}: {m}")  # noqa: B023
             if choose.random() < 0.4:
                 torch.testing.assert_close(partner(x), other(x), rtol=1e-4, atol=1e-4)
 

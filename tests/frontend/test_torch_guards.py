@@ -221,12 +221,12 @@ def _outcome(traced: torch.nn.Module, model: Any, x: torch.Tensor) -> str:
 
 
 def check_family(seeds: range) -> dict[str, int]:
+    """How many programs and calls ended in which way; an ``AssertionError`` where one is wrong or refused alone."""
     found: dict[str, int] = {}
     for seed, what in cases(seeds):
         kind = what.split(":")[0]
         found[kind] = found.get(kind, 0) + 1
         assert kind in ("same", "both refuse", "not compiled"), f"seed {seed}: {what}"
-    assert found.get("not compiled", 0) * 10 <= sum(found.values())
     return found
 
 
@@ -238,7 +238,7 @@ def test_random_guards() -> None:
 @pytest.mark.slow
 def test_500_random_guards() -> None:
     found = check_family(range(12, 130))
-    assert sum(found.values()) >= 500
+    assert sum(found.values()) >= 500 and found.get("not compiled", 0) * 10 <= sum(found.values())
 
 
 def thirds(n: int) -> tuple[int, int, int, int]:

@@ -1,0 +1,67 @@
+"""A suite of random PyTorch programs by seed: each is held against eager PyTorch, or against its own export.
+
+In: seeds; each is one case of every family. Out: passed, refused where neither an example nor the compiler takes a
+program, or an error that shows what differs. The families are programs with conditions on sizes, weights that change
+between calls, cuts and pads by symbolic sizes, and functions and modules whose results share memory. Not its business:
+what a program is made of and when it is right (the tests of ``tests/frontend``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from unittest import mock
+
+import torch
+
+from frontend import test_dynamo_sharing, test_dynamo_symbolic, test_dynamo_weights, test_torch_guards
+from tilewright.integrations.torch_compile import weights
+from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.tools.conformance.outcome import Status
+from tilewright.tools.conformance.workers import Case
+
+NAME = "families"
+COUNT = 2_000
+N_UPDATES = 20
+
+
+def guards(seed: int) -> Status:
+    """One program at some sizes; PyTorch does not trace every one, and the compiler refuses some conditions."""
+    found = test_torch_guards.check_family(range(seed, seed + 1))
+    return "passed" if found.keys() & {"same", "both refuse"} else "refused"
+
+
+def updates(seed: int) -> Status:
+    with mock.patch.object(weights, "clock", lambda: 0.0):  # every change is worth a compile
+        torch._dynamo.reset()
+        test_dynamo_weights.check_updates(seed, N_UPDATES)
+    return "passed"
+
+
+def slices(seed: int) -> Status:
+    backend = "tilewright" if seed % 4 == 0 else make_backend(test_dynamo_sharing.interpreted)  # native code takes time
+    test_dynamo_symbolic.check_seed(seed, backend)
+    return "passed"
+
+
+def sharing(seed: int) -> Status:
+    test_dynamo_sharing.check(seed)
+    return "passed"
+
+
+def modules(seed: int) -> Status:
+    test_dynamo_sharing.check_module(seed)
+    return "passed"
+
+
+FAMILIES: dict[str, Callable[[int], Status]] = {
+    "guards": guards, "updates": updates, "slices": slices, "sharing": sharing, "modules": modules,
+}  # fmt: skip
+
+
+def cases(first: int = 0, last: int = COUNT) -> Sequence[Case]:
+    return [Case(f"{family}:{seed}", family) for seed in range(first, last) for family in FAMILIES]
+
+
+def run_case(case: Case) -> tuple[Status, str]:
+    family, _, seed = case.name.partition(":")
+    return FAMILIES[family](int(seed)), ""
