@@ -75,6 +75,10 @@ class SymbolTable:
             assumed = lower == TRACED_FROM and str(symbol) not in self._names
             self._ranges[str(symbol)] = (down_to if assumed else lower, _finite(r.upper))
 
+    def at_least(self, symbol: Any, least: int) -> None:
+        """From now on a sympy symbol is ``least`` or more."""
+        self._ranges[str(symbol)] = (least, self._ranges[str(symbol)][1])
+
     def dim(self, size: Any) -> Dim:
         """A size: an int, a ``SymInt`` or a sympy expression."""
         if is_known(size):
