@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
 from test_system import run_python
+from tilewright.runtime.once import MAKING
+from tilewright.runtime.values import dtype_of
 
 THREADS = """
     import faulthandler, random, sys, threading
@@ -298,6 +301,75 @@ FORKS = """
 def test_children_forked_while_others_call_compile_and_load(n_forks: int, tmp_path: Path) -> None:
     out = run_python(FORKS, n_forks, tmp_path / "model.tw", timeout=2900)
     assert out.strip() == f"{n_forks} forks, hung: [], wrong: [], others worked: True"
+
+
+IMPORTING = """
+    import os, signal, sys, threading, time, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
+    import tilewright as tw
+    from tilewright.runtime import host, values
+    from tilewright.runtime.cpu import linker
+
+    def refused(call, *args):
+        try:
+            call(*args)
+        except (tw.ArtifactError, tw.CompileError):
+            pass
+
+    asks = {
+        "llvmlite.binding": host.host_facts,
+        "ml_dtypes": lambda: values.dtype_of("bfloat16"),
+        "tilewright.runtime.cpu.llvm": lambda: refused(linker._link, [b""], (), {}),
+        "tilewright.runtime.cpu.routines": lambda: refused(linker.link, [b""], (), ("unknown",)),
+        "tilewright.build.driver": lambda: refused(tw.compile, "nothing.onnx"),
+    }
+    name, is_importing = sys.argv[1], threading.Event()
+    assert name not in sys.modules
+    if name == "tilewright.runtime.cpu.routines":
+        linker.pool()
+
+    class Slow:
+        def find_spec(found, path=None, target=None):
+            if found == name:
+                is_importing.set()
+                time.sleep(1)  # in which the child is forked, or a fork that waits begins
+
+    sys.meta_path.insert(0, Slow)
+    importer = threading.Thread(target=asks[name])
+    importer.start()
+    is_importing.wait()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        asks[name]()
+        os._exit(0)
+    print(os.waitpid(pid, 0)[1])
+    importer.join()
+"""
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "llvmlite.binding",
+        "ml_dtypes",
+        "tilewright.runtime.cpu.llvm",
+        "tilewright.runtime.cpu.routines",
+        "tilewright.build.driver",
+    ],
+)
+def test_a_child_forked_while_something_is_imported_imports_it_too(module: str) -> None:
+    assert run_python(IMPORTING, module).strip() == "0"
+
+
+def test_a_dtype_that_is_known_waits_for_nobody_who_makes_something() -> None:
+    """Calls ask for it, and models run while others are made."""
+    known, found = dtype_of("bfloat16"), []
+    asker = threading.Thread(target=lambda: found.append(dtype_of("bfloat16")))
+    with MAKING:
+        asker.start()
+        asker.join(60)
+        assert found == [known]
 
 
 BUSY = """

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question, searches_text
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
+from tilewright.runtime.once import MAKING
 from tilewright.runtime.plain import dataclass
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads
@@ -83,7 +84,8 @@ def compile(
             found.exporter = partial(_export, source, **asked, **sizes, **options)
             found.origin = Later(source, {**asked, "input_shapes": input_shapes, "fix_dims": fix_dims}, options)
             return found
-    from tilewright.build import driver
+    with MAKING:  # a child forked in the middle of the import would wait for it for ever
+        from tilewright.build import driver
 
     return driver.compile(
         source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate, tuned=tuned

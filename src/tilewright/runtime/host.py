@@ -19,6 +19,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.cpuid import cpuid_text
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.once import once
 from tilewright.runtime.threads import available_cpus
 
 _KIND = "host"
@@ -68,7 +69,7 @@ def host_facts() -> HostFacts:
     return HostFacts(triple, cpu, features, llvm, ml_dtypes, llvmlite.__version__)
 
 
-@lru_cache(1)
+@once  # a child forked in the middle of the import, or of a call of LLVM, would wait for it for ever
 def _said() -> tuple[str, ...]:
     key = _what_decides()
     store = Cache() if key else None

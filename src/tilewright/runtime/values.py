@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.runtime.errors import ResourceError, Violation
 from tilewright.runtime.manifest import TensorSpec
-from tilewright.runtime.once import MAKING
+from tilewright.runtime.once import once
 
 Array = np.ndarray[Any, Any]
 
@@ -34,12 +34,15 @@ _ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could s
 
 def dtype_of(name: str) -> np.dtype[Any]:
     """The NumPy dtype of a manifest's dtype name; types that NumPy lacks come from ``ml_dtypes``."""
-    if name in _WIDTHS:
-        with MAKING:  # a child forked in the middle of an import would wait for it for ever
-            import ml_dtypes
-        kind: type = getattr(ml_dtypes, name)
-        return np.dtype(kind)
-    return np.dtype(name)
+    return _added_dtype(name) if name in _WIDTHS else np.dtype(name)
+
+
+@once  # a child forked in the middle of the import would wait for it for ever
+def _added_dtype(name: str) -> np.dtype[Any]:
+    import ml_dtypes
+
+    kind: type = getattr(ml_dtypes, name)
+    return np.dtype(kind)
 
 
 def is_tensor(value: Any) -> bool:

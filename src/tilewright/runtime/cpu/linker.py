@@ -24,7 +24,7 @@ from tilewright.runtime.cpu.pool_systems import POOL_ABIS, pool_abi
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.host import host_facts
-from tilewright.runtime.once import in_forked_child, once
+from tilewright.runtime.once import MAKING, in_forked_child, once
 
 POOL_SYMBOLS = ("tw_parallel_for", "tw_pool_reset", "tw_pool_spin", "tw_pool_workers")
 
@@ -56,7 +56,8 @@ def link(
     shared = pool().addresses
     imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel", "tw_kernel_stopped")}
     if routines:  # few models call libraries: what writes those calls takes 5 ms to import
-        from tilewright.runtime.cpu.routines import addresses
+        with MAKING:  # a child forked in the middle of the import would wait for it for ever
+            from tilewright.runtime.cpu.routines import addresses
 
         imports |= addresses(routines, link_text)
     return _link(objects, exports, imports)
@@ -133,7 +134,8 @@ def _object(kind: str, text: str, features: str = "") -> bytes:
 def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
     tracker: Any = place(objects, exports, imports)
     if tracker is None:
-        from tilewright.runtime.cpu.llvm import link_by_llvm
+        with MAKING:  # as above
+            from tilewright.runtime.cpu.llvm import link_by_llvm
 
         tracker = link_by_llvm(objects, exports, imports)
     return LinkedLibrary(tracker, exports)
