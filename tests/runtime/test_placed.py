@@ -16,6 +16,7 @@ from tilewright.runtime import artifact, cpuid, host
 from tilewright.runtime.code_pages import PAGE, CodePages, is_supported
 from tilewright.runtime.cpu.llvm import link_by_llvm
 from tilewright.runtime.cpu.placed import place
+from tilewright.runtime.errors import ResourceError
 
 # Constants of several sizes, strings, a table of functions, zeros, data with addresses, a function of libc by a call
 # and by its address, data outside, a weak function that another object replaces, a jump table.
@@ -211,6 +212,18 @@ def test_a_model_from_a_file_runs_without_llvm(tmp_path: Path) -> None:
     """
     loaded = [run_python(script, path, TILEWRIGHT_CACHE=str(tmp_path)).strip() for _ in range(2)]
     assert loaded[1] == ("False False" if is_supported() else loaded[0])
+
+
+def test_a_system_that_lets_no_written_code_run_is_a_typed_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's linker ends the process there."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise PermissionError(13, "memory for code can't be protected")
+
+    monkeypatch.setattr(CodePages, "seal", refuse)
+    if is_supported():
+        with pytest.raises(ResourceError, match="can't be protected"):
+            place(objects(), EXPORTS, imports())
 
 
 def test_pages_are_refused_where_there_is_no_memory() -> None:

@@ -51,7 +51,8 @@ def link(
 ) -> LinkedLibrary:
     """Link objects with each other, the process's thread pool, libc and ``routines`` of libraries.
 
-    Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice.
+    Raises ``ArtifactError`` when an object is not one for this machine, or a symbol is missing or defined twice,
+    ``ResourceError`` where code can't be brought into memory.
     """
     shared = pool().addresses
     imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel", "tw_kernel_stopped")}

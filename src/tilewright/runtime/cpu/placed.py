@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from tilewright.runtime.code_pages import PAGE, CodePages, is_supported
 from tilewright.runtime.elf import NOBITS, ElfObject, Section, Symbol
-from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.errors import ArtifactError, ResourceError
 
 _RELOCATABLE, _X86_64 = 1, 62
 _WRITTEN, _LOADED, _CODE, _MERGED, _STRINGS, _GROUPED = 1, 2, 4, 16, 32, 512
@@ -62,7 +62,10 @@ class Placed:
 
 
 def place(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> Placed | None:
-    """The objects linked with each other, ``imports`` and the process's libraries; None where that is LLVM's to do."""
+    """The objects linked with each other, ``imports`` and the process's libraries; None where that is LLVM's to do.
+
+    ``ResourceError`` where there is no memory for code, or the system lets none be executed that was written.
+    """
     if not is_supported():
         return None
     try:
@@ -71,8 +74,11 @@ def place(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str
             link.add(data)
         return link.placed(exports)
     # of damaged objects: what LLVM says about them is said
-    except (_LeftToLlvm, ArtifactError, struct.error, LookupError, ValueError, OverflowError, OSError):
+    except (_LeftToLlvm, ArtifactError, struct.error, LookupError, ValueError, OverflowError):
         return None
+    except (OSError, MemoryError) as error:  # LLVM would end the process
+        remedy = "free memory, and let this process execute memory that it wrote, as SELinux's execmem does"
+        raise ResourceError(f"the model's code can't be brought into memory: {error}", remedy=remedy) from error
 
 
 class _Part:
