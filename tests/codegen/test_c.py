@@ -28,9 +28,9 @@ from tilewright.core import types
 from tilewright.core.compute import ARITHMETIC_OPS, COMPARE_OPS
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
-from tilewright.core.graph import Graph
+from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import Array, DType
+from tilewright.core.types import Array, DType, TensorType
 from tilewright.frontend.source import Called
 from tilewright.runtime.library import LibraryModel
 from tilewright.tile import interp
@@ -182,6 +182,12 @@ def test_models_of_any_size_equal_the_reference(target: str, tmp_path: Path) -> 
     assert_close(np.asarray(model(x)), evaluate_graph(graph, [x])[0])
     with pytest.raises(tw.InputError, match=r"batch.*at least 1"):
         model(np.zeros((0, 2, 64), np.float32))
+
+
+def test_sizes_may_have_the_names_of_c_s_functions_and_types(tmp_path: Path) -> None:
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (Sym("expf", 1), Sym("int64_t", 1), Sym("NULL", 1))))
+    check(Graph("g", b.pool, (x,), (b(ops.exp, x),), ("y",)), [small_models.numbers(2, 3, 4)], tmp_path)
 
 
 class Kept(torch.nn.Module):

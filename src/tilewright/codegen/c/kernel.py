@@ -65,7 +65,8 @@ class _CFunction:
 
     def made(self, label: str) -> CKernel:
         params = [self.names.fresh(f"p{k}") for k in range(len(self.kernel.params))]
-        sizes = [self.names.of(s, s.name) for s in self.kernel.sizes]
+        # a prefix, as models name sizes as they like: like C's own functions, types and macros too
+        sizes = [self.names.of(s, f"n_{s.name}") for s in self.kernel.sizes]
         threads, scratch = self.names.fresh("threads"), self.names.fresh("scratch")
         buffers = [self.names.of(p.buffer, p.buffer.name) for p in self.kernel.places]
         body = Statements([], 1, {})
