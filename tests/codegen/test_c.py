@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
@@ -188,6 +189,14 @@ def test_sizes_may_have_the_names_of_c_s_functions_and_types(tmp_path: Path) -> 
     b = Builder(Pool())
     x = b.pool.input("x", TensorType(types.f32, (Sym("expf", 1), Sym("int64_t", 1), Sym("NULL", 1))))
     check(Graph("g", b.pool, (x,), (b(ops.exp, x),), ("y",)), [small_models.numbers(2, 3, 4)], tmp_path)
+
+
+def test_every_function_of_a_file_is_called(tmp_path: Path) -> None:
+    """Some compilers warn of the others, though they be inline."""
+    built(small_models.perceptron(), tmp_path)
+    text = (tmp_path / "net.c").read_text()
+    defined = re.findall(r"^static (?:inline )?\w+ \*?(\w+)\(.*\{", text, re.MULTILINE)
+    assert len(defined) > 5 and all(text.count(f"{name}(") > 1 for name in defined)
 
 
 class Kept(torch.nn.Module):

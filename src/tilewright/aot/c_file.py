@@ -86,7 +86,7 @@ def c_files(modules: Modules, path: Path, kernels: Sequence[str], helpers: Helpe
         header=path.name,
         version=manifest.tilewright_version,
         pointer_bytes=system.pointer_bytes,
-        prelude=prelude(),
+        prelude=prelude(skeleton.text()),
         helpers=helpers.text(),
         kernels="\n\n".join(kernels),
         skeleton=skeleton.text(),

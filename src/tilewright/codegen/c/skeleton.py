@@ -36,17 +36,21 @@ _ROW = 20
 """Bytes of weights in a line."""
 
 
-def prelude() -> str:
-    """What the functions call: reads, writes, and arithmetic that tells whether it left 64 bits."""
-    lines = []
+def prelude(functions: str) -> str:
+    """What such functions call: reads, writes, and arithmetic that tells whether it left 64 bits.
+
+    Compilers warn of what nobody calls.
+    """
+    found = {}
     for name in ("ptr", "i8", "i32", "i64"):
-        t = _TYPES[name]
-        lines.append(f"static inline {t}tw_load_{name}(const void *p) {{ {t}x; memcpy(&x, p, sizeof x); return x; }}")
-        lines.append(f"static inline void tw_store_{name}(void *p, {t}x) {{ memcpy(p, &x, sizeof x); }}")
+        t, load, store = _TYPES[name], f"tw_load_{name}", f"tw_store_{name}"
+        found[load] = f"static inline {t}{load}(const void *p) {{ {t}x; memcpy(&x, p, sizeof x); return x; }}"
+        found[store] = f"static inline void {store}(void *p, {t}x) {{ memcpy(p, &x, sizeof x); }}"
     for op, test in _LEAVES.items():
         head = f"static inline bool tw_{op}_leaves(uint64_t x, uint64_t y)"
-        lines.append(f"{head} {{\n  int64_t a = (int64_t)x, b = (int64_t)y;\n  return {test};\n}}")
-    return "\n".join(lines)
+        body = f"  int64_t a = (int64_t)x, b = (int64_t)y;\n  return {test};"
+        found[f"tw_{op}_leaves"] = f"{head} {{\n{body}\n}}"
+    return "\n".join(text for name, text in found.items() if f"{name}(" in functions)
 
 
 class Skeleton:
