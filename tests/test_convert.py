@@ -74,6 +74,22 @@ def test_a_c_file_includes_the_header_beside_it(tmp_path: Path, monkeypatch: pyt
     np.testing.assert_allclose(LibraryModel("net.so", name="m_2_net_exported")(x), expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("tw.c", "'tw' can't begin the names"), ('a"b.c', "C can't include"), ("a\\b.c", "C can't include"),
+        ("net.h", "the name of the header"), ("", "names no file"),
+    ],
+)  # fmt: skip
+def test_a_name_that_c_cannot_have_is_refused(
+    name: str, rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(tw.OptionError, match=rule):
+        tw.convert(perceptron(), name, to="c")
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command_line_writes_graphs_of_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_graph(perceptron(), tmp_path / "net.txt")

@@ -18,10 +18,11 @@ from string import Template
 from tilewright.aot.export import Modules
 from tilewright.aot.glue import glue_text
 from tilewright.aot.header import header_text
-from tilewright.aot.interface import Interface, c_name
+from tilewright.aot.interface import Interface, c_name, checked_name
 from tilewright.aot.system import system_of
 from tilewright.codegen.c.elements import Helpers
 from tilewright.codegen.c.skeleton import Skeleton, prelude
+from tilewright.core.diag import OptionError
 from tilewright.runtime.digest import digest_bytes
 from tilewright.runtime.manifest import TargetSpec
 
@@ -60,9 +61,10 @@ _PROTOTYPE = re.compile(r"^((?:const )?\w+ \*?(\w+)\([^()]*\));$", re.MULTILINE)
 def c_files(modules: Modules, path: Path, kernels: Sequence[str], helpers: Helpers) -> tuple[str, str]:
     """The C file, and the header that will stand at ``path``, whose stem names the functions.
 
-    ``kernels`` are functions that call ``helpers``, and ``modules`` have the entry alone.
+    ``kernels`` are functions that call ``helpers``, and ``modules`` have the entry alone. Raises ``OptionError`` where
+    no function can have the name, or no ``#include`` the file.
     """
-    name = c_name(path.stem)
+    name = _checked(path)
     system = replace(system_of(modules.target.triple), pool=None, files="", has_huge_pages=False)
     manifest = replace(modules.manifest, target=TargetSpec(modules.target.triple, "any"))
     of = Interface(
@@ -92,3 +94,10 @@ def c_files(modules: Modules, path: Path, kernels: Sequence[str], helpers: Helpe
         skeleton=skeleton.text(),
     )
     return text, header
+
+
+def _checked(path: Path) -> str:
+    """What names begin with in files of such a path."""
+    if not path.name.isprintable() or '"' in path.name or "\\" in path.name:
+        raise OptionError(f"C can't include a file that is called {path.name!r}", remedy="give it a plain name")
+    return checked_name(c_name(path.stem))

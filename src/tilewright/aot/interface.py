@@ -106,9 +106,9 @@ def c_name(text: str) -> str:
 
 def checked_name(name: str) -> str:
     """The name, if it can begin C identifiers that nobody else owns; raises ``OptionError``."""
-    if not _IDENTIFIER.fullmatch(name) or name.startswith(("tw_", "TW_")) or name == "tilewright":
+    if not _IDENTIFIER.fullmatch(name) or name.startswith(("tw_", "TW_")) or name in ("tw", "tilewright"):
         rule = f"{name!r} can't begin the names of C functions"
-        raise OptionError(rule, remedy="use letters, digits and _, a letter first, and not tw_")
+        raise OptionError(rule, remedy="use letters, digits and _, a letter first, and not tw")
     return name
 
 

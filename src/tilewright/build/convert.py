@@ -61,10 +61,14 @@ def convert(
     if kind not in FORMATS:
         what = f"to={to!r}" if to else f"the suffix of {path.name!r}"
         raise OptionError(f"{what} is no format to write", remedy=f"use one of {', '.join(FORMATS)}")
+    if not path.name:
+        raise OptionError(f"the path {str(path)!r} names no file", remedy="give the file's name")
     check_sizes_given(fix_dims, input_shapes)
     called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
     if kind in _CODE:
         beside = path.with_suffix(".h")
+        if beside == path:
+            raise OptionError(f"{path.name!r} is the name of the header", remedy="give the other file's name")
         text, header = _CODE[kind](called, Options(target), beside)
         with writing(path):
             write_text(path, text)
