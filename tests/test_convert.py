@@ -90,6 +90,11 @@ def test_a_name_that_c_cannot_have_is_refused(
     assert not list(tmp_path.iterdir())
 
 
+def test_c_for_a_gpu_is_refused_as_an_export_is(tmp_path: Path) -> None:
+    with pytest.raises(tw.OptionError, match="for CPUs, and 'cuda-sm90a' is a GPU"):
+        tw.convert(perceptron(), tmp_path / "net.c", target="cuda-sm90a")
+
+
 def test_the_command_line_writes_graphs_of_text_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_graph(perceptron(), tmp_path / "net.txt")

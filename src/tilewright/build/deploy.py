@@ -113,14 +113,18 @@ def _with_state(modules: Modules, called: Called) -> Modules:
 def export_modules(graph: Graph, options: Options, n_threads: int, clock: Clock) -> Modules:
     """The modules of the target, or of all levels that ``options.target`` lists, for calls with so many threads."""
     names = options.target.split(",")
-    if gpus := [name for name in names if is_gpu(name)]:
-        remedy = "name a CPU, or save what tilewright.compile makes for the GPU as a .tw file"
-        raise OptionError(f"code that is exported is for CPUs, and {gpus[0]!r} is a GPU", remedy=remedy)
+    _check_cpus(names)
     targets = [replace(options, target=t).machine for t in names]
     targets = [replace(t, n_cores=n_threads) for t in targets]
     if len(targets) == 1:
         return build_modules(graph, options, targets[0], clock)
     return merge([build_modules(graph, options, level_target(t), clock) for t in targets])
+
+
+def _check_cpus(targets: Sequence[str]) -> None:
+    if gpus := [name for name in targets if is_gpu(name)]:
+        remedy = "name a CPU, or save what tilewright.compile makes for the GPU as a .tw file"
+        raise OptionError(f"code that is exported is for CPUs, and {gpus[0]!r} is a GPU", remedy=remedy)
 
 
 def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
@@ -136,6 +140,7 @@ def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) 
 
 def build_c(called: Called, options: Options, header: Path) -> tuple[str, str]:
     """A C file of the whole model, for one thread, and what is to be written to ``header``."""
+    _check_cpus([options.target])
     split = optimise_and_split(called.graph, options, replace(options.machine, n_cores=1), Clock())
     made, helpers, kernels = split.kernels, Helpers(), []
     for symbol, kernel in made.kernels.items():
