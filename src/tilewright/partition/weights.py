@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.core.graph import Data
 from tilewright.core.types import Array
-from tilewright.partition.memory import ALIGNMENT
+from tilewright.runtime.artifact import ALIGNMENT
 
 N_COMPARED = 64
 """Elements of a constant by which it is looked for among others of its shape."""
