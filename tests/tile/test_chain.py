@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tile.kernels import SMALL, WIDE, ZERO, F, check_default
 from tilewright.choose.default import schedule
-from tilewright.core.compute import Buffer, Computation, Const, Load, Reduction, Stage, Unary, axes_for, syms
+from tilewright.core.compute import Axis, Buffer, Computation, Const, Load, Reduction, Stage, Unary, axes_for, syms
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import Space
 
@@ -47,6 +47,16 @@ def attention(batch, rows, keys, depth, width, scaled=True, softmax=True, is_mer
     i, b, j = syms(axes)
     stages.append(Stage((out,), axes, (i, b, j), (Load(o, (b, i, j)) / (Load(total, (b, i)) + Const(2.0, F)),)))
     return Computation((q, k, v), (out,), tuple(stages), (s, *([t] if scaled else []), m, e, total, o))
+
+
+def test_a_contraction_may_read_a_scalar_of_the_kernel_s_own():
+    """A number without axes is no operand that lies along the rows."""
+    a, b, total, out = Buffer("A", F, (9, 12)), Buffer("B", F, (12, 5)), Buffer("t", F, ()), Buffer("O", F, (9, 5))
+    i, k, x, y, z = (Axis(Sym(n, 0, e - 1), e) for n, e in (("i", 9), ("k", 12), ("x", 9), ("y", 5), ("z", 12)))
+    summed = Stage((total,), (), (), (Load(a, (i.sym, k.sym)),), Reduction((i, k), "add", (ZERO,)))
+    value = Load(total, ()) * Load(a, (x.sym, z.sym)) * Load(b, (z.sym, y.sym))
+    product = Stage((out,), (x, y), (x.sym, y.sym), (value,), Reduction((z,), "add", (ZERO,)))
+    check_default(Computation((a, b), (out,), (summed, product), (total,)))
 
 
 @given(

@@ -215,7 +215,7 @@ def ring_before(window: Stage, stages: Sequence[Stage], computation: Computation
     if not is_window(window):
         return []
     slid = [x for x in _loads(window.expr) if x.buffer in computation.temps]
-    if len(slid) != 1 or slid[0].index[-1] != window.axes[-1].sym:
+    if len(slid) != 1 or slid[0].index[-1:] != (window.axes[-1].sym,):
         return []
     strip = _only_maker(slid[0].buffer, window, stages)
     if (
@@ -381,7 +381,8 @@ def _chain(
     last = group[0]
     assert last.reduction is not None
     walked = {a.sym for a in last.reduction.axes}
-    operand = next((x.buffer for x in _loads(last.expr) if x.buffer in readers and x.index[-1] in walked), None)
+    along = (x for x in _loads(last.expr) if x.buffer in readers and x.index)
+    operand = next((x.buffer for x in along if x.index[-1] in walked), None)
     makers = [s for s in stages if operand is not None and operand in s.outs]
     if len(makers) != 1 or len(walked) != 1 or makers[0].reduction is not None:
         return None
