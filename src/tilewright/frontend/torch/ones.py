@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from tilewright import ops
-from tilewright.core.expr import Expr, Sym, is_nonneg, substitute, symbols
+from tilewright.core.expr import Expr, Sym, is_nonneg, substitute, symbol_order, symbols
 from tilewright.core.graph import Node, topological
 from tilewright.frontend.torch.fx.symbols import TRACED_FROM
 from tilewright.frontend.torch.tracing import tracing
@@ -120,8 +120,8 @@ def _agrees(traced: Any, result: Any, sizes: Mapping[Any, int]) -> bool:
 
 def slices_inside(inputs: Sequence[Node], outputs: Sequence[Node]) -> list[Expr]:
     """What must be 0 or more for each slice to stay inside, where that follows only from sizes of two and more."""
-    free = {s for n in inputs for d in n.shape for s in symbols(d) if (s.lo or 0) < TRACED_FROM and s.hi != 1}
-    larger = {s: Sym(s.name, TRACED_FROM, s.hi) for s in free}
+    given = [s for n in inputs for d in n.shape for s in sorted(symbols(d), key=symbol_order)]
+    larger = {s: Sym(s.name, TRACED_FROM, s.hi) for s in given if (s.lo or 0) < TRACED_FROM and s.hi != 1}
     found: dict[Expr, None] = {}
     for node in topological(outputs):
         if node.op is not ops.slice:
