@@ -199,6 +199,19 @@ def test_every_function_of_a_file_is_called(tmp_path: Path) -> None:
     assert len(defined) > 5 and all(text.count(f"{name}(") > 1 for name in defined)
 
 
+def test_compilers_round_each_product_as_asked(tmp_path: Path) -> None:
+    """Compilers fuse products and sums by themselves, where they are not held to ISO C and the machine can."""
+    b = Builder(Pool())
+    x, y = (b.pool.input(name, TensorType(types.f32, (1000,))) for name in "xy")
+    graph = Graph("g", b.pool, (x, y), (b(ops.sub, b(ops.mul, x, x), b(ops.mul, y, y)),), ("z",))
+    source = tw.convert(graph, tmp_path / "net.c")
+    subprocess.run(
+        ["cc", "-Wall", "-O3", "-march=native", "-shared", "-fPIC", source, "-o", tmp_path / "net.so"], check=True
+    )
+    same = small_models.numbers(1000)
+    assert not np.asarray(LibraryModel(tmp_path / "net.so")(same, same.copy())).any()
+
+
 class Kept(torch.nn.Module):
     """Complex numbers, and a state that begins with what is not zero."""
 

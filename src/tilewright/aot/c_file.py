@@ -44,6 +44,12 @@ _Static_assert(sizeof(void *) == $pointer_bytes, "this file is for machines with
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the weights in this file are little-endian"
 #endif
+/* A product and a sum are one operation where the text says so, and nowhere else. */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("fp-contract=off")
+#else
+#pragma STDC FP_CONTRACT OFF
+#endif
 
 /* What operations on elements and sizes are. */
 $prelude

@@ -136,6 +136,15 @@ class Helpers:
         self._made.setdefault(name, f"static inline {t} {name}({t} a, {t} b) {{\n  {body}\n}}")
         return name
 
+    def fma(self, x: str, y: str, z: str, dtype: DType) -> str:
+        """``x * y + z``, rounded once where the machine can; f16 and bf16 have exact products, and are rounded once."""
+        wide = _wide(dtype)
+        name, t, function = f"tw_fma_{wide.name}", VALUE[wide], _function("fma", wide)
+        fast = f"#if defined(FP_FAST_{function.upper()}) || defined(__FMA__) || defined(__ARM_FEATURE_FMA)"
+        body = f"{fast}\n  return {function}(a, b, c);\n#else\n  return a * b + c;\n#endif"
+        self._made.setdefault(name, f"static inline {t} {name}({t} a, {t} b, {t} c) {{\n{body}\n}}")
+        return self.rounded(f"{name}({x}, {y}, {z})", dtype)
+
     def rest(self, dtype: DType) -> str:
         """How far a number is from the nearest whole one; 0 for an infinity."""
         name, t, f = f"tw_rint_rest_{dtype.name}", VALUE[dtype], "" if dtype is types.f64 else "f"

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from tilewright.codegen.c.elements import VALUE, Helpers, number
-from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
     Bitcast,
@@ -188,8 +187,7 @@ class ValueTexts:
             case Binary():
                 return of.combined(v.op, known[v.a], known[v.b], v.a.dtype)
             case Fma():
-                product = of.combined("mul", known[v.a], known[v.b], _exact(v.dtype))
-                return of.rounded(of.combined("add", product, known[v.c], _exact(v.dtype)), v.dtype)
+                return of.fma(known[v.a], known[v.b], known[v.c], v.dtype)
             case Select():
                 return f"({known[v.cond]} ? {known[v.a]} : {known[v.b]})"
             case Cast():
@@ -197,11 +195,6 @@ class ValueTexts:
             case Bitcast():
                 return of.bitcast(known[v.a], v.a.dtype, v.dtype)
         raise TypeError(f"not a value: {v!r}")
-
-
-def _exact(dtype: DType) -> DType:
-    """In what a product and a sum are one operation: f16's and bf16's are rounded once, behind it."""
-    return types.f32 if dtype in (types.f16, types.bf16) else dtype
 
 
 def _is_guard(v: Value) -> bool:
