@@ -85,9 +85,9 @@ def test_calls_that_pytorch_exports_whole() -> None:
                 v.scatter(0, torch.tensor([1]), 2.0),
             )  # fmt: skip
             products = (
-                z @ z.mT, z @ v, z[0] @ v, torch.inner(v, v), torch.vdot(v, v), torch.outer(v, v), z.square(),
-                F.linear(z, z[0], v[:3]), torch.einsum("bij,j->bi", z, v), torch.addcmul(z, z, z, value=2),
-                torch.addcdiv(z, z, z + 3),
+                z @ z.mT, z @ v, z[0] @ v, torch.inner(v, v), torch.vdot(v, v), torch.outer(v, v),
+                F.linear(z, z[0], v[:3]), F.linear(z, v), torch.einsum("bij,j->bi", z, v), z.square(),
+                torch.addcmul(z, z, z, value=2), torch.addcdiv(z, z, z + 3),
             )  # fmt: skip
             functions = z.sqrt(), z.log(), z.sin(), z.cos(), z.sinh(), z.cosh(), torch.linalg.vector_norm(z, dim=-1)
             made = torch.ones_like(z) + z, torch.eye(4, dtype=z.dtype) @ v, 1 - z, z.new_ones(3), torch.diag_embed(v)
@@ -112,6 +112,23 @@ def test_roots_and_logarithms_at_the_edges() -> None:
         for x, y in ((a.real, b.real), (a.imag, b.imag)):
             torch.testing.assert_close(torch.as_tensor(x), y, rtol=2e-6, atol=1e-7)
             assert torch.equal(torch.as_tensor(x).signbit() | y.isnan() | (y == 0), y.signbit() | y.isnan() | (y == 0))
+
+
+def test_functions_of_parts_that_floats_barely_hold() -> None:
+    """Magnitudes that overflow, the least floats, and axes where the function of the other part overflows."""
+
+    class Functions(torch.nn.Module):
+        def forward(self, z: torch.Tensor, axes: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            return z.sqrt(), z.log(), axes.exp(), axes.sin(), axes.cos(), axes.sinh(), axes.cosh()
+
+    def grid(*parts: float) -> torch.Tensor:
+        found = torch.tensor(parts)
+        return torch.complex(found.repeat_interleave(len(parts)), found.repeat(len(parts)))
+
+    z, axes = grid(3e38, -3e38, 1e-45, -4e-42, 2.5), grid(0.0, -0.0, 1.5, -1.5, 100.0, -100.0)
+    made = tw.compile(Functions(), (z, axes), cache=False, threads=1)(z, axes)
+    for a, b in zip(made, Functions()(z.to(torch.complex128), axes.to(torch.complex128)), strict=True):
+        torch.testing.assert_close(torch.as_tensor(a), b.to(torch.complex64), rtol=2e-6, atol=1e-44)
 
 
 def test_tensors_arrays_and_conjugates(module: Filter, model: tw.LoadedModel) -> None:

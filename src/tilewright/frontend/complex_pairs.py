@@ -108,11 +108,12 @@ def polar(b: Builder, size: Node, angle: Node) -> Pair:
 
 def exponential(b: Builder, x: Pair) -> Pair:
     """``exp(x)``."""
-    return polar(b, b(ops.exp, x.re), x.im)
+    size = b(ops.exp, x.re)
+    return Pair(_zero_or_product(b, size, b(ops.cos, x.im)), _zero_or_product(b, size, b(ops.sin, x.im)))
 
 
 def logarithm(b: Builder, x: Pair) -> Pair:
-    """The principal logarithm: that of the magnitude, and the angle.
+    """The principal logarithm: that of the magnitude, ``log(u) + log1p((v / u)^2) / 2``, and the angle.
 
     Near magnitude 1 the square of the magnitude less 1 is what keeps its digits: ``(u - 1)(u + 1) + v v`` of the larger
     part ``u`` and the smaller one ``v``.
@@ -121,28 +122,50 @@ def logarithm(b: Builder, x: Pair) -> Pair:
     one, half, two = (b.const(value, x.dtype) for value in (1, 0.5, 2))
     beyond = b(ops.add, b(ops.mul, b(ops.sub, u, one), b(ops.add, u, one)), b(ops.mul, v, v))
     is_near = b(ops.logical_and, b(ops.gt, u, half), b(ops.lt, u, two))
-    near = b(ops.mul, half, b(ops.log1p, b(ops.where, is_near, beyond, b.const(0, x.dtype))))
-    return Pair(b(ops.where, is_near, near, b(ops.log, magnitude(b, x))), b(ops.atan2, x.im, x.re))
+    zero, infinite = b.const(0, x.dtype), b.const(math.inf, x.dtype)
+    near = b(ops.mul, half, b(ops.log1p, b(ops.where, is_near, beyond, zero)))
+    ratio = b(ops.div, v, b(ops.where, b(ops.eq, u, zero), one, u))
+    far = b(ops.add, b(ops.log, u), b(ops.mul, half, b(ops.log1p, b(ops.mul, ratio, ratio))))
+    far = b(ops.where, b(ops.logical_or, b(ops.isinf, x.re), b(ops.isinf, x.im)), infinite, far)
+    return Pair(b(ops.where, is_near, near, far), b(ops.atan2, x.im, x.re))
 
 
 def square_root(b: Builder, x: Pair) -> Pair:
-    """The root whose real part is not negative; the larger of its parts is found first, and the other by division."""
+    """The root whose real part is not negative; the larger of its parts is found first, and the other by division.
+
+    It is that of ``x`` times a power of 4, with which neither the magnitude overflows nor a half underflows.
+    """
     half, zero, one = (b.const(value, x.dtype) for value in (0.5, 0, 1))
-    large = b(ops.sqrt, b(ops.add, b(ops.mul, half, magnitude(b, x)), b(ops.mul, half, b(ops.abs, x.re))))
-    is_zero = b(ops.eq, large, zero)
+    is_large = b(ops.logical_or, *(b(ops.gt, b(ops.abs, part), one) for part in (x.re, x.im)))
+    scale, back = (b(ops.where, is_large, *(b.const(2.0**k, x.dtype) for k in ks)) for ks in ((-2, 60), (1, -30)))
+    re, im = b(ops.mul, x.re, scale), b(ops.mul, x.im, scale)
+    twice = b(ops.add, magnitude(b, Pair(re, im)), b(ops.abs, re))
     # an infinite imaginary part makes both parts infinite, whatever the real part is
-    known = b(ops.logical_or, is_zero, b(ops.isinf, x.im))
+    is_infinite = b(ops.isinf, im)
+    large = b(ops.where, is_infinite, b.const(math.inf, x.dtype), b(ops.sqrt, b(ops.mul, half, twice)))
+    known = b(ops.logical_or, b(ops.eq, large, zero), is_infinite)
     safe = b(ops.where, known, one, large)
-    small = b(ops.where, known, large, b(ops.div, b(ops.mul, half, b(ops.abs, x.im)), safe))
-    is_left = b(ops.lt, x.re, zero)
-    re, size = b(ops.where, is_left, small, large), b(ops.where, is_left, large, small)
-    return Pair(re, with_sign_of(b, size, x.im))
+    small = b(ops.where, known, large, b(ops.div, b(ops.mul, half, b(ops.abs, im)), safe))
+    is_left = b(ops.lt, re, zero)
+    root = Pair(b(ops.where, is_left, small, large), with_sign_of(b, b(ops.where, is_left, large, small), im))
+    return Pair(b(ops.mul, root.re, back), b(ops.mul, root.im, back))
+
+
+def _zero_or_product(b: Builder, x: Node, y: Node) -> Node:
+    """``x * y``, and zero where one of them is zero, whatever the other one is (C11, annex G).
+
+    A function of one part is zero on an axis, also where that of the other part overflows.
+    """
+    zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
+    is_zero = b(ops.logical_or, b(ops.eq, x, zero), b(ops.eq, y, zero))
+    nothing = b(ops.mul, with_sign_of(b, zero, x), with_sign_of(b, one, y))
+    return b(ops.where, is_zero, nothing, b(ops.mul, x, y))
 
 
 def _of_axes(b: Builder, real: tuple[OpDef, OpDef], imaginary: tuple[OpDef, OpDef], x: Pair) -> Pair:
     """A product of one function of the real part and one of the imaginary part, for each part of the result."""
     (p, q), (r, s) = real, imaginary
-    return Pair(b(ops.mul, b(p, x.re), b(q, x.im)), b(ops.mul, b(r, x.re), b(s, x.im)))
+    return Pair(_zero_or_product(b, b(p, x.re), b(q, x.im)), _zero_or_product(b, b(r, x.re), b(s, x.im)))
 
 
 def sine(b: Builder, x: Pair) -> Pair:

@@ -217,7 +217,7 @@ def _product_of(c: AtenCall, left: str, right: str) -> Pair:
 
 def _linear(c: AtenCall) -> Pair:
     weight = _pair(c, "weight")
-    columns = Pair(swap_last(c, weight.re), swap_last(c, weight.im))
+    columns = weight if len(weight.shape) < 2 else Pair(swap_last(c, weight.re), swap_last(c, weight.im))
     y = bilinear(c.b, partial(matmul_of, c), _pair(c, "input"), columns)
     return y if c["bias"] is None else added(c.b, y, _pair(c, "bias"))
 
