@@ -272,9 +272,13 @@ class Target:
         """Parts of one sum, a power of two, with which an addition begins in every cycle: far caches bring no more."""
         return 1 << ceil(log2(max(self.fma_latency, 1)))
 
-    def folding_cycles(self, width: int) -> float:
-        """How long one vector takes to become the sum of its ``width`` lanes: halves are added, each to the other."""
-        return log2(width) * self.fma_latency
+    @property
+    def folding_cycles(self) -> float:
+        """How long the lanes of one vector take to become a sum: three additions, each of which waits for the last.
+
+        Vectors of eight lanes have three halvings. Of sixteen the first is one more, but beside other work.
+        """
+        return 3 * self.fma_latency
 
     @property
     def dots(self) -> tuple[Dot, ...]:

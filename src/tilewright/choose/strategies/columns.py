@@ -54,7 +54,7 @@ def are_few_columns(machine: Target, stage: Stage, constants: Container[Buffer])
     strides = [stride_along(shared[0].buffer, shared[0].index, a.sym) for a in (stage.axes[-1], reduction.axes[0])]
     rows = estimate([a.extent for a in stage.axes[:-1]])
     each = max(2 / machine.load_ports, 1 / machine.fma_ports)
-    apart = columns * (-(-depth // width) * each + machine.folding_cycles(width))
+    apart = columns * (-(-depth // width) * each + machine.folding_cycles)
     return strides == [0, 1] and apart < depth * max(1 / machine.fma_ports, machine.fma_latency / rows)
 
 
@@ -95,7 +95,7 @@ def columns_apart(
             return 0
         # Two loads a step, of a row and of a copied column, against a last vector that is mostly idle.
         vector *= NARROW
-        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + machine.folding_cycles(width))
+        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + machine.folding_cycles)
     else:
         # A tile of rows and columns shares its loads: fewer for each sum, the more rows it has.
         sums = _sums(machine)

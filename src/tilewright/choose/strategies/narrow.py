@@ -168,9 +168,9 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     is_apart = each > HEAVY_OPERATIONS and n_rows > 1 and rows is not None and follow(leaf, rows, columns)
     operations = each / (width // n * n) if is_apart else each
     steps = prod(sizes) // depth * -(-depth // width)
-    mine = steps / machine.fma_ports + machine.folding_cycles(width) + operations
+    mine = steps / machine.fma_ports + machine.folding_cycles + operations
     by_lanes = prod(sizes) / n / machine.fma_ports + (operations if is_apart else each / n)
     if has_lanes and mine > WORTH * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
-    work = estimate([x.extent for x in top.loops]) * (prod(sizes) + machine.folding_cycles(width))
+    work = estimate([x.extent for x in top.loops]) * (prod(sizes) + machine.folding_cycles)
     return _Form(columns, n, rows, n_rows, outer, along, width, work, is_apart)
