@@ -89,15 +89,16 @@ def c_files(modules: Modules, path: Path, kernels: Sequence[str], helpers: Helpe
     skeleton = Skeleton(prototypes, {f"{name}_weights_data": modules.weights.data.cast("B")})
     for text in (glue, modules.texts["entry"]):
         skeleton.add(text)
+    around = skeleton.text()
     text = _FILE.substitute(
         name=name,
         header=path.name,
         version=manifest.tilewright_version,
         pointer_bytes=system.pointer_bytes,
-        prelude=prelude(skeleton.text()),
+        prelude=prelude(around),
         helpers=helpers.text(),
         kernels="\n\n".join(kernels),
-        skeleton=skeleton.text(),
+        skeleton=around,
     )
     return text, header
 

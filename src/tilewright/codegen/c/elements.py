@@ -31,7 +31,8 @@ VALUE = MEMORY | {types.bool_: "bool", types.f16: "float", types.bf16: "float"}
 """What an expression has for it."""
 
 HALVES = (types.f16, types.bf16)
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+COMPARE_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+"""C's comparisons, by the names that values and LLVM text have for them."""
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "and": "&", "or": "|", "xor": "^"}
 _LOGIC = {"add": "||", "or": "||", "max": "||", "mul": "&&", "and": "&&", "min": "&&", "xor": "!="}
 _LIBRARY = {
@@ -85,27 +86,24 @@ _FIXED: Mapping[str, str] = {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }""",
 }
+_POWER = """{t} y = 1;
+  for (; b > 0; b >>= 1, a = ({t})(({u})a * ({u})a))
+    if (b & 1) y = ({t})(({u})y * ({u})a);
+  return y;"""
 _WHOLE = {"min": "return a < b ? a : b;", "max": "return a > b ? a : b;"}
 _SIGNED: Mapping[str, str] = _WHOLE | {
     "div": "return b == 0 ? 0 : b == -1 ? ({t})(0 - ({u})a) : ({t})(a / b);",
     "rem": "return b == 0 ? a : b == -1 ? 0 : ({t})(a % b);",
     "shl": "return b < 0 || b >= {n} ? 0 : ({t})(({u})a << b);",
     "shr": "return b < 0 ? 0 : ({t})(a >> (b < {n} ? b : {n} - 1));",
-    "pow": """{t} y = 1;
-  if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
-  for (; b > 0; b >>= 1, a = ({t})(({u})a * ({u})a))
-    if (b & 1) y = ({t})(({u})y * ({u})a);
-  return y;""",
+    "pow": "if (b < 0) return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;\n  " + _POWER,
 }
 _UNSIGNED: Mapping[str, str] = _WHOLE | {
     "div": "return b == 0 ? 0 : ({t})(a / b);",
     "rem": "return b == 0 ? a : ({t})(a % b);",
     "shl": "return b >= {n} ? 0 : ({t})(({u})a << b);",
     "shr": "return b >= {n} ? 0 : ({t})(a >> b);",
-    "pow": """{t} y = 1;
-  for (; b > 0; b >>= 1, a = ({t})(({u})a * ({u})a))
-    if (b & 1) y = ({t})(({u})y * ({u})a);
-  return y;""",
+    "pow": _POWER,
 }
 _FLOAT: Mapping[str, str] = {
     "min": "return a != a ? a : b != b ? b : a < b ? a : b;",
@@ -147,15 +145,15 @@ class Helpers:
 
     def rest(self, dtype: DType) -> str:
         """How far a number is from the nearest whole one; 0 for an infinity."""
-        name, t, f = f"tw_rint_rest_{dtype.name}", VALUE[dtype], "" if dtype is types.f64 else "f"
-        body = f"return isinf(a) ? 0 : a - rint{f}(a);"
+        name, t = f"tw_rint_rest_{dtype.name}", VALUE[dtype]
+        body = f"return isinf(a) ? 0 : a - {_function('rint', dtype)}(a);"
         self._made.setdefault(name, f"static inline {t} {name}({t} a) {{ {body} }}")
         return name
 
     def saturated(self, source: DType, target: DType) -> str:
         """A function from a float to the nearest integer toward zero that the type has; NaN gives 0."""
         name, t, s = f"tw_{target.name}_of_{source.name}", VALUE[target], VALUE[source]
-        low, high = (number(x, types.f64 if source is types.f64 else types.f32) for x in (target.min, target.max))
+        low, high = (number(x, _wide(source)) for x in (target.min, target.max))
         most, least = number(target.max, target), number(target.min, target)
         body = f"return a != a ? 0 : a >= {high} ? {most} : a <= {low} ? {least} : ({t})a;"
         self._made.setdefault(name, f"static inline {t} {name}({s} a) {{ {body} }}")
@@ -205,7 +203,7 @@ class Helpers:
     def combined(self, op: str, x: str, y: str, dtype: DType) -> str:
         """``op(x, y)`` of two elements of a type."""
         if op in COMPARE_OPS:
-            return f"({x} {_COMPARE[op]} {y})"
+            return f"({x} {COMPARE_SIGNS[op]} {y})"
         if _is_bool(dtype):
             return f"({x} {_LOGIC[op]} {y})"
         if op in (_FLOAT if dtype.is_float else _SIGNED):

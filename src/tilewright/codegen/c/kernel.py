@@ -16,9 +16,8 @@ from tilewright.codegen.c.elements import MEMORY, VALUE, Helpers, stored_number
 from tilewright.codegen.c.values import Identifiers, Statements, ValueTexts
 from tilewright.codegen.cpu.scratch import Locals
 from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.rooms import most_elements
 from tilewright.core.compute import Binary, Buffer, Fma, Load, Value
-from tilewright.core.expr import bounds
-from tilewright.core.types import product
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.tile.ir import (
     Fold,
@@ -101,7 +100,7 @@ class _CFunction:
             const = "const " if place.role in (Role.IN, Role.CONST) and buffer not in self.written else ""
             block.write(f"{const}{element} *restrict {name} = {where};")
         else:
-            n = _most_elements(buffer)
+            n = most_elements(buffer)
             # C compilers keep small arrays in registers; the others would be too much for a thread's stack.
             offset = None if place.space is Space.REG else self.locals.place(n * buffer.dtype.n_bytes)
             if offset is None:
@@ -194,11 +193,3 @@ def _updated(s: Update) -> Value:
     if s.op == "add" and s.buffer.dtype.is_float and isinstance(s.value, Binary) and s.value.op == "mul":
         return Fma(s.value.a, s.value.b, old)
     return Binary(s.op, old, s.value)
-
-
-def _most_elements(buffer: Buffer) -> int:
-    """The most elements that a buffer of the kernel's own has."""
-    most = bounds(product(buffer.shape))[1]
-    if most is None:
-        raise CodegenError(f"scratch buffer {buffer.name} has no bounded size", remedy="give its dimensions bounds")
-    return max(most, 1)

@@ -14,13 +14,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 
+from tilewright.codegen.c.elements import COMPARE_SIGNS
 from tilewright.codegen.errors import CodegenError
 
 _TYPES = {"ptr": "char *", "i1": "bool ", "i8": "uint8_t ", "i32": "uint32_t ", "i64": "uint64_t ", "void": "void "}
 _FIELDS = {"ptr": "const void *", "i32": "int32_t ", "i64": "int64_t "}
 """Types of constant data, which are those of the header's structures."""
 _SIGNED = {"i8": "int8_t", "i32": "int32_t", "i64": "int64_t"}
-_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _SIGNS = {
     "add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^", "lshr": ">>", "shl": "<<", "sdiv": "/",
     "srem": "%",
@@ -222,7 +222,7 @@ class _Body:
     def compared(self, _: str, found: re.Match[str]) -> tuple[str, str]:
         sign, op, t, x, y = found.groups()
         read = self.signed if sign == "s" else self.value
-        return "i1", f"{read(x, t)} {_COMPARE[op]} {read(y, t)}"
+        return "i1", f"{read(x, t)} {COMPARE_SIGNS[op]} {read(y, t)}"
 
     def chosen(self, _: str, found: re.Match[str]) -> tuple[str, str]:
         cond, t, x, y = found.groups()

@@ -1,4 +1,4 @@
-"""ValueTexts and indices of the tile IR as C expressions, with a variable for what several uses share.
+"""Values and indices of the tile IR as C expressions, with a variable for what several uses share.
 
 In: ``core.compute`` values and index expressions. Out: expression texts, and statements that must run before them.
 Not its business: loops and stores (``kernel``), what an operation is called (``elements``).

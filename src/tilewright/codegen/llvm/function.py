@@ -25,7 +25,8 @@ from tilewright.codegen.llvm.sums import fold_together
 from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, literal, vector
 from tilewright.codegen.llvm.values import Memo, Values
 from tilewright.codegen.llvm.writer import Val, Writer
-from tilewright.core import expr, types
+from tilewright.codegen.rooms import most_elements
+from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Select, Value, symbols_of_value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
@@ -168,14 +169,8 @@ class KernelFunction:
             raise CodegenError(f"buffer {buffer.name} has no place in kernel {self.module.kernel.name}")
         if place.space is Space.TABLE:
             return Val(self.module.table(buffer), 0, 0)
-        size: Dim = 1
-        for d in buffer.shape:
-            size = size * d
-        hi = expr.bounds(size)[1]
-        if hi is None:
-            raise CodegenError(f"scratch buffer {buffer.name} has no bounded size", remedy="give its dimensions bounds")
         name, lanes = self.writer.name(), max(self.module.target.vector_bytes // buffer.dtype.n_bytes, 1)
-        room = self.addresses.rooms[buffer] = -(-max(hi, 1) // lanes) * lanes
+        room = self.addresses.rooms[buffer] = -(-most_elements(buffer) // lanes) * lanes
         self.allocate(buffer, name, room)
         return Val(name, 0, 0)
 
