@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,25 +17,28 @@ from typing import TYPE_CHECKING
 
 from tilewright.build.exact import Sizes, exact_graphs
 from tilewright.build.options import Clock, Options, graph_passes, storing_passes
+from tilewright.build.versions import MOST_VERSIONS, form_at, symbol_of
 from tilewright.choose.candidates import candidates
-from tilewright.choose.cheapest import cheapest
+from tilewright.choose.cheapest import cheapest, seconds_of
 from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.dims import is_known
-from tilewright.core.expr import largest
+from tilewright.core.estimates import DOUBT
+from tilewright.core.expr import Sym, largest
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
 from tilewright.core.verify import verify as verify_graph
 from tilewright.graph.limits import check_sizes
+from tilewright.graph.pipeline import BY_SIZE
 from tilewright.partition.computation import GroupComputation, computation_text
 from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
 from tilewright.partition.plan import ProgramPlanner
-from tilewright.partition.program import KernelCall, Program, SizedProgram, dimension_slots, walk_steps
-from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
+from tilewright.partition.program import Choice, KernelCall, Program, SizedProgram, dimension_slots, walk_steps
+from tilewright.partition.scheduled import LAY_OUT, KernelSpec, KernelVersion, Packing, ScheduledGraph, ScheduledGroup
 from tilewright.partition.weights import Weights
 from tilewright.partition.work import KernelWork, points_of, products_of, work_of
 from tilewright.runtime.artifact import ObjectImage
@@ -124,6 +127,8 @@ class KernelBuilder:
         self.work: dict[str, KernelWork | None] = {}
         self.products: dict[str, tuple[str, ...]] = {}
         self.beside: set[str] = set()
+        self.by_size: Sequence[Pass] = ()
+        self.paying: dict[tuple[str, str], bool] = {}
         self.stoppable: set[str] = set()
         self.weights = weights or Weights()
         self.process = os.getpid()
@@ -138,12 +143,12 @@ class KernelBuilder:
         grouped = group_graph(graph, optimise_inner(graph, optimise), self.target, fuse=fuse)
         shared = self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1)
         planner = ProgramPlanner(shared, self.weights)
+        self.by_size = [p for p in passes if type(p) in BY_SIZE] if self.on_gpu is None else []
         program = planner.program(self.schedule_groups(grouped), graph.name)
         for made, _ in planner.plans:
             for b in made.beside:
-                self.beside.update(
-                    s.kernel for s in made.steps[b.first :][: len(b.members)] if isinstance(s, KernelCall)
-                )
+                steps = made.steps[b.first :][: len(b.members)]
+                self.beside.update(c.kernel for s in steps if isinstance(s, KernelCall | Choice) for c in s.calls)
         return program, planner
 
     def schedule_groups(self, of: GroupedGraph) -> ScheduledGraph:
@@ -159,10 +164,40 @@ class KernelBuilder:
                 for k, (at, packing) in enumerate(spec.reads)
                 if packing is not None and of.resolve(made.inputs[at])[0].op is not CONST
             }
-            return ScheduledGroup(grouped, spec, laid_out)
+            return ScheduledGroup(grouped, spec, laid_out, tuple(self._versions(of, grouped, spec)))
 
         groups = tuple(map(scheduled, of.groups))
         return ScheduledGraph(of, groups, {n: tuple(map(self.schedule_groups, g)) for n, g in of.inner.items()})
+
+    def _versions(self, of: GroupedGraph, grouped: Grouped, general: KernelSpec) -> Iterator[KernelVersion]:
+        """The versions of a group's kernel for its smallest sizes, as long as each has a form that pays.
+
+        A file of schedules that has the kernel and no version of it is for all sizes.
+        """
+        passes = [p for p in self.by_size if any(n.op in BY_SIZE[type(p)] for n in grouped.group.members)]
+        symbol = symbol_of(grouped) if passes else None
+        if symbol is None:
+            return
+        for size in range(max(symbol.lo or 0, 1), max(symbol.lo or 0, 1) + MOST_VERSIONS - 1):
+            if symbol.hi is not None and size > symbol.hi:
+                return
+            form = form_at(of, grouped, passes, self.target, symbol, size)
+            if form is None or not self._pays(form.made, general, symbol, size):
+                return
+            spec = self.schedule(form.made, grouped.label)
+            if all(packing is None or form.inputs[at].op is CONST for at, packing in spec.reads):
+                yield KernelVersion(symbol, size, form.inputs, spec)
+
+    def _pays(self, made: GroupComputation, general: KernelSpec, symbol: Sym, size: int) -> bool:
+        """Does a kernel of its own take less of the time of the general one than prices may be off by?"""
+        name = _name(made)
+        if name in self.book.heads or general.name in self.book.heads:
+            return name in self.book.heads
+        if (pair := (name, general.name)) not in self.paying:
+            own = schedule_with_steps(made.computation, self.target, made.constants, name, self.checks.on_broken)
+            of_all = seconds_of(self.kernels[general.name], self.target, {symbol: size})
+            self.paying[pair] = seconds_of(own.kernel, self.target) < (1 - DOUBT) * of_all
+        return self.paying[pair]
 
     def _layout_kernel(self, node: Node, packing: Packing) -> KernelSpec:
         """The kernel that lays a run-time operand out as another kernel reads it."""
@@ -173,7 +208,7 @@ class KernelBuilder:
         """The kernel of a computation; equal computations share one."""
         spec = self.specs.get(made.text)
         if spec is None:
-            name = "k_" + sha256(made.text.encode()).hexdigest()[:16]
+            name = _name(made)
             with self.clock.stage("schedule"):
                 kernel = self._scheduled(made, name)
             spec = self.specs[made.text] = _spec(kernel, made, self.target)
@@ -302,6 +337,11 @@ class KernelBuilder:
 
     def parameter_counts(self) -> dict[str, int]:
         return {name: len(kernel.params) for name, kernel in self.kernels.items()}
+
+
+def _name(made: GroupComputation) -> str:
+    """The symbol of a computation's kernel."""
+    return "k_" + sha256(made.text.encode()).hexdigest()[:16]
 
 
 def _lines(steps: str) -> list[Line]:

@@ -17,7 +17,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.graph.bits import computed_types
-from tilewright.partition.program import KernelCall, Program, Repeat, SizedProgram, walk_steps
+from tilewright.partition.program import Choice, KernelCall, Program, Repeat, SizedProgram, walk_steps
 from tilewright.target.target import Target
 
 
@@ -32,13 +32,16 @@ def make_report(
 ) -> dict[str, Any]:
     """What a person may want to know of the compile, as JSON values.
 
-    A kernel's row has the calls of the general program; where there are others, for ``exact`` sizes, ``exact_sizes``
+    A kernel's row has the calls of the general program, those of a version for one size where that is the size, and of
+    such a version the ``sizes``; where there are others, for ``exact`` sizes, ``exact_sizes``
     has how often each of them calls which kernel. ``found_schedules`` has the steps that a search found, by the
     kernel's name. ``types`` has every op by what it computes in, and why products have no fewer bits.
     """
     calls = [s for s in walk_steps(program) if isinstance(s, KernelCall)]
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
     repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, KernelCall)}
+    versions = [v for s in walk_steps(program) if isinstance(s, Choice) for v in s.versions]
+    by_kernel = {v.call.kernel: v for v in versions}
     rows = []
     for name, kernel in kernels.kernels.items():
         mine = [c for c in calls if c.kernel == name]
@@ -52,6 +55,7 @@ def make_report(
             "locations": [c.loc.text for c in mine],
             "products": list(kernels.products[name]),
             "notes": list(kernel.notes),
+            **({"sizes": {v.symbol.name: v.size}} if (v := by_kernel.get(name)) else {}),
             "work": None if work is None else asdict(work),
         })  # fmt: skip
     scratch = kernels.most_scratch()
@@ -70,7 +74,7 @@ def make_report(
         "target": _target(kernels.target, options),
         "program": digest_of(program, exact, slots),
         "n_ops": len(graph.nodes()),
-        "n_kernel_calls": len(calls),
+        "n_kernel_calls": len(calls) - len(versions),
         "n_kernels": len(rows),
         "kernels": rows,
         "types": [

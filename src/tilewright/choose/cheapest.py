@@ -10,12 +10,14 @@ cheaper by more than that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import prod
+from types import MappingProxyType
 
 from tilewright.choose.candidates import ScheduleCandidate
 from tilewright.choose.cost.price import cheapest_of, price_of
 from tilewright.choose.default import Scheduled
+from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
 
@@ -31,9 +33,10 @@ def cheapest(found: Iterable[ScheduleCandidate], machine: Target) -> Scheduled:
     if default.kernel.sizes:
         return default
     made = [default, *others]
-    return made[cheapest_of([_seconds(x.kernel, machine) for x in made])]
+    return made[cheapest_of([seconds_of(x.kernel, machine) for x in made])]
 
 
-def _seconds(kernel: Kernel, machine: Target) -> float:
+def seconds_of(kernel: Kernel, machine: Target, sizes: Mapping[Sym, int] = MappingProxyType({})) -> float:
+    """The price of a call with one thread or all of them; ``sizes`` has a number for each of the symbolic sizes."""
     counts = sorted({1, machine.n_cores})
-    return prod(price_of(kernel, machine, {}, n).seconds for n in counts) ** (1 / len(counts))
+    return prod(price_of(kernel, machine, sizes, n).seconds for n in counts) ** (1 / len(counts))

@@ -6,7 +6,10 @@ In: the level, and the composites that later stages have kernels for. Out: passe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from tilewright import ops
+from tilewright.core.opdef import OpDef
 from tilewright.core.passes import Pass
 from tilewright.core.types import f32
 from tilewright.graph.canonical.canonicalize import Canonicalize
@@ -27,6 +30,7 @@ from tilewright.graph.forms.phases import SharePhases
 from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.forms.requantise import Requantise
 from tilewright.graph.forms.scan_panels import ScanPanels
+from tilewright.graph.forms.scans import SCANS
 from tilewright.graph.forms.separate import SeparateWindows
 from tilewright.graph.forms.taps import FewTaps
 from tilewright.graph.forms.unscale import UnscaleWeights
@@ -77,6 +81,11 @@ PORTABLE: tuple[Pass, ...] = (
     Canonicalize(),
 )
 """What makes a graph smaller for any machine and any reader: no form that only our own kernels are made for."""
+
+
+BY_SIZE: Mapping[type[Pass], tuple[OpDef, ...]] = {Winograd: (ops.conv,), ScanPanels: SCANS}
+"""Passes with forms that depend on how many images or sequences there are, or exist for a known number of them only, by
+the ops that they have them of."""
 
 
 def passes_for(

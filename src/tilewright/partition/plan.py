@@ -8,7 +8,7 @@ Not its business: fusion (``partition.fuse``), how long results live (``partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,7 +18,6 @@ from tilewright.core.expr import Dim, Sym, largest, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import product
 from tilewright.partition.beside import CallGroup, Item, arrange
-from tilewright.partition.computation import GroupComputation
 from tilewright.partition.control import plan_control
 from tilewright.partition.fuse import Group
 from tilewright.partition.inner import inner_graphs
@@ -26,6 +25,7 @@ from tilewright.partition.memory import plan_memory
 from tilewright.partition.places import Places
 from tilewright.partition.program import (
     Beside,
+    Choice,
     Copy,
     KernelCall,
     LetDim,
@@ -35,8 +35,9 @@ from tilewright.partition.program import (
     RoutineCall,
     SetDim,
     Step,
+    Version,
 )
-from tilewright.partition.scheduled import LAY_OUT, KernelSpec, Packing, ScheduledGraph, ScheduledGroup
+from tilewright.partition.scheduled import LAY_OUT, KernelSpec, KernelVersion, Packing, ScheduledGraph, ScheduledGroup
 from tilewright.partition.weights import Weights
 from tilewright.runtime.cpu.routines import PREFIX
 from tilewright.target.target import Target
@@ -146,7 +147,9 @@ class GraphPlan:
             laid_out[k] = places.reserve(packing.n_bytes, step)
             own = [places.reserve(n, step) for n in spec.scratch]
             makers.append(partial(self._lay_out, made.inputs[s.spec.reads[k][0]], spec, [laid_out[k], *own], node.loc))
-        makers.append(partial(self._call, s.grouped.group, made, s.spec, laid_out, scratch))
+        general = partial(self._call, s.grouped.group, made.inputs, s.spec, laid_out, scratch)
+        versions = [self._version(s.grouped.group, v, step) for v in s.versions]
+        makers.append(partial(_choice, versions, general) if versions else general)
         makers += [partial(self._set_dim, symbol, node) for symbol in dims]
         self.steps.append(makers)
 
@@ -161,13 +164,13 @@ class GraphPlan:
     def _call(
         self,
         group: Group,
-        made: GroupComputation,
+        inputs: Sequence[Node],
         spec: KernelSpec,
         laid_out: dict[int, Callable[[], Pointer]],
         scratch: list[Callable[[], Pointer]],
     ) -> KernelCall:
         args = [
-            laid_out[k]() if k in laid_out else self._parameter(made.inputs[at], packing)
+            laid_out[k]() if k in laid_out else self._parameter(inputs[at], packing)
             for k, (at, packing) in enumerate(spec.reads)
         ]
         args += [self.places.result_pointer((group.root, k)) for k in range(len(group.root.types))]
@@ -176,6 +179,11 @@ class GraphPlan:
         loc = join_locs([n.loc for n in members])
         names = tuple(n.op.name for n in members)
         return KernelCall(spec.name, tuple(args), spec.sizes, loc, names, self._routine(group.root))
+
+    def _version(self, group: Group, version: KernelVersion, step: int) -> Callable[[], Version]:
+        scratch = [self.places.reserve(n, step) for n in version.spec.scratch]
+        call = partial(self._call, group, version.inputs, version.spec, {}, scratch)
+        return lambda: Version(version.symbol, version.size, call())
 
     def _routine(self, node: Node) -> RoutineCall | None:
         """A library's form of a node, which is a group of its own."""
@@ -199,6 +207,10 @@ class GraphPlan:
         data, weights = home.attrs.data, self.planner.weights
         at = weights.add(data, packing.layout, packing.n_bytes, packing.fill, label=home.loc.text)
         return Pointer("weights", at)
+
+
+def _choice(versions: Sequence[Callable[[], Version]], general: Callable[[], KernelCall]) -> Choice:
+    return Choice(tuple(v() for v in versions), general())
 
 
 def _assumed(n_bytes: Dim) -> int:

@@ -10,7 +10,7 @@ Sub-graphs of control flow are programs of their own, called with pointers into 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -49,6 +49,46 @@ class KernelCall:
     loc: Loc
     ops: tuple[str, ...] = ()
     routine: RoutineCall | None = None
+
+    @property
+    def calls(self) -> tuple[KernelCall, ...]:
+        """Itself, where a :class:`Choice` has several."""
+        return (self,)
+
+    @property
+    def general(self) -> KernelCall:
+        """Itself: the call for all sizes."""
+        return self
+
+    def taken(self, sizes: Mapping[Sym, int]) -> KernelCall:
+        """Itself, whatever the sizes."""
+        return self
+
+
+@dataclass(frozen=True)
+class Version:
+    """The call of a kernel that was made for one ``size`` of a ``symbol``."""
+
+    symbol: Sym
+    size: int
+    call: KernelCall
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Run one of the kernels that write the same results: the first version whose size is there, else ``general``."""
+
+    versions: tuple[Version, ...]
+    general: KernelCall
+
+    @property
+    def calls(self) -> tuple[KernelCall, ...]:
+        """All of them, the one for all sizes last."""
+        return (*(v.call for v in self.versions), self.general)
+
+    def taken(self, sizes: Mapping[Sym, int]) -> KernelCall:
+        """The call that runs where symbols have these values."""
+        return next((v.call for v in self.versions if sizes[v.symbol] == v.size), self.general)
 
 
 @dataclass(frozen=True)
@@ -138,7 +178,7 @@ class Require:
     code: int
 
 
-Step: TypeAlias = KernelCall | Copy | SetDim | LetDim | Branch | Repeat | Require
+Step: TypeAlias = KernelCall | Choice | Copy | SetDim | LetDim | Branch | Repeat | Require
 
 
 @dataclass(frozen=True)
@@ -184,6 +224,8 @@ def walk_steps(program: Program) -> Iterator[Any]:
     for step in program.steps:
         yield step
         match step:
+            case Choice():
+                yield from step.calls
             case Branch():
                 yield from walk_steps(step.then_program)
                 yield from walk_steps(step.else_program)
@@ -207,6 +249,8 @@ def dimension_slots(programs: Sequence[tuple[Graph, Program]]) -> dict[str, int]
         for step in walk_steps(program):
             if isinstance(step, KernelCall):
                 names.update(dict.fromkeys(s.name for s in step.sizes))
+            if isinstance(step, Choice):
+                names.update(dict.fromkeys(v.symbol.name for v in step.versions))
             if isinstance(step, LetDim | SetDim):
                 names.setdefault(step.symbol.name)
     return {name: k for k, name in enumerate(names)}

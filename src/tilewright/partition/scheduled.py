@@ -51,8 +51,21 @@ class KernelSpec:
 
 
 @dataclass(frozen=True)
+class KernelVersion:
+    """A kernel that takes another one's place where ``symbol`` is ``size``.
+
+    It writes the same results. ``inputs`` are the nodes that it reads: operands of the group, and constants of its own.
+    """
+
+    symbol: Sym
+    size: int
+    inputs: tuple[Node, ...]
+    spec: KernelSpec
+
+
+@dataclass(frozen=True)
 class ScheduledGroup:
-    """A group with its kernel, unless it is control flow.
+    """A group with its kernel, unless it is control flow, and the versions of it for some sizes.
 
     ``laid_out`` has, by parameter, the layouts that a call makes of run-time operands, with the kernels that do it.
     """
@@ -60,6 +73,7 @@ class ScheduledGroup:
     grouped: Grouped
     spec: KernelSpec | None = None
     laid_out: Mapping[int, tuple[Packing, KernelSpec]] = field(default_factory=dict)
+    versions: tuple[KernelVersion, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,12 @@ a thread, so that it finds what it wrote in its own cache. Who is done early tak
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, with_slot
 from tilewright.core.expr import Dim
-from tilewright.partition.program import Beside, KernelCall, Step
+from tilewright.partition.program import Beside, Choice, KernelCall, Step
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.program import Function
@@ -29,7 +30,7 @@ _CONTEXT = {
 
 def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
     """Run ``steps`` side by side, or in order where there is one thread or too many."""
-    calls = [s for s in steps if isinstance(s, KernelCall)]
+    calls = [s for s in steps if isinstance(s, KernelCall | Choice)]
     number = fn.module.n_beside
     fn.module.n_beside += 1
     # Calls that run whole are dealt like cards; those whose loop is shared out come in chunks, to each thread its own.
@@ -57,7 +58,7 @@ def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
         at = fn.let(f"getelementptr i64, ptr {context}, i64 {k}")
         fn.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
     fn.write(f"call void @tw_parallel_for(ptr @tw_beside{number}, ptr {context}, i64 {n_tasks}, i32 %threads)")
-    fn.leave_if_stopped(calls)
+    fn.leave_if_stopped([c for s in calls for c in s.calls])
     fn.write(f"br label %{done}")
     fn.label(done)
     fn.forget()
@@ -70,7 +71,7 @@ def _share(fn: Function, n_whole: int, threads: str) -> str:
 
 
 def _define_task(
-    caller: Function, number: int, run: Beside, calls: list[KernelCall], n_whole: int, n_chunks: int
+    caller: Function, number: int, run: Beside, calls: list[KernelCall | Choice], n_whole: int, n_chunks: int
 ) -> None:
     """``tw_beside<number>(context, task)`` finds scratch for a task, ``tw_beside<number>_at(..., scratch)`` runs it."""
     fn = type(caller)(caller.module)
@@ -93,10 +94,15 @@ def _define_task(
     for k, (call, (extent, n)) in enumerate(zip(calls, run.members, strict=True)):
         fn.label(f"call{k}")
         fn.forget()
-        if extent is None:
-            _call(fn, call, "0", "1")
+        if extent is None and isinstance(call, Choice):
+            fn.choose(call, partial(_call, fn, first="0", end="1"))
+            fn.write("br label %out")
+        elif extent is None:
+            _call(fn, call.general, "0", "1")
+            fn.write("br label %out")
         else:
-            _call_chunk(fn, k, call, extent, n, thread, fn.let(f"sub i64 {chunk}, {places.index(k)}"))
+            # Threads share the code for all sizes alone: a version of it has another loop to share, or none.
+            _call_chunk(fn, k, call.general, extent, n, thread, fn.let(f"sub i64 {chunk}, {places.index(k)}"))
     fn.label("out")
     body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
     name, module = f"@tw_beside{number}", fn.module
@@ -131,10 +137,10 @@ def _call_chunk(fn: Function, k: int, call: KernelCall, extent: Dim, n: int, thr
     fn.write(f"br i1 {fn.let(f'icmp ult i64 {first}, {end}')}, label %some{k}, label %out")
     fn.label(f"some{k}")
     _call(fn, call, first, end)
+    fn.write("br label %out")
 
 
 def _call(fn: Function, call: KernelCall, first: str, end: str) -> None:
     fn.module.parts[call.kernel] = None
     values = [*fn.arguments(call), f"i64 {first}", f"i64 {end}", "ptr %slot"]
     fn.write(f'call void @"{call.kernel}.part"({", ".join(values)})')
-    fn.write("br label %out")

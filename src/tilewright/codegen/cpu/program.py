@@ -27,6 +27,7 @@ from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
     Branch,
+    Choice,
     Copy,
     KernelCall,
     LetDim,
@@ -314,11 +315,11 @@ class Function:
 
     def steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            if isinstance(step, KernelCall | Branch | Repeat):
+            if isinstance(step, KernelCall | Choice | Branch | Repeat):
                 self.pause()
             self.step(step)
-            if isinstance(step, KernelCall) and self.module.points is not None:
-                self.points += self.module.points.get(step.kernel, 0)
+            if isinstance(step, KernelCall | Choice) and self.module.points is not None:
+                self.points += self.module.points.get(step.general.kernel, 0)
 
     # --- stopping
 
@@ -383,6 +384,8 @@ class Function:
         match step:
             case KernelCall():
                 self.call(step)
+            case Choice():
+                self.choose(step, self.call)
             case Copy():
                 self.copy(self.pointer(step.source), self.pointer(step.target), step.n_bytes)
             case SetDim():
@@ -416,6 +419,23 @@ class Function:
             routine = step.routine
             self.timed(lambda: self.routine_or(routine, call), slot)
         self.leave_if_stopped([step])
+
+    def choose(self, step: Choice, call: Callable[[KernelCall], None]) -> None:
+        """Write the ``call`` that this call's sizes take, behind tests of them."""
+        self.n += 1
+        n = self.n
+        for k, v in enumerate(step.versions):
+            is_there = self.let(f"icmp eq i64 {self.dim(v.symbol)}, {v.size}")
+            self.write(f"br i1 {is_there}, label %is{n}_{k}, label %not{n}_{k}")
+            self.label(f"is{n}_{k}")
+            call(v.call)
+            self.write(f"br label %chosen{n}")
+            self.label(f"not{n}_{k}")
+            self.forget()
+        call(step.general)
+        self.write(f"br label %chosen{n}")
+        self.label(f"chosen{n}")
+        self.forget()
 
     def routine_or(self, routine: RoutineCall, call: str) -> None:
         table = self.argument_table([self.pointer(p) for p in routine.args])

@@ -19,7 +19,18 @@ import numpy as np
 from tilewright.codegen.cpu.scratch import start_of
 from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.core.types import Array
-from tilewright.partition.program import Branch, Copy, KernelCall, LetDim, Pointer, Program, Repeat, SetDim, Step
+from tilewright.partition.program import (
+    Branch,
+    Choice,
+    Copy,
+    KernelCall,
+    LetDim,
+    Pointer,
+    Program,
+    Repeat,
+    SetDim,
+    Step,
+)
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cpu.linker import link
 from tilewright.runtime.manifest import ScratchSpec
@@ -135,6 +146,8 @@ class Machine:
             case KernelCall():
                 addresses = [self.address(p, frame) for p in step.args]
                 self.native(step.kernel, addresses, [self.sizes[s] for s in step.sizes], self.threads)
+            case Choice():
+                self.step(step.taken(self.sizes), frame)
             case Copy():
                 self._copy(self.address(step.source, frame), self.address(step.target, frame), self.size(step.n_bytes))
             case SetDim():

@@ -25,7 +25,7 @@ from tilewright.core.types import Array, product
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
 from tilewright.partition.plan import GraphPlan
-from tilewright.partition.program import Branch, KernelCall, Program, Repeat, Step
+from tilewright.partition.program import Branch, Choice, KernelCall, Program, Repeat, Step
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec
 from tilewright.tile.pack import packed_array
 from tilewright.tools.debug.kernel import GroupForms, diagnose, front
@@ -120,7 +120,9 @@ class _Walk:
                 continue
             return self._explain(node, address, want.size, name, loc)
         for step in steps:
-            fault = self._wrong_weights(group, step, name, loc) if isinstance(step, KernelCall) else None
+            if not isinstance(step, KernelCall | Choice):
+                continue
+            fault = self._wrong_weights(group, step.general, name, loc)
             if fault is not None:
                 return fault
         return self._overlap(group, steps, name, loc)
@@ -146,10 +148,10 @@ class _Walk:
                     LAY_OUT,
                 ):  # it has one operand: what the call behind it reads in a layout
                     pass
-                case KernelCall():
+                case KernelCall() | Choice():
                     made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
                     spec = self.parts.split.kernels.specs[made.text]
-                    for (k, packing), pointer in zip(spec.reads, step.args, strict=False):
+                    for (k, packing), pointer in zip(spec.reads, step.general.args, strict=False):
                         if packing is None:
                             yield made.inputs[k], self.machine.address(pointer, self.frame)
                 case Branch():
@@ -213,7 +215,7 @@ class _Walk:
         at_call = dict(self.machine.sizes)
         for step in steps:
             self.machine.step(step, self.frame)
-            if isinstance(step, KernelCall):
+            if isinstance(step, KernelCall | Choice):
                 at_call = {**self.machine.sizes, **self.caps}
         wanted = self.values.results(group.root)
         got = [_result(place, w) for place, w in zip(places, wanted, strict=True)]
@@ -249,11 +251,12 @@ class _Walk:
         changed = before != self.arena.bytes
         own = [(p, evaluate(t.n_bytes, sizes)) for p, t in zip(places, group.root.types, strict=True)]
         for step in steps:
-            if isinstance(step, KernelCall):
-                kernel = self.parts.split.kernels.kernels[step.kernel]
-                n_results = 0 if step.ops == (LAY_OUT,) else len(group.root.types)
-                scratch = slice(len(self._spec(step.kernel).reads) + n_results, None)
-                for b, pointer in zip(kernel.params[scratch], step.args[scratch], strict=True):
+            if isinstance(step, KernelCall | Choice):
+                call = step.taken(sizes)
+                kernel = self.parts.split.kernels.kernels[call.kernel]
+                n_results = 0 if call.ops == (LAY_OUT,) else len(group.root.types)
+                scratch = slice(len(self._spec(call.kernel).reads) + n_results, None)
+                for b, pointer in zip(kernel.params[scratch], call.args[scratch], strict=True):
                     n_bytes = evaluate(product(b.shape) * b.dtype.n_bytes, sizes)
                     own.append((self.machine.address(pointer, self.frame), n_bytes))
         for start, n_bytes in own:
@@ -269,7 +272,7 @@ class _Walk:
     ) -> Fault:
         if Trait.CONTROL in group.root.op.traits:
             return self._why_control(group, steps, seen, name, loc)
-        kernel = next(s.kernel for s in reversed(steps) if isinstance(s, KernelCall))
+        kernel = next(s.taken(sizes).kernel for s in reversed(steps) if isinstance(s, KernelCall | Choice))
         return diagnose(self._case(group, sizes), seen, kernel)
 
     # --- control flow
