@@ -18,6 +18,7 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.integrations.boosted.trees import AT_MOST, Link, Trees, in_onnx, lowered
+from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
 
 _LINKS: Mapping[str, str] = {
@@ -59,7 +60,8 @@ def from_lightgbm(model: Any, *, threads: int | None = None, cache: bool = True)
         raise CompileError(f"the objective {name} has no form here", remedy="train with another")
     proto = in_onnx(_read(dump), _link(name, words), is_classifier=is_classifier)
     made: Any = compile(proto, threads=threads, cache=cache)
-    return Predictor(made, classes, dump["max_feature_idx"] + 1, "probabilities" if is_classifier else "numbers")
+    kind = "probabilities" if is_classifier else "numbers"
+    return Predictor(made, classes, Columns(dump["max_feature_idx"] + 1), kind)
 
 
 def _link(name: str, words: list[str]) -> Link:

@@ -18,6 +18,7 @@ from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
 from tilewright.integrations.boosted.trees import LESS, Linear, Link, Trees, in_onnx
+from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
 
 _SAME = ("reg:squarederror", "reg:absoluteerror", "reg:squaredlogerror", "reg:pseudohubererror", "reg:quantileerror",
@@ -77,7 +78,7 @@ def from_xgboost(model: Any, *, threads: int | None = None, cache: bool = True) 
     proto = in_onnx(read, Link(_LINKS[objective]), is_classifier=is_classifier)
     made: Any = compile(proto, threads=threads, cache=cache)
     kind = "probabilities" if is_classifier else "numbers"
-    return Predictor(made, classes, int(learner["learner_model_param"]["num_feature"]), kind)
+    return Predictor(made, classes, Columns(int(learner["learner_model_param"]["num_feature"])), kind)
 
 
 def _read(learner: Mapping[str, Any], objective: str) -> Trees | Linear:

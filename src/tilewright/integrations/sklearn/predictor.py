@@ -3,7 +3,7 @@
 In: an estimator or a pipeline of them. Out: a ``Predictor``. Not its business: what each estimator computes
 (``skl2onnx`` says it in ONNX's terms, ``frontend.onnx.ml`` reads those).
 
-Code works on numbers, so classes are numbered inside whatever they are, and named again at the edge.
+Code works on numbers, so classes and text are numbered inside (``columns``), and classes named again at the edge.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
-from tilewright.runtime.errors import InputError
+from tilewright.integrations.sklearn.columns import Columns, without_text
 
 if TYPE_CHECKING:
     from tilewright.runtime.python.model import LoadedModel
@@ -30,12 +30,13 @@ OPSETS = {"": 21, "ai.onnx.ml": 3}
 class Predictor:
     """A compiled estimator: ``predict``, and ``predict_proba`` or ``transform`` where the estimator has them.
 
-    ``model`` is the compiled model, from f32[rows, n_features]; ``classes`` are a classifier's, None of others.
+    Rows are a matrix, rows of values, or a frame with named columns; ``columns`` makes them into what the compiled
+    ``model`` takes, f32[rows, columns]. ``classes`` are a classifier's, None of others.
     """
 
     model: LoadedModel
     classes: Array | None
-    n_features: int
+    columns: Columns
     kind: str
 
     def predict(self, rows: Any) -> Array:
@@ -61,18 +62,12 @@ class Predictor:
         return self._called(rows)[0]
 
     def _called(self, rows: Any) -> tuple[Array, ...]:
-        try:
-            given = np.ascontiguousarray(rows, np.float32)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the rows are not numbers: {error}", remedy="encode text as numbers first") from error
-        if given.ndim != 2 or given.shape[1] != self.n_features:
-            raise InputError(f"takes rows of {self.n_features} numbers, not {given.shape}", remedy="pass a matrix")
-        made: Any = self.model(given)
+        made: Any = self.model(self.columns.numbers(rows))
         return made if isinstance(made, tuple) else (made,)
 
 
 def from_sklearn(estimator: Any, *, threads: int | None = None, cache: bool = True) -> Predictor:
-    """Compile a fitted estimator or pipeline of scikit-learn over rows of numbers.
+    """Compile a fitted estimator or pipeline of scikit-learn over rows of numbers, and of text that it encodes.
 
     What is computed is what ``skl2onnx`` writes, in f32. ``threads`` and ``cache`` are as for ``compile``.
 
@@ -91,18 +86,18 @@ def from_sklearn(estimator: Any, *, threads: int | None = None, cache: bool = Tr
         check_is_fitted(estimator)
     except NotFittedError as error:
         raise OptionError(str(error), remedy="fit the estimator first") from error
-    n_features = getattr(estimator, "n_features_in_", None)
-    if n_features is None:
+    if getattr(estimator, "n_features_in_", None) is None:
         raise OptionError("the estimator does not say how many features it takes", remedy="fit it on a matrix")
     classes = np.asarray(estimator.classes_) if sklearn.base.is_classifier(estimator) else None
-    proto = _in_onnx(estimator, n_features, classes)
+    numbered, columns = without_text(estimator)
+    proto = _in_onnx(numbered, columns.n, classes)
     made = compile(proto, threads=threads, cache=cache)
     n_results = len(proto.graph.output)
     if classes is not None:
         kind = "probabilities" if n_results > 1 and hasattr(estimator, "predict_proba") else "classes"
     else:
         kind = "numbers" if hasattr(estimator, "predict") else "transformer"
-    return Predictor(made, classes, int(n_features), kind)  # type: ignore[arg-type]
+    return Predictor(made, classes, columns, kind)  # type: ignore[arg-type]
 
 
 _INSTALL = 'pip install "tilewright[sklearn]"'
