@@ -419,11 +419,10 @@ def symbols(e: Dim) -> frozenset[Sym]:
     """Every symbol that ``e`` depends on."""
     if isinstance(e, int):
         return _NO_SYMBOLS
-    if isinstance(e, Sym):
-        return frozenset((e,))
-    if e._symbols is None:
-        e._symbols = frozenset().union(*map(symbols, _parts(e)))
-    return e._symbols
+    found = e._symbols
+    if found is None:
+        found = e._symbols = frozenset((e,)) if isinstance(e, Sym) else _NO_SYMBOLS.union(*map(symbols, _parts(e)))
+    return found
 
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()

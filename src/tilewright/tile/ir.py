@@ -58,8 +58,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from tilewright.core.compute import Buffer, Combiner, IndexLike, Value
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.compute import Buffer, Combiner, IndexLike, Value, symbols_of_value
+from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.indices import mentioned_at
 from tilewright.core.types import Array
 from tilewright.runtime.once import computed
 
@@ -137,6 +138,11 @@ class For:
         """The buffers that statements below write."""
         return _written_below(self.body)
 
+    @computed
+    def mentioned(self) -> frozenset[Sym]:
+        """The symbols of the extent and of statements below, loop variables included."""
+        return symbols(self.loop.extent) | mentioned(self.body)
+
 
 @dataclass(frozen=True)
 class Store:
@@ -180,6 +186,11 @@ class If:
         """The buffers that statements below write."""
         return _written_below(self.body)
 
+    @computed
+    def mentioned(self) -> frozenset[Sym]:
+        """The symbols of the condition and of statements below, loop variables included."""
+        return symbols_of_value(self.cond) | mentioned(self.body)
+
 
 @dataclass(frozen=True)
 class Prefetch:
@@ -217,6 +228,24 @@ def _loops_below(body: tuple[Stmt, ...]) -> tuple[Loop, ...]:
 
 def _written_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
     return frozenset[Buffer]().union(*[s.written if isinstance(s, NESTS) else written(s) for s in body])
+
+
+def mentioned(body: tuple[Stmt, ...]) -> frozenset[Sym]:
+    """Every symbol that the statements use, loop variables included."""
+    return frozenset[Sym]().union(*[s.mentioned if isinstance(s, NESTS) else _mentioned_by(s) for s in body])
+
+
+def _mentioned_by(s: Stmt) -> frozenset[Sym]:
+    match s:
+        case Store() | Update():
+            values: tuple[Value, ...] = (s.value,)
+        case Fold():
+            values = s.values
+        case Prefetch():
+            values = ()
+        case _:
+            return frozenset()
+    return frozenset[Sym]().union(*map(mentioned_at, s.index), *map(symbols_of_value, values))
 
 
 def written(s: Stmt) -> tuple[Buffer, ...]:

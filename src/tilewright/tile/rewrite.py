@@ -20,14 +20,27 @@ from tilewright.core.compute import (
     rewrite_value,
     substitute_index,
     substitute_value,
-    symbols_of_value,
 )
 from tilewright.core.compute import (
     walk as walk_value,
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
-from tilewright.core.indices import chosen, mentioned_at, placed, symbols_in
-from tilewright.tile.ir import NESTS, Barrier, Commit, Fold, For, If, Loop, Prefetch, Stmt, Store, Update, walk, written
+from tilewright.core.indices import chosen, placed, symbols_in
+from tilewright.tile.ir import (
+    NESTS,
+    Barrier,
+    Commit,
+    Fold,
+    For,
+    If,
+    Loop,
+    Prefetch,
+    Stmt,
+    Store,
+    Update,
+    mentioned,
+    written,
+)
 
 Body = tuple[Stmt, ...]
 
@@ -163,20 +176,6 @@ def dims_of(s: Stmt, besides: Container[Buffer] = ()) -> Iterator[Dim]:
                 yield from x.exprs
 
 
-def symbols_of(body: Body) -> frozenset[Sym]:
-    """Every symbol that the statements use, loop variables included."""
-    found: set[Sym] = set()
-    for s in walk(body):
-        if isinstance(s, For):
-            found |= symbols(s.loop.extent)
-        elif isinstance(s, Store | Update | Fold | Prefetch):
-            for i in s.index:
-                found |= mentioned_at(i)
-        for v in values_of(s):
-            found |= symbols_of_value(v)
-    return frozenset(found)
-
-
 def loops_of(body: Body) -> list[Loop]:
     """Every loop, in program order."""
     return [loop for s in body if isinstance(s, NESTS) for loop in s.loops]
@@ -184,7 +183,7 @@ def loops_of(body: Body) -> list[Loop]:
 
 def sizes_of(kernel_body: Body, buffers: Iterator[Buffer] | tuple[Buffer, ...]) -> tuple[Sym, ...]:
     """The symbols that a kernel needs from outside, ordered by name: all that no loop binds."""
-    free = set(symbols_of(kernel_body))
+    free = set(mentioned(kernel_body))
     for b in buffers:
         for d in b.shape:
             free |= symbols(d)
