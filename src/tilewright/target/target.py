@@ -16,6 +16,7 @@ import llvmlite.binding as llvm
 
 from tilewright.core.types import DType, f32
 from tilewright.runtime.host import cache_sizes
+from tilewright.runtime.once import once
 from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
 from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTE_PAIRS, BYTES, WORDS, WORDS_BY_BYTES, Dot
@@ -176,19 +177,7 @@ class Target:
     @staticmethod
     def host() -> Target:
         """The computer at hand: its CPU model, features and caches."""
-        cpu = llvm.get_host_cpu_name()
-        features = llvm.get_host_cpu_features()
-        if platform.machine().lower() in ("x86_64", "amd64"):
-            flags = {name for name, on in features.items() if on}
-            machine = x86.from_features(_TABLE, cpu, features.flatten(), flags)
-        else:
-            machine = Target(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
-        row = _TABLE.get(cpu, machine)
-        own = {*UNREAD, *LISTED} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
-        for number, source in row.sources:
-            if number in own or getattr(row, number) == getattr(machine, number):
-                machine = machine.known(source, **{number: getattr(row, number)})
-        return replace(machine.known(SYSTEM, **_host_caches()), name="native", n_cores=available_cpus())
+        return replace(_host(), n_cores=available_cpus())
 
     def known(self, source: str, **numbers: float) -> Target:
         """The same machine with ``numbers`` that ``source`` gives: a document that a reader can open, or a measurement.
@@ -331,6 +320,24 @@ def _on_other_system(name: str) -> Target | None:
     machine = _TABLE.get(_ALIASES.get(stem, stem))
     triple = None if machine is None else _TRIPLES.get((machine.triple.split("-")[0], system))
     return None if machine is None or triple is None else replace(machine, triple=triple)
+
+
+@once
+def _host() -> Target:
+    """The computer at hand, but for its share of the CPUs, which may change while the process lives."""
+    cpu = llvm.get_host_cpu_name()
+    features = llvm.get_host_cpu_features()
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        flags = {name for name, on in features.items() if on}
+        machine = x86.from_features(_TABLE, cpu, features.flatten(), flags)
+    else:
+        machine = Target(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
+    row = _TABLE.get(cpu, machine)
+    own = {*UNREAD, *LISTED} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
+    for number, source in row.sources:
+        if number in own or getattr(row, number) == getattr(machine, number):
+            machine = machine.known(source, **{number: getattr(row, number)})
+    return replace(machine.known(SYSTEM, **_host_caches()), name="native")
 
 
 def _host_caches() -> dict[str, int]:
