@@ -26,9 +26,8 @@ from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, j
 from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
 from tilewright.frontend.torch.aten.complex import COMPLEX
-from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
-from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.torch.examples import capture_failure, check_dynamic_shapes, check_examples, check_has_elements
+from tilewright.frontend.torch.functional import decomposed
 from tilewright.frontend.torch.fx.guards import Promises, promised
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, functional_name, writes_of
 from tilewright.frontend.torch.fx.symbols import TRACED_FROM, SymbolTable, lone_symbol
@@ -186,7 +185,7 @@ def import_with_values(
     given = program
     # a write that only PyTorch's rewriting can follow, or calls on complex numbers whose parts alone have a form here
     if writes is None or _has_unknown_complex_calls(program):
-        program, writes = _decomposed(program), NO_WRITES
+        program, writes = decomposed(program), NO_WRITES
     symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
     for symbol in not_for_one(program):
@@ -250,25 +249,6 @@ def _has_unknown_complex_calls(program: ExportedProgram) -> bool:
 def _values_of(node: Any) -> Sequence[Any]:
     value = node.meta.get("val")
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """Functional core ATen with our composites kept whole."""
-    import torch
-    from torch._decomp import decomposition_table
-
-    table = torch.export.default_decompositions()
-    for kept in KEPT_WHOLE:
-        packet, overload = kept.split(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
-    table.update(DECOMPOSITIONS)
-    try:
-        with tracing(), torch.no_grad():
-            functional: ExportedProgram = program.run_decompositions(table)
-    except Exception as e:  # as above
-        raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e
-    return functional
 
 
 @contextmanager

@@ -1,0 +1,79 @@
+"""Exported programs without writes: functional core ATen, with the composites that have a form here kept whole.
+
+In: an ``ExportedProgram``. Out: one that computes the same in functional calls. Not its business: which programs need
+that, and what the calls mean (``export.py``).
+
+PyTorch keeps a composite call whole by giving it other kernels while it traces. ``run_decompositions`` does so for
+every composite of every library, anew in each call, which takes longer than following a small module does. A composite
+that is to be taken apart as ever needs no other kernel, and which ones do follows from the tables alone, so it is found
+once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tilewright.core.diag import ImportFailed
+from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
+from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.torch.tracing import tracing
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+Decompositions: TypeAlias = Mapping[Any, Callable[..., Any]]
+
+COMPOSITE = "CompositeImplicitAutograd"
+"""PyTorch's key of kernels that are made of other calls."""
+
+
+def decomposed(program: ExportedProgram) -> ExportedProgram:
+    """Functional core ATen with our composites kept whole; ``ImportFailed`` where PyTorch can't make it so."""
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.export.exported_program import _decompose_exported_program
+
+    try:
+        with tracing(), torch.no_grad(), unset_fake_temporarily():
+            # a library that registers composites later changes the answer
+            composites = tuple(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE))
+            kernels, table = _kernels_and_table(composites, tuple(DECOMPOSITIONS.items()))
+            functional: ExportedProgram = _decompose_exported_program(
+                program,
+                cia_to_decomp=dict(kernels),
+                python_decomp_table=dict(table),
+                joint_loss_index=None,
+                decompose_custom_triton_ops=False,
+            )
+    except Exception as e:  # whatever tracing raises
+        raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e
+    return functional
+
+
+@functools.lru_cache(1)
+def _kernels_and_table(
+    composites: tuple[str, ...], ours: tuple[tuple[Any, Callable[..., Any]], ...]
+) -> tuple[Decompositions, Decompositions]:
+    """What composites do instead of coming apart as ever, and how all other calls are taken apart.
+
+    ``composites`` are all that PyTorch knows now, ``ours`` what users say of their own calls.
+    """
+    import torch
+    from torch._decomp import decomposition_table
+    from torch.export.exported_program import _split_decomp_table_to_cia_and_python_decomp
+
+    table = torch.export.default_decompositions()
+    for kept in KEPT_WHOLE:
+        packet, overload = kept.split(".")
+        table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
+    table.update(dict(ours))
+    kernels, rest = _split_decomp_table_to_cia_and_python_decomp(table.materialize())
+    return {op: how for op, how in kernels.items() if not _is_own(op, how)}, rest
+
+
+def _is_own(op: Any, how: Callable[..., Any]) -> bool:
+    """Is that the composite's own kernel, in the wrapper that PyTorch puts around it?"""
+    return isinstance(how, functools.partial) and how.keywords == {"kernel": op}
