@@ -3,9 +3,9 @@
 In: the command line. Out: the option ``--update-golden``; an environment in which the compiler verifies what it has
 after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE`` names the marker ``emulation``, tests
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
-the processor time of every test, the largest printed at the end, and a failure where one is over ``--cpu-limit``; of
-the cases of a test marked ``one_in(n)`` all but every n-th marked ``slow``; the fixture ``shared_kernels``; a garbage
-collector that leaves libraries alone.
+the processor time of every test, the largest tests and files printed at the end, and a failure where one is over
+``--cpu-limit``, or all together are over ``--cpu-budget``; of the cases of a test marked ``one_in(n)`` all but every
+n-th marked ``slow``; the fixture ``shared_kernels``; a garbage collector that leaves libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -21,12 +21,16 @@ from pathlib import Path
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
 
+from pace import slowness
+
 REQUIRED = os.environ.get("TILEWRIGHT_REQUIRE", "").replace(",", " ").split()  # noqa: TID251 - of the tests alone
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden files instead of comparing")
     parser.addoption("--cpu-limit", type=float, help="fail a test that takes more seconds of processor time than this")
+    budget = "fail where all tests take more seconds of processor time than this on the machine of tests/pace.py"
+    parser.addoption("--cpu-budget", type=float, help=budget)
     parser.addoption("--cpu-times", help="write the processor time of every test to this file, as JSON")
 
 
@@ -120,13 +124,34 @@ def _cpu_seconds() -> float:
     return sum(os.times()[:4])
 
 
+OVER = pytest.StashKey[str]()  # what is wrong with the processor time of all tests
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Judge the sum: no single test of thousands makes quick runs slow."""
+    config, budget = session.config, session.config.getoption("--cpu-budget")
+    if not budget or hasattr(config, "workerinput"):
+        return
+    spent = sum(config.stash[CPU_SECONDS].values()) / slowness()
+    if spent > budget:
+        here = f"{spent:.0f} s of processor time on the machine of tests/pace.py; --cpu-budget is {budget:g}"
+        config.stash[OVER] = f"{here}: make the work cheaper, or leave like cases to slow runs (one_in)"
+        if session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     seconds = config.stash[CPU_SECONDS]
     if path := config.getoption("--cpu-times"):
         Path(path).write_text(json.dumps(seconds, indent=0))
+    files = Counter[str]()
+    for name, value in seconds.items():
+        files[name.split("::")[0]] += value
     terminalreporter.section(f"{sum(seconds.values()):.0f} s of processor time in {len(seconds)} tests; the largest")
-    for name, value in Counter(seconds).most_common(SHOWN):
+    for name, value in Counter(seconds).most_common(SHOWN) + files.most_common(SHOWN):
         terminalreporter.line(f"{value:7.1f} s  {name}")
+    if over := config.stash.get(OVER, ""):
+        terminalreporter.line(f"FAILED: {over}", red=True)
 
 
 @pytest.hookimpl(tryfirst=True)

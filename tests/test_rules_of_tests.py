@@ -2,7 +2,7 @@
 
 A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run. One
 with a marker ``timeout`` has that time from ``faulthandler_timeout`` too. Of one marked ``one_in(n)`` a quick run has
-every n-th case, and ``--cpu-limit`` fails a case that takes more processor time.
+every n-th case, and ``--cpu-limit`` fails a case that takes more processor time, ``--cpu-budget`` a run.
 """
 
 import os
@@ -27,6 +27,11 @@ def test_of_this_machine(): ...
 """
 
 
+def _copy_rules(folder: Path) -> None:
+    for name in ("conftest.py", "pace.py"):
+        shutil.copy(Path(__file__).parent / name, folder)
+
+
 @pytest.mark.parametrize(
     ("required", "said"),
     [
@@ -36,7 +41,7 @@ def test_of_this_machine(): ...
     ],
 )
 def test_what_is_required_fails_instead(required: str, said: str, tmp_path: Path) -> None:
-    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    _copy_rules(tmp_path)
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = emulation\n")
     environment = {**os.environ, "TILEWRIGHT_REQUIRE": required}  # noqa: TID251
@@ -56,7 +61,7 @@ def test_sleeps(): time.sleep(1)
 
 @pytest.mark.parametrize(("marked", "said"), [("30", "1 passed"), ("0", "Timeout (0:00:00.5")])
 def test_a_test_has_the_time_that_it_asks_for(marked: str, said: str, tmp_path: Path) -> None:
-    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    _copy_rules(tmp_path)
     (tmp_path / "test_some.py").write_text(SLEEPS.format(seconds=marked))
     options = "faulthandler_timeout = 0.5\nfaulthandler_exit_on_timeout = true\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")
@@ -75,10 +80,14 @@ def test_some(n): sum(range(20_000_000)) if n == 6 else None
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [(["-m", "not slow"], "3 passed, 4 deselected"), ([], "7 passed"), (["--cpu-limit", "0.1"], "7 passed, 1 error")],
+    [
+        (["-m", "not slow", "--cpu-budget", "100"], "3 passed, 4 deselected"),
+        (["-n", "1", "--cpu-budget", "0.02"], "7 passed"),
+        (["--cpu-limit", "0.1"], "7 passed, 1 error"),
+    ],
 )
 def test_some_cases_are_slow_and_a_quick_one_has_a_limit(options: list[str], said: str, tmp_path: Path) -> None:
-    shutil.copy(Path(__file__).parent / "conftest.py", tmp_path)
+    _copy_rules(tmp_path)
     (tmp_path / "test_some.py").write_text(CASES)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    one_in(n)\n    slow\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path)]
@@ -86,3 +95,5 @@ def test_some_cases_are_slow_and_a_quick_one_has_a_limit(options: list[str], sai
     assert said in ran.stdout, ran.stdout
     assert ("--cpu-limit is 0.1: do less, or mark it slow" in ran.stdout) == ("--cpu-limit" in options)
     assert "of processor time in" in ran.stdout
+    assert ("--cpu-budget is 0.02: make the work cheaper" in ran.stdout) == ("0.02" in options)
+    assert (ran.returncode == 0) == ("100" in options)

@@ -6,20 +6,12 @@ import time
 import pytest
 from benchmarks.passes import synthetic
 
+from pace import LOOP_MS, loop_ms
 from tilewright.graph.pipeline import PASSES
 
 TARGET_MS = 20.0
-"""A pass over 2,000 ops, on an idle machine on which the loop below takes ``LOOP_MS``."""
+"""A pass over 2,000 ops, on an idle machine on which ``loop_ms`` is ``LOOP_MS``."""
 SLACK = 3
-LOOP_MS = 13.0
-
-
-def loop_ms() -> float:
-    """CPU time of a million steps of Python: how fast the machine is just now."""
-    start = time.process_time()
-    for _ in range(1_000_000):
-        pass
-    return (time.process_time() - start) * 1e3
 
 
 @pytest.mark.one_in(9)
