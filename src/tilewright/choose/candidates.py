@@ -49,6 +49,7 @@ def candidates(
     """
     tiles = RankedTiles(machine or target)
     default = schedule_with_steps(computation, target, constants, name, on_broken, arrange=tiles.see)
+    # Different choices often end in the same steps; to price or time those twice would tell nothing.
     seen = {default.schedule}
     yield ScheduleCandidate("default", default)
     for tried in default.tried:
@@ -65,6 +66,7 @@ def candidates(
         if found.schedule not in seen:
             seen.add(found.schedule)
             yield ScheduleCandidate(f"tile {rank + 1} by sketch", found)
+    # Without tiles to rank, how the rules weigh is all that can vary: a machine a little unlike makes them weigh anew.
     for label, unlike in variants(target) if tiles.count() == 0 else ():
         found = schedule_with_steps(computation, unlike, constants, name, on_broken)
         if found.schedule not in seen:

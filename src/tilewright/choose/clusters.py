@@ -390,6 +390,7 @@ def _chain(
     source: Stage | None = None
     chain = list(group)
     has_row = False
+    # From the last stage back, so that a stage's readers are in the chain, if they ever will be, when it is looked at.
     for s in reversed(stages[: stages.index(group[-1])]):
         users = readers.get(s.out, [])
         if s in chain or not users or not all(any(u is g for g in chain) for u in users):

@@ -269,6 +269,7 @@ class _Work:
         top = None if alone else names[1]
         apart = Strategy("apart", stages_apart)
         apart_of_chain = Strategy("apart", parts_of_chain)
+        # From special to general, since the first that fits is taken.
         by_rows = [
             Strategy("short-rows", partial(short_rows, b, machine, names), is_quiet=True),
             Strategy("turned-rows", partial(turned_rows, b, machine, names), is_quiet=True),
@@ -294,6 +295,7 @@ class _Work:
             case ClusterKind.NESTED:
                 return [Strategy("nested", partial(nested, b, machine, *names)), apart_of_chain]
             case ClusterKind.CONTRACT:
+                # Lanes along so few columns would mostly be idle: sums along the reduction come first.
                 few = are_few_columns(machine, cluster.stages[0], self.constants)
                 return [
                     Strategy("narrow", partial(narrow, b, machine, names[0], top), is_quiet=True),
@@ -307,6 +309,7 @@ class _Work:
                     *([] if alone else [apart]),
                 ]
             case ClusterKind.ROWS:
+                # These place one reduction and what reads it; a longer cluster has more than that.
                 sums = [
                     Strategy("narrow", partial(narrow, b, machine, names[0], top, has_lanes=False)),
                     Strategy("row-sums", partial(row_sums, b, machine, names[0], top)),

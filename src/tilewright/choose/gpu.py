@@ -74,6 +74,7 @@ def _scheduled(
     known = [b for b in normal.inputs if b.name in fixed]
     b = ScheduleBuilder(lower(normal, name, known))
     work = _Grids(b, gpu, normal, known, on_broken)
+    # What falls to single elements was spelled for a tile that does not fit: the caller has it spelled anew.
     for x in spelled.averages:
         if work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))]) == ELEMENTS:
             return work.refusing(_averages_of(x.root))

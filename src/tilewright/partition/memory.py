@@ -108,10 +108,12 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
     That is the lowest place at an end of another storage of which the symbols' ranges prove that it is free for every
     size. Where they prove too little, storages share slots.
     """
+    # That a place is free is proved for every size; which of them is tried first is judged at one likely size.
     values = {s: nearest_size(s, 1 << LOG_MOST_IMAGES) for n in sizes.values() for s in symbols(n)}
     proofs: dict[tuple[Dim, Dim], bool] = {}
 
     def is_below(end: Dim, lo: Dim) -> bool:
+        # A size at which it is false is a counterexample, and far cheaper than looking for a proof.
         if size_at(end, values) > size_at(lo, values):
             return False
         if (end, lo) not in proofs:

@@ -136,6 +136,7 @@ def along_reduction(
     if not copied:
         walkers, tile = _row_tile(b, rows, _sums(machine) // _most(b, column))
         walkers, tile = [*outer, *walkers], [*tile, column]
+    # Sums are placed in a loop, and the whole may be one tile.
     if not walkers:  # a loop of one iteration around the tile
         around, tile[0] = b.split(tile[0], _most(b, tile[0]))
         walkers = [around]

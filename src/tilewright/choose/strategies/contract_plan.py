@@ -145,6 +145,7 @@ def plan_contraction(
     width, wide = vector_width(machine, (*top.leaf, update)), widest_bytes((*top.leaf, update))
     rest = [x for x in top.loops[:-1]]
     free = [x for x in rest if is_known(lanes.extent) or x.sym not in symbols(lanes.extent)]
+    # A loop that does not move an operand of the lanes is a row: a tile of rows reads that operand's vectors once.
     rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
     row = rows[-1] if rows else None
     row2 = rows[-2] if len(rows) > 1 else None
@@ -152,6 +153,8 @@ def plan_contraction(
     stepped, slid = copied_loops(reduced, operands, lanes.sym, machine) if everything else ([], [])
     is_plane = not rows and not everything and slides_over_plane(operands, reduced, lanes)
     if is_plane:
+        # Every loop moves the lanes' operands, but windows of neighbouring rows overlap: the plane's rows are the
+        # tile's.
         rows = [x for x in free if any(op.step(x.sym) for op in operands) and not moves_weights(x, operands)]
         row, row2 = rows[-1] if rows else None, None
         stepped, slid = taps_of_plane(reduced, machine)
@@ -175,6 +178,7 @@ def plan_contraction(
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile = choose_tile(box, machine, width, fixed[0] if fixed else None)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
+    # Threads pay by arithmetic or by memory, whichever takes longer: few sums over many weights wait for memory.
     work = max(work, _bytes_read(update) * WORK_PER_BYTE)
     heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
     heavy = heavy and not stepped and not slid  # few sums: they stay in registers
@@ -188,6 +192,7 @@ def plan_contraction(
     chunks = 1 if stepped or slid else cut(b, machine, acc, rows, lanes, tile, width)
     order = Order(small if stepped or slid else panels, chunks)
     work = work if threads else 0.0
+    # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
     is_free = not (fixed or n_apart or heavy or is_plane)
     if arrange is not None and is_free and are_known([x.extent for x in (*rest, lanes, *reduced)]):
         walked = [x.sym for x in (row, row2, *below) if x is not None]

@@ -167,6 +167,8 @@ def ordered(
     if order.n_chunks > 1 and rows:
         chunks, inside = chunked(rows[0], order.n_chunks)
         found = [*batch, chunks, *blocks, inside, *rows[1:]]
+    # With blocks outside, a panel along the lanes stays in the cache while all rows pass; with rows outside, the rows
+    # do.
     elif order.panels_first or not (is_window or len(rows) > 1):
         found = [*batch, *blocks, *rows]
     elif is_window:

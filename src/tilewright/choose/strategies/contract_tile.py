@@ -91,6 +91,8 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     if depth and attempt(b, partial(_blocked, b, plan, piece, at_blocks, depth)):
         pass
     elif plan.is_heavy:
+        # So many operations for each vector of the tile are not copied out: the sums wait in scratch, and the epilogue
+        # is a loop over them.
         b.do("cache", acc)
         held = cached_name(b, acc)
         b.do("compute_at", acc, at, "local")

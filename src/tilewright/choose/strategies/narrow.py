@@ -80,6 +80,8 @@ def narrow(
     for name in tile:
         b.do("kind", name, "unroll")
     sums = reduced
+    # The sums come out as single numbers. An epilogue of many operations is cheaper in lanes of rows and columns, even
+    # by way of memory.
     if form.is_apart:
         b.do("cache", reduced)
         sums = cached_name(b, reduced)

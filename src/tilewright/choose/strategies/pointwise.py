@@ -146,6 +146,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
     if choosing := choosing_loops(nest, leaf):
         butterflies(b, machine, nest, choosing, width, threads)
         return
+    # Over each run between seams every index is plain, so that each is vectors by itself.
     if pieces := _cut_at_seams(b, nest, width) or _cut_at_edges(b, nest, width):
         for name, extent in pieces:
             piece = nest_of(find_loop(b.kernel, name, "pointwise"))
@@ -159,6 +160,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         b.do("kind", names[-1], "vector")
         names = names[:-1]
         assert is_known(last.extent)
+        # One group fills a part of a register: as many neighbouring groups as fill it are lanes together.
         block = width // last.extent if width % last.extent == 0 else width
         across = _axis_across(nest, leaf, width, last.extent * estimate([nest.loops[-2].extent]))
         if across and is_known(across.extent) and across not in nest.loops[-2:]:

@@ -36,6 +36,7 @@ def emit(fn: CpuFunction, f: For, extent: Dim) -> None:
     module = fn.module
     number = module.n_tasks
     module.n_tasks += 1
+    # The body is a function of its own, which other threads call: all that it uses comes as arguments.
     buffers = _buffers(fn, f)
     syms = [s for s, sid in fn.space.ids.items() if fn.space.run[sid] is not None and s in fn.space.env]
     body, task = module.symbol(f"body{number}"), module.symbol(f"task{number}")
@@ -53,6 +54,7 @@ def emit(fn: CpuFunction, f: For, extent: Dim) -> None:
     if module.has_part and f is module.kernel.body[0]:
         _define_part(module, body, arguments, task_bytes)
     stop = fn.space.value(extent * width)
+    # Any thread may change what memory is known to hold here.
     fn.memory.forget()
     _dispatch(fn, body, task, arguments, stop, task_bytes)
     if has_polls:

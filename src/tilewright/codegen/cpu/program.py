@@ -78,6 +78,7 @@ def emit_program(
     module = Module(slots, cycles or {}, scratch, frozenset(routines), points, frozenset(stoppable))
     for at, sized in enumerate(exact):
         module.function(sized.program, _SIZED.format(at), scratch)
+    # Beside programs for exact sizes the entry is the choice among them, and the general one is its last resort.
     module.function(program, _SIZED.format(len(exact)) if exact else _RUN, scratch)
     if exact:
         module.choice(exact)

@@ -69,6 +69,7 @@ def with_slot(call: str, n_bytes: int) -> list[str]:
 
     It finds ``%scratch``, ``%slots``, ``%threads``, ``%n_tasks`` and its number ``%task``.
     """
+    # Tasks far apart begin their search at different slots, so that they seldom meet; the flag decides all the same.
     return [
         "  %part = mul i64 %task, %threads",
         "  %home = udiv i64 %part, %n_tasks",

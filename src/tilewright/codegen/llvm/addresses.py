@@ -91,6 +91,7 @@ class Addresses:
         runs: list[Run] = []
         units: list[int] = []
         for sid, coef in lin.terms:
+            # A copy of an unrolled loop is a number: it goes into the instruction's displacement, and costs nothing.
             number = self.space.const[sid]
             if number is not None:
                 offset += coef * number
@@ -106,6 +107,8 @@ class Addresses:
             for atom, coef in lin.others:
                 offset += self._other(atom, coef, runs, units)
         else:
+            # Lanes that a quotient or a remainder places are each a distance from the first, which alone moves the
+            # pointer.
             first, distances = self._lane_parts(mention, ctx)
             offset += self._other(first, 1, runs, units)
             fixed = tuple(numbers(distances))
@@ -119,6 +122,8 @@ class Addresses:
             start = Address(mention.buffer, pointer, n_bytes, pattern, lanes, step=common)
             return self._dynamic(mention, start, index_value)
         fits = ctx.mask is not None and not ctx.zeroed and regular and self._fits(mention, ctx)
+        # Where each part of the place and the buffer's size are multiples of a unit, an aligned unit is inside as a
+        # whole.
         unit = math.gcd(common, _n_elements(mention.buffer)) if pattern else 0
         is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
         column = self._column(mention, ctx, None if lanes else pattern) if is_spread else None

@@ -138,6 +138,7 @@ def in_order(roots: Sequence[Value], lanes: set[Sym]) -> Iterator[list[Value]]:
     unread = sum(1 << k for k, own in enumerate(below) if not own)
     begun: set[int] = set()
     while unread:
+        # What needs fewest elements more is next: a value that was read for it is used while it is in a register.
         nearest = min(begun, key=lambda k: ((elements[k] & unread).bit_count(), k), default=None)
         left = unread if nearest is None else elements[nearest] & unread
         stack, run = [(left & -left).bit_length() - 1], []

@@ -121,6 +121,7 @@ def emit(
     warp, n_warps = _innermost_warps(fn)
     a = _Factor(fn, left, m, k, warp, n_warps)
     b = _Factor(fn, right, n, k)
+    # The hardware reads the right factor once for all four warps, by one descriptor.
     if warp in symbols(b.place):
         raise CodegenError(f"{right.buffer.name}: the four warps of an instruction read several right factors")
     descriptors = [a.descriptor(GROUP_ROWS), b.descriptor(shape.columns)]
@@ -139,6 +140,7 @@ def emit(
     )
     done = fn.writer.fresh(_tied(text, [d.text for d in descriptors], [fn.register(key).text for key in keys]))
     _take(fn, keys, done)
+    # The instruction is asynchronous: its sums may be touched only behind the next wait, which asks this list.
     fn.products.going += [key for key in keys if key not in fn.products.going]
 
 

@@ -297,6 +297,7 @@ def exact_factors(scale: float, zero: int, dtype: DType) -> tuple[float, float] 
     high = np.float32(inverse)
     if np.float64(high) == inverse and np.frexp(step)[0] == 0.5:
         return float(high), 0.0
+    # The first factor is rounded down, so that the second, the rest, is never negative.
     if high >= inverse:
         high = np.nextafter(high, np.float32(0))
     low = np.float32(inverse - np.float64(high))
@@ -311,6 +312,7 @@ def exact_factors(scale: float, zero: int, dtype: DType) -> tuple[float, float] 
         floats += [below, above]
     x = np.stack(floats)
     wanted = np.rint(x / step)
+    # The farthest floats that are compared have the bytes of both sides, so the change itself lies between them.
     changes = np.array_equal(wanted[-2], steps) and np.array_equal(wanted[-1], steps + 1)
     found = x.astype(np.float64) * np.float64(high) + (x * low).astype(np.float64)
     ends = [np.rint((found * (1 + d)).astype(np.float32)) for d in (-DOUBT, DOUBT)]

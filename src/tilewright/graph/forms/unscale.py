@@ -135,6 +135,7 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     if w.op is CONST or not _is_plain(node) or min(x.type.rank, w.type.rank) < 2:
         return None
     rank, is_turned = w.type.rank, w.op is ops.transpose
+    # PyTorch's linear layers multiply by the transpose of a weight: the scales are in what is stored.
     if is_turned:
         if tuple(w.attrs["perm"]) != (*range(rank - 2), rank - 1, rank - 2):
             return None
@@ -154,6 +155,7 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     if is_turned:
         weight = b(ops.transpose, weight, perm=(1, 0))
     before, after = _split(found, ins, rank)
+    # Factors along the terms multiply the other operand, which every call pays for; all others multiply the result.
     if before and not _pays(x, weight, 0):
         return None
 
