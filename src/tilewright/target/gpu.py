@@ -21,7 +21,8 @@ NUMBERS = {
     "warp_lanes": "", "max_block_threads": "", "max_block_extents": "", "max_grid_extents": "", "sm_threads": "",
     "sm_blocks": "", "sm_schedulers": "", "sm_registers": "", "max_thread_registers": "", "warp_register_step": "",
     "sm_shared_bytes": "B", "max_block_shared_bytes": "B", "static_shared_bytes": "B", "block_reserved_bytes": "B",
-    "shared_banks": "", "bank_bytes": "B", "access_bytes": "B", "sector_bytes": "B", "line_bytes": "B", "n_sms": "",
+    "thread_accesses": "", "exchange_instructions": "", "instruction_cycles": "cycles", "shared_banks": "",
+    "bank_bytes": "B", "access_bytes": "B", "sector_bytes": "B", "line_bytes": "B", "n_sms": "",
     "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_bf16_fmas_per_cycle": "", "sm_warp_bf16_fmas_per_cycle": "",
     "sm_bytes_per_cycle": "B", "l2_bytes_per_cycle": "B", "l2_bytes": "B", "memory_gb_per_s": "GB/s", "memory_ns": "ns",
     "launch_us": "us", "replay_us": "us",
@@ -48,6 +49,10 @@ class Gpu:
     What a multiprocessor (SM) holds at one time: ``sm_threads``, ``sm_blocks``, ``sm_registers``, ``sm_shared_bytes``,
     of which each block takes ``block_reserved_bytes`` more than it asked for. ``sm_schedulers`` warps begin an
     instruction each in a cycle.
+
+    A thread has up to ``thread_accesses`` of memory on their way at one time. An exchange among a warp's lanes, with
+    the operation on what came, is ``exchange_instructions``; an instruction that reads the last one's result begins
+    ``instruction_cycles`` after it.
 
     How fast it is: ``n_sms`` of ``ghz``, each with ``sm_fmas_per_cycle`` multiply-adds of f32, and
     ``sm_bf16_fmas_per_cycle`` in its matrix units, of which instructions of one warp reach
@@ -83,6 +88,9 @@ class Gpu:
     max_block_shared_bytes: int = 163 << 10
     static_shared_bytes: int = 48 << 10
     block_reserved_bytes: int = 1 << 10
+    thread_accesses: int = 4
+    exchange_instructions: int = 4
+    instruction_cycles: int = 4
     shared_banks: int = 32
     bank_bytes: int = 4
     access_bytes: int = 16

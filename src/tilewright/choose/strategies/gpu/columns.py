@@ -42,7 +42,7 @@ def columns(b: ScheduleBuilder, gpu: Gpu, warps: str, root: str) -> None:
     *outer, inner = names
     block, lane = b.split(in_vectors(b, gpu, inner), gpu.warp_lanes)
     outer = at_most(b, outer, MAX_DIMENSIONS - 1)
-    in_registers(b, total, lane)
+    in_registers(b, gpu, total, lane)
     old = {x.sym.name for x in loops_of(b.kernel.body)}
     loops = [x for x in b.do("compute_at", warps, block, "shared").loops if x not in old]
     for name in loops:
@@ -54,7 +54,7 @@ def columns(b: ScheduleBuilder, gpu: Gpu, warps: str, root: str) -> None:
     warp = as_one(b, shared_by)
     for name in vector:
         b.do("kind", name, "vector")
-    in_registers(b, own, lane_of_warp)
+    in_registers(b, gpu, own, lane_of_warp)
     for name in (lane, lane_of_warp):
         if extent_of(b, name) != gpu.warp_lanes:
             b.do("fill", name, gpu.warp_lanes)

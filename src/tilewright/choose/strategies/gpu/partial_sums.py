@@ -43,9 +43,6 @@ from tilewright.target.gpu import Gpu
 from tilewright.tile.affine import stride_along
 from tilewright.tile.schedule.partials import identity_of
 
-IN_FLIGHT = 4
-"""Accesses of a thread that are on their way at one time: a part is at least so long for each of its threads."""
-
 
 @dataclass(frozen=True)
 class PartialSums:
@@ -131,25 +128,25 @@ class _Cut:
         """Into how many rows each one is cut: whole ones along further axes, else as many as two warps a scheduler."""
         block = 2 * self.gpu.sm_schedulers * self.gpu.warp_lanes
         wanted = self._threads // block // self.results
-        turns = self.length * self.inner / (block * self.lanes * IN_FLIGHT)
+        turns = self.length * self.inner / (block * self.lanes * self.gpu.thread_accesses)
         if wanted < 2 or not self._pays(min(wanted, self.length), turns):
             return 1
-        if self.inner >= self.gpu.warp_lanes * self.lanes * IN_FLIGHT:
+        if self.inner >= self.gpu.warp_lanes * self.lanes * self.gpu.thread_accesses:
             return self.length
-        shortest = -(-block * self.lanes * IN_FLIGHT // self.inner)
+        shortest = -(-block * self.lanes * self.gpu.thread_accesses // self.inner)
         return self._even(min(wanted, self.length // shortest))
 
     def _column_parts(self) -> tuple[int, int]:
         """Blocks, and warps of each, that share a column's terms."""
         wanted = self._threads * self.lanes // self.results
-        most = min(wanted, self.length // IN_FLIGHT)
+        most = min(wanted, self.length // self.gpu.thread_accesses)
         warps = 1
         while 2 * warps <= min(most, 2 * self.gpu.sm_schedulers):
             warps *= 2
-        if not self._pays(warps, self.length / IN_FLIGHT):
+        if not self._pays(warps, self.length / self.gpu.thread_accesses):
             return 1, 1
         blocks = max(most // warps, 1)
-        return blocks if self._pays(blocks, self.length / (warps * IN_FLIGHT)) else 1, warps
+        return blocks if self._pays(blocks, self.length / (warps * self.gpu.thread_accesses)) else 1, warps
 
     def _pays(self, n: int, turns: float) -> bool:
         """Is what ``n`` parts of so many turns save, of which each waits for the memory, more than another launch?"""

@@ -8,15 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.target.gpu import Gpu
 
 OTHER_REGISTERS = 32
 """What a thread needs beside the elements that it holds: addresses, partial results, numbers of loops."""
-EXCHANGE_INSTRUCTIONS = 4
-"""Of one exchange among a warp's lanes: the exchange itself, the operation, and the wait for both."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,8 @@ def price_of(gpu: Gpu, work: RowWork, shape: RowShape) -> tuple[float, float] | 
     a_step = shape.warps * gpu.warp_lanes * shape.lanes
     elements = work.elements if is_known(work.elements) else gpu.sm_threads * work.lanes
     steps = -(-elements // a_step)
-    registers = OTHER_REGISTERS + (steps * shape.lanes * work.held if shape.holds else shape.lanes * IN_FLIGHT)
+    held = steps * work.held if shape.holds else gpu.thread_accesses
+    registers = OTHER_REGISTERS + held * shape.lanes
     shared = 0 if shape.holds else shape.rows * elements * work.held_bytes
     fits = registers <= gpu.max_thread_registers
     resident = gpu.blocks_per_sm(shape.block_warps * gpu.warp_lanes, registers, shared) if fits else 0
@@ -94,14 +92,15 @@ def price_of(gpu: Gpu, work: RowWork, shape: RowShape) -> tuple[float, float] | 
     blocks = max(-(-work.n_rows // shape.rows), 1) if is_known(work.n_rows) else gpu.n_sms * resident
     at_once = max(min(resident, -(-blocks // gpu.n_sms)), 1)
     busy = min(blocks, gpu.n_sms)  # multiprocessors that have a block at all
-    per_reduction = (gpu.warp_lanes.bit_length() - 1) * EXCHANGE_INSTRUCTIONS + (shape.warps if shape.warps > 1 else 0)
+    exchanges = gpu.warp_lanes.bit_length() - 1
+    per_reduction = exchanges * gpu.exchange_instructions + (shape.warps if shape.warps > 1 else 0)
     per_warp = steps * (shape.lanes * work.operations + 1) + work.reductions * per_reduction
     issue_ns = per_warp * shape.block_warps / gpu.sm_schedulers / gpu.ghz
     moved_ns = shape.rows * elements * work.n_bytes / (gpu.memory_gb_per_s / gpu.n_sms)
     # An exchange's instructions wait for each other, and so do the turns of a loop.
-    turns = 1 if shape.holds else -(-steps // IN_FLIGHT)
-    waits_ns = turns * gpu.memory_ns + work.reductions * per_reduction * EXCHANGE_INSTRUCTIONS / gpu.ghz
-    alone_ns = waits_ns + per_warp * EXCHANGE_INSTRUCTIONS / gpu.ghz
+    turns = 1 if shape.holds else -(-steps // gpu.thread_accesses)
+    waits_ns = turns * gpu.memory_ns + work.reductions * per_reduction * gpu.instruction_cycles / gpu.ghz
+    alone_ns = waits_ns + per_warp * gpu.instruction_cycles / gpu.ghz
     of_sm = blocks / busy
     parts = (of_sm * issue_ns, of_sm * moved_ns, max(of_sm / at_once, 1) * alone_ns)
     # Of blocks that take turns one does what the others don't; a single one does everything after each other.

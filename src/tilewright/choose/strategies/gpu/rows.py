@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tilewright.choose.strategies.gpu.elements import fused, inner_body
-from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.choose.strategies.gpu.row_shape import RowShape, RowWork, best_shape
 from tilewright.choose.strategies.rows import is_scalar, row_loop, with_plain_root
 from tilewright.choose.strategies.steps import attempt, cached_name
@@ -234,7 +233,7 @@ def _pass(b: ScheduleBuilder, gpu: Gpu, s: For, shape: RowShape) -> None:
             b.do("reorder", lane, turn)
         b.do("kind", lane, "warp")
     n = find_loop(b.kernel, turn, "rows").loop.extent
-    if is_known(n) and (shape.holds or n <= IN_FLIGHT):
+    if is_known(n) and (shape.holds or n <= gpu.thread_accesses):
         b.do("kind", turn, "unroll")
     else:
-        b.do("kind", b.split(turn, IN_FLIGHT)[1], "unroll")
+        b.do("kind", b.split(turn, gpu.thread_accesses)[1], "unroll")

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.choose.strategies.gpu.elements import elements, inner_body
-from tilewright.choose.strategies.gpu.partial_sums import IN_FLIGHT
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.view import nest_with, only_nest
 from tilewright.core.dims import is_known
@@ -38,10 +37,10 @@ def sums(b: ScheduleBuilder, gpu: Gpu, buffers: Sequence[str]) -> None:
     thread = [x for x in only_nest(b.kernel, root).loops if x.kind is Kind.THREAD]
     if not thread:
         raise ScheduleError("sums", root, "its elements are one thread's")
-    in_registers(b, temps[0], thread[-1].sym.name)
+    in_registers(b, gpu, temps[0], thread[-1].sym.name)
 
 
-def in_registers(b: ScheduleBuilder, buffer: str, thread: str) -> None:
+def in_registers(b: ScheduleBuilder, gpu: Gpu, buffer: str, thread: str) -> None:
     """The sums of a thread's elements in its registers; a loop over their terms has several accesses on their way."""
     lanes = b.do("compute_at", buffer, thread, "reg").loops
     for name in lanes:  # of what starts the sums, and of what adds to them
@@ -52,7 +51,7 @@ def in_registers(b: ScheduleBuilder, buffer: str, thread: str) -> None:
             b.do("kind", name, "vector")
     nest = nest_with(inner_body(b, thread), buffer, Update)
     term = [x for x in nest.loops if x.sym.name not in lanes][-1]
-    if not is_known(term.extent) or term.extent > IN_FLIGHT:
-        b.do("kind", b.split(term.sym.name, IN_FLIGHT)[1], "unroll")
+    if not is_known(term.extent) or term.extent > gpu.thread_accesses:
+        b.do("kind", b.split(term.sym.name, gpu.thread_accesses)[1], "unroll")
     else:
         b.do("kind", term.sym.name, "unroll")
