@@ -32,8 +32,8 @@ from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
 
 MAX_TAPS = 128
-TRANSFORMED_STAGES, PRODUCT = 5, 2
-"""How many stages a transformed product has, and which of them is the product."""
+TRANSFORMED = ("first", "operand", "product", "after", "root")
+"""The stages of a transformed product in order."""
 
 
 class ClusterKind(Enum):
@@ -303,10 +303,11 @@ def transformed_to(root: Stage, stages: Sequence[Stage], computation: Computatio
     something else, plain, plain (the root).
     """
     found = [root]
-    while len(found) < TRANSFORMED_STAGES:
+    while len(found) < len(TRANSFORMED):
         reads = _read_by(found[0])
         makers = [s for s in stages if s.out in reads and s.out in computation.temps]
-        if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=len(found) == PRODUCT):
+        is_product = TRANSFORMED[-1 - len(found)] == "product"
+        if len(makers) != 1 or not _is_link(makers[0], found[0], stages, is_product=is_product):
             return None
         found.insert(0, makers[0])
     return found if root.reduction is None and root.update is None else None

@@ -16,7 +16,7 @@ from collections.abc import Container, Sequence
 from dataclasses import replace
 from math import lcm
 
-from tilewright.choose.clusters import PRODUCT, is_window, projection_before, ring_before, transformed_to
+from tilewright.choose.clusters import TRANSFORMED, is_window, projection_before, ring_before, transformed_to
 from tilewright.choose.collapse import collapse, neighbours
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.extremes import free_maxima
@@ -57,7 +57,6 @@ TABLE_NODES = 8
 FEW_SETS = 4
 """Of a first-level cache: few of rows that fall into no more stay there beside each other."""
 CHEAP = ("add", "sub", "mul")
-MIN_JOINED_AXES = 3
 MAX_PERIOD = 640
 """Lanes after which a window's weights repeat: so many stand in memory for each tap."""
 
@@ -259,7 +258,7 @@ def join_columns(computation: Computation, machine: Target, constants: Container
     columns, not 32. The taps' outer axis goes innermost: neighbouring rows share what it walks.
     """
     for k, s in enumerate(stages_of(computation)):
-        if not is_window(s) or len(s.axes) < MIN_JOINED_AXES or s.reduction is None:
+        if not is_window(s) or not s.axes[:-2] or s.reduction is None:
             continue
         lanes = machine.vector_bytes // s.out.dtype.n_bytes
         columns, channels = (a.extent for a in s.axes[-2:])
@@ -287,7 +286,7 @@ def _transformed_products(computation: Computation) -> set[int]:
     """The products whose operand plain stages make for them: their rule brings maker and product together."""
     stages = stages_of(computation)
     chains = [transformed_to(s, stages, computation) for s in stages]
-    return {id(chain[PRODUCT]) for chain in chains if chain is not None}
+    return {id(chain[TRANSFORMED.index("product")]) for chain in chains if chain is not None}
 
 
 def materialize_guards(computation: Computation, machine: Target, kept: Container[int] = ()) -> Computation:

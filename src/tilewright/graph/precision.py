@@ -31,8 +31,6 @@ from tilewright.graph.forms.scans import SCANS
 
 FULL_GROUP = 16
 """Below so many members of a group they are worth it only where they fill what vectors they take."""
-RECURRENT = 1
-"""Which operand of a scan the recurrent weights are."""
 EXACT = (ops.max_pool,)
 """Ops that give the same whether their operand or their result is rounded, besides movements."""
 
@@ -83,8 +81,12 @@ def _is_narrow_scan(node: Node) -> bool:
     """Is it a recurrence in f32 whose weights are a constant with sums that are worth it?"""
     if node.op not in SCANS or node.attrs["panel"]:
         return False
-    weights = node.inputs[RECURRENT]
+    weights = _recurrent_weights(node)
     return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], COPIED_LANES)
+
+
+def _recurrent_weights(scan: Node) -> Node:
+    return scan.inputs[scan.op.operands.index("rt")]
 
 
 def _depth_and_lanes(node: Node) -> tuple[Dim, Dim]:
@@ -152,7 +154,8 @@ class _Rounding:
         """The node over new operands; a chosen product over rounded ones."""
         b = Builder(self.graph.pool, node.loc)
         if node in self.chosen and node.op in SCANS:
-            operands = [self._operand(x) if k == RECURRENT else self.wide[x] for k, x in enumerate(node.inputs)]
+            weights = _recurrent_weights(node)
+            operands = [self._operand(x) if x is weights else self.wide[x] for x in node.inputs]
             return b(node.op, *operands, **node.attrs)
         if node in self.chosen:
             return b(node.op, *map(self._operand, node.inputs), **{**node.attrs, "out_dtype": types.f32})

@@ -21,9 +21,6 @@ from tilewright.core.graph import Node
 from tilewright.core.rewrite import Rewriting
 from tilewright.core.types import Array
 
-SEQUENCE, PICTURE = 3, 4
-"""Ranks of a batch of sequences, and of images, with channels."""
-
 
 @dataclass(frozen=True)
 class ImageForm:
@@ -51,12 +48,12 @@ def as_image(b: Rewriting, node: Node) -> ImageForm | None:
     weights: Array = node.inputs[1].attrs["data"].array
     taps = weights.shape[2:]
     dilations = tuple(1 if k == 1 else d for k, d in zip(taps, a["dilations"], strict=True))
-    if x.type.rank == SEQUENCE:
+    if len(taps) == 1:
         return _sequence(b, node, weights, dilations[0])
     slides = {name: a[name][:-2] for name in ("strides", "dilations")}
     if set(dilations[-2:]) == {1}:
         return ImageForm(x, weights, {"pads": a["pads"], **slides}, node.shape, lambda y: y, 0)
-    return _phases(b, node, weights, dilations) if x.type.rank == PICTURE else None
+    return _phases(b, node, weights, dilations) if len(taps) == 2 else None
 
 
 def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> ImageForm:

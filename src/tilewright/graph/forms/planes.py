@@ -39,7 +39,6 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import product
 from tilewright.graph.facts import inverse
-from tilewright.graph.forms.images import PICTURE, SEQUENCE
 from tilewright.graph.forms.layout import PER_AXIS, to_last
 
 SHALLOW = 64
@@ -235,7 +234,7 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
 
 
 def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
-    if conv.type.rank != SEQUENCE or not _is_lone(conv) or conv.attrs["groups"] != 1:
+    if len(conv.attrs["dilations"]) != 1 or not _is_lone(conv) or conv.attrs["groups"] != 1:
         return False
     _, places, channels = conv.shape
     assert is_known(channels) and is_known(places)
@@ -245,7 +244,7 @@ def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
 
 def _is_narrow_image(conv: Node, lanes: int) -> bool:
     """Windows of few taps on planes, of which few are summed, and which fill vectors about as well as channels do."""
-    if conv.type.rank != PICTURE or not _is_lone(conv):
+    if len(conv.attrs["dilations"]) != 2 or not _is_lone(conv):
         return False
     groups, (depth, *taps) = conv.attrs["groups"], conv.inputs[1].attrs["data"].array.shape[1:]
     _, rows, columns, channels = conv.shape

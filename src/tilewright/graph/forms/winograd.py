@@ -34,7 +34,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.facts import MANTISSA_BITS, scalar
-from tilewright.graph.forms.images import SEQUENCE, ImageForm, as_image
+from tilewright.graph.forms.images import ImageForm, as_image
 from tilewright.ops.winograd import (
     BYTES,
     POINTS,
@@ -177,7 +177,7 @@ def _fits(node: Node, options: Winograd) -> bool:
     plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1}
     is_real = x.dtype is w.dtype is node.dtype is types.f32
     is_whole = options.pairs > 0 and x.dtype in BYTES and w.dtype in WEIGHTS and node.dtype is types.i32
-    is_image = w.type.rank > SEQUENCE and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
+    is_image = len(a["dilations"]) > 1 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
     fixed = [x.shape[1:-3], node.shape[1:-3]] if is_image else [x.shape[1:], node.shape[1:]]
     numbers = [*(n for part in fixed for n in part), *(n for pair in a["pads"] for n in pair)]
     return (

@@ -194,7 +194,7 @@ def _problem(number: int, kernel: str, step: str, rule: str, remedy: str = "") -
 
 def unknown_kernel(number: int, name: str, known: Sequence[str]) -> Problem:
     """A schedule of a kernel that the model does not have."""
-    some = ", ".join(known[:8]) + (", ..." if len(known) > 8 else "")
+    some = ", ".join([*known[:8], *(["..."] if known[8:] else [])])
     return _problem(number, name, "", "the model has no such kernel", f"its kernels: {some}" if some else "")
 
 
