@@ -44,10 +44,9 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known
-from tilewright.core.estimates import IDLE
+from tilewright.core.estimates import COPIED_LANES, IDLE
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
 from tilewright.core.indices import chosen, lies_at, symbols_at
-from tilewright.partition.fuse import WORTH_A_COPY
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
@@ -214,7 +213,7 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
         return False
     size = sum(1 for _ in walk(maker.expr))
     points, places = (estimate([a.extent for a in s.axes]) for s in (user, maker))
-    if _is_table(maker, size) and points >= WORTH_A_COPY * places:
+    if _is_table(maker, size) and points >= COPIED_LANES * places:
         return False
     if user.reduction is not None:
         v = maker.expr

@@ -25,12 +25,13 @@ from tilewright.core.compute import (
     value_text,
 )
 from tilewright.core.dims import are_known
+from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.types import DType, dtype_of, product
 from tilewright.partition.facts import Facts
-from tilewright.partition.fuse import WORTH_A_COPY, Group, scalar_constant
+from tilewright.partition.fuse import Group, scalar_constant
 
 Item = Stage | Serial
 
@@ -108,7 +109,7 @@ def window_weights(group: Group, facts: dict[Node, Facts]) -> set[Node]:
     for node in group.members:
         for k, operand in enumerate(node.inputs):
             f = facts[node]
-            if not f.is_window_weight(k) or is_nonneg(WORTH_A_COPY * product(operand.shape) - 1 - f.n_points):
+            if not f.is_window_weight(k) or is_nonneg(COPIED_LANES * product(operand.shape) - 1 - f.n_points):
                 continue
             while operand in group.members and len(operand.inputs) == 1:
                 operand = operand.inputs[0]

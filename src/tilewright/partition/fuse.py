@@ -33,10 +33,11 @@ from dataclasses import dataclass, field
 
 from tilewright.core.compute import IndexLike, Load, Stage, Value
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
+from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.expr import Dim, Sym, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.indices import symbols_at, terms_at
-from tilewright.core.types import product
+from tilewright.core.types import f32, product
 from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
 from tilewright.partition.projections import find_projections
@@ -44,12 +45,6 @@ from tilewright.partition.windows import find_windows
 from tilewright.target.dots import BYTE_PAIRS
 from tilewright.target.target import Target
 
-WORTH_A_COPY = 8
-"""Times that each element of an operand is read, from where on a copy in another order costs little."""
-LONG_ROW = 16
-"""Elements next to each other that are worth a copy in that order: a vector."""
-SHORT_ROW = 8
-"""Elements next to each other that are better read at once than each at its place."""
 MAX_GROUP_COST = 600
 """Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
 
@@ -106,6 +101,7 @@ class _Fuser:
         self, facts: dict[Node, Facts], order: list[Node], outputs: set[Node], target: Target, *, fuse: bool
     ) -> None:
         self.facts = facts
+        self.target = target
         self.outputs = outputs
         self.fuse = fuse
         self.roots: dict[Node, Group] = {}
@@ -152,11 +148,15 @@ class _Fuser:
         )
 
     def _reads_rows(self, node: Node) -> bool:
-        """Are elements next to each other read as such at places that the data choose, or is it arithmetic on them?"""
+        """Are neighbours, half a line or more, read at places that the data choose, or is it arithmetic on them?"""
         facts = self.facts[node]
         if facts.form is Form.VIEW or facts.is_elementwise:
             return any(i in self.row_readers and product(i.shape) == product(node.shape) for i in node.inputs)
-        return facts.reads_rows and _has_rows(node)
+        return facts.reads_rows and known_at_least(node.shape[-1], self.target.line(f32) // 2)
+
+    def _has_long_rows(self, node: Node) -> bool:
+        """Are as many elements neighbours as memory brings at once, so that a copy in that order is worth it?"""
+        return not known_under(node.shape[-1], self.target.line(f32))
 
     def _space_of_row_value(self, node: Node) -> tuple[Dim, ...] | None:
         """For a value that there is one of per row, made by reductions: the shape of what the rows hold."""
@@ -246,7 +246,7 @@ class _Fuser:
             return False
         if not facts.keeps_rows and self._slides(group, reader, operand):
             return False  # a window's elements are loaded as vectors along the rows
-        if not facts.keeps_rows and into.pads(operand) and _has_long_rows(node):
+        if not facts.keeps_rows and into.pads(operand) and self._has_long_rows(node):
             return False  # the padded copy is walked row by row, many times
         if into.walks_memory is not None and node in self.row_readers:
             return False  # their rows would be read across
@@ -312,7 +312,7 @@ class _Fuser:
         """Does the product that ``node`` is an operand of read each of its elements so often that copies are cheap?"""
         while self.facts[reader].form is not Form.CONTRACT:
             reader = next(r for r, _ in self.readers[reader] if self._reads_often(group, r))
-        return is_nonneg(self.facts[reader].n_points - WORTH_A_COPY * product(node.shape))
+        return is_nonneg(self.facts[reader].n_points - COPIED_LANES * product(node.shape))
 
     def _is_batch(self, group: Group, axis: int, reader: Node, operand: int) -> bool:
         """Do all operands of the product, which reads through ``reader``, walk the axis of this operand?"""
@@ -355,7 +355,7 @@ class _Fuser:
         """Is it a view that takes dimensions apart, as the phases of a transposed convolution, and keeps long rows?"""
         if self.facts[node].form is not Form.VIEW or not self.facts[node].is_affine:
             return False
-        return _has_long_rows(node)
+        return self._has_long_rows(node)
 
     def _reads_in_place(self, node: Node, between: set[Node]) -> bool:
         path = {node, *between}
@@ -396,16 +396,6 @@ def _symbols_of(index: IndexLike) -> frozenset[Sym]:
 def _repeats(points: Dim, node: Node) -> bool:
     """Would computing ``node`` at ``points`` places compute some element more than once?"""
     return not is_nonneg(product(node.shape) - points)
-
-
-def _has_long_rows(node: Node) -> bool:
-    n = node.shape[-1]
-    return not known_under(n, LONG_ROW)
-
-
-def _has_rows(node: Node) -> bool:
-    n = node.shape[-1]
-    return known_at_least(n, SHORT_ROW)
 
 
 def _is_small(node: Node) -> bool:
