@@ -270,6 +270,11 @@ class Target:
         return 3 * self.fma_latency
 
     @property
+    def adding_cycles(self) -> float:
+        """The same for each of many vectors: their additions don't wait for each other, and one is the last."""
+        return self.fma_latency
+
+    @property
     def dots(self) -> tuple[Dot, ...]:
         """The groups of narrow products that are cheaper than widening each element, the cheapest first."""
         integers = (BYTES,) if self.has_vnni or self.has_dotprod else (BYTE_PAIRS,) if self.has_byte_pairs else ()

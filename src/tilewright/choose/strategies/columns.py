@@ -25,8 +25,6 @@ from tilewright.tile.ir import Loop, Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, most_iterations, uses
 
-ADDING_MANY = 4
-"""Cycles for adding up the partial sums of each of many results, which don't wait for each other."""
 NARROW = 0.5
 """A vector of few lanes is worth at least this part of a full one's time, before a copy of its operand pays."""
 MIN_ROWS = 8
@@ -101,7 +99,8 @@ def columns_apart(
         sums = _sums(machine)
         if n > sums or rows < MIN_ROWS:
             return 0
-        apart = n * (steps * max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports) + ADDING_MANY)
+        step = max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports)
+        apart = n * (steps * step + machine.adding_cycles)
     # The full vectors cost the same in both; a gain that is small beside them is within the model's error.
     whole = columns // width * prod(sizes) / machine.fma_ports + vector
     return n if apart + DOUBT * whole < vector else 0
