@@ -8,7 +8,7 @@ import pytest
 from tile.kernels import SMALL, F, constants_of, convolution, elementwise, layer_norm, matmul, softmax
 from tilewright.choose.default import schedule
 from tilewright.core import types
-from tilewright.core.compute import Binary, Buffer, Cast, Combiner, Const, Inside, Load, Param, Select
+from tilewright.core.compute import Binary, Buffer, Cast, Combiner, Const, Inside, Load, Lookup, Param, Select
 from tilewright.core.expr import Sym
 from tilewright.tile.errors import TileTextError, TileVerifyError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Prefetch, Role, Space, Store, Update
@@ -43,7 +43,7 @@ def odd_kernel():
     m, v = Param("m", F), Param("v", F)
     i, j = Sym("i"), Sym("j", 0, 2)
     value = Select(Inside((i - 1, 5 - i)), Load(x, (i, j)), Const(float("-inf"), F))
-    gathered = Load(x, (Cast(Load(t, (0,)), types.i64), 1))
+    gathered = Load(x, (Cast(Lookup((0, 5, 255), Load(t, (0,))), types.i64), 1))
     body = (
         For(Loop(i, N), (
             For(Loop(j, 3, Kind.UNROLL), (Store(y, (i, j), Const(float("nan"), F)), Update(y, (i, j), "max", value))),

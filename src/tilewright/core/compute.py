@@ -8,7 +8,7 @@ Grammar (``dim`` is an index expression)::
 
     value  := Const | Load(buffer, (dim | value)*) | Index(dim) | Unary(op, value) | Binary(op, value, value)
             | Fma(value, value, value) | Select(value, value, value) | Inside(dim*) | Cast(value) | Bitcast(value)
-            | Param
+            | Lookup(level*, value) | Param
     stage  := outs[index] = exprs over axes            or, with a reduction,
               outs[index] = fold(combine, init, exprs over reduction axes)
     serial := for axis, in increasing order: (stage | serial)*        stages may read what earlier steps wrote
@@ -32,6 +32,8 @@ UNARY_OPS = frozenset(
 ARITHMETIC_OPS = frozenset("add sub mul div rem min max larger pow atan2 and or xor shl shr".split())
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
 REDUCE_OPS = frozenset("add mul min max larger and or".split())
+MOST_LEVELS, MOST_LEVEL = 16, 255
+"""Of a :class:`Lookup`: what a vector of 16 bytes holds, the least that machines with vectors have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,6 +222,24 @@ class Bitcast(Value):
         self._seal(dtype, a)
 
 
+class Lookup(Value):
+    """``levels[a]`` in ``a``'s type, an integer from 0 up to their number: what each code of four bits stands for.
+
+    A table that is part of the value and not of memory, so that machines with a shuffle of bytes by a register do it
+    in one instruction. At most ``MOST_LEVELS`` levels, each a byte.
+    """
+
+    __slots__ = ("a", "levels")
+
+    def __init__(self, levels: tuple[int, ...], a: Value) -> None:
+        if not 0 < len(levels) <= MOST_LEVELS or not all(0 <= n <= MOST_LEVEL for n in levels):
+            raise ValueError(f"levels are 1 to {MOST_LEVELS} numbers of a byte, not {levels!r:.200}")
+        if not a.dtype.is_integer:
+            raise ValueError(f"levels are chosen by an integer, not {a.dtype}")
+        self.a, self.levels = a, levels
+        self._seal(a.dtype, levels, a)
+
+
 class Param(Value):
     """A placeholder inside a :class:`Combiner`."""
 
@@ -330,7 +350,7 @@ def operands(v: Value) -> tuple[Value, ...]:
     match v:
         case Load():
             return tuple(i for i in v.index if isinstance(i, Value))
-        case Unary() | Cast() | Bitcast():
+        case Unary() | Cast() | Bitcast() | Lookup():
             return (v.a,)
         case Binary():
             return (v.a, v.b)
@@ -439,6 +459,8 @@ def _rebuild(x: Value, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> 
             return Cast(go(x.a), x.dtype)
         case Bitcast():
             return Bitcast(go(x.a), x.dtype)
+        case Lookup():
+            return Lookup(x.levels, go(x.a))
     return x
 
 
@@ -457,6 +479,8 @@ def value_text(v: Value) -> str:
             name = v.op
         case Cast() | Bitcast():
             name = f"{type(v).__name__.lower()}.{v.dtype}"
+        case Lookup():
+            name = ".".join(["lookup", *map(str, v.levels)])
         case Param():
             return f"%{v.name}:{v.dtype}"
         case _:

@@ -13,6 +13,7 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.lookups import LOOKUP_OF_AARCH64
 from tilewright.target.sources import APPLE, ARM_GUIDE, ARM_MANUAL, FIRESTORM, INSTRUCTION_SET, LLVM
 
 if TYPE_CHECKING:
@@ -24,7 +25,14 @@ TRIPLE = "aarch64-unknown-linux-gnu"
 def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
     neon = replace(
-        unknown, triple=TRIPLE, cpu="generic", has_fma=True, has_round=True, has_f16c=True, l1_bytes=64 << 10
+        unknown,
+        triple=TRIPLE,
+        cpu="generic",
+        has_fma=True,
+        has_round=True,
+        has_f16c=True,
+        l1_bytes=64 << 10,
+        byte_lookup=LOOKUP_OF_AARCH64,
     ).known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=32, n_mask_registers=0, n_general_registers=31)
     dot = replace(neon, cpu="cortex-a75", features="-rcpc", has_dotprod=True)  # for "generic", LLVM spills sums
     sve = replace(neon, features="+sve,+dotprod,+fullfp16", has_masks=True, has_dotprod=True).known(

@@ -65,5 +65,9 @@ class Instructions(Protocol):
         """Are there instructions that round to bfloat16?"""
 
     @property
+    def byte_lookup(self) -> str:
+        """The instruction that chooses bytes of one register by those of another; empty where there is none."""
+
+    @property
     def has_saturation(self) -> bool:
         """Do conversions of floats to integers saturate by themselves?"""

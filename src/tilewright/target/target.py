@@ -73,6 +73,8 @@ class Target:
     ``has_dotprod``: its signed by signed alone. ``word_pairs``: the instruction that multiplies two 16-bit
     integers by two and adds both products, into 32 bits (``target.dots`` names them); empty where there is none;
     ``has_byte_pairs``: two bytes times two, unsigned by signed, into 16 bits, which saturate.
+    ``byte_lookup``: the instruction that chooses bytes of one register by those of another, within each 16 bytes
+    (``target.lookups`` names them); empty where there is none.
     ``has_prefetch``: an instruction that asks for a line ahead does something.
 
     How fast it is, one core unless it says otherwise: ``fma_ports`` units multiply and add, each a vector in
@@ -121,6 +123,7 @@ class Target:
     has_i8mm: bool = False
     word_pairs: str = ""
     has_byte_pairs: bool = False
+    byte_lookup: str = ""
     has_prefetch: bool = True
 
     n_cores: int = 1

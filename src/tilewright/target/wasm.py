@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.target.dots import PAIRS_OF_WASM
+from tilewright.target.lookups import LOOKUP_OF_WASM
 from tilewright.target.sources import INSTRUCTION_SET
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ def machines(unknown: Target) -> dict[str, Target]:
     return {
         "wasm32-simd128": replace(
             unknown, triple="wasm32-unknown-unknown", cpu="generic", features=_FEATURES, relocation="static",
-            pointer_bytes=4, has_threads=False, has_round=True, word_pairs=PAIRS_OF_WASM, aliases=("wasm32", "wasm"),
+            pointer_bytes=4, has_threads=False, has_round=True, word_pairs=PAIRS_OF_WASM,
+            byte_lookup=LOOKUP_OF_WASM, aliases=("wasm32", "wasm"),
         ).known(INSTRUCTION_SET, vector_bytes=16),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tilewright.target.dots import PAIRS_OF_X86
+from tilewright.target.lookups import LOOKUP_OF_X86
 from tilewright.target.sources import AMD_ZEN3, AMD_ZEN4, AMD_ZEN5, INSTRUCTION_SET, INTEL, UOPS
 
 if TYPE_CHECKING:
@@ -27,7 +28,14 @@ def machines(unknown: Target) -> dict[str, Target]:
         INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_mask_registers=0, n_general_registers=16
     )
     avx2 = replace(
-        sse2, cpu="haswell", has_fma=True, fma_ports=2, has_round=True, has_f16c=True, has_byte_pairs=True
+        sse2,
+        cpu="haswell",
+        has_fma=True,
+        fma_ports=2,
+        has_round=True,
+        has_f16c=True,
+        has_byte_pairs=True,
+        byte_lookup=LOOKUP_OF_X86,
     ).known(INSTRUCTION_SET, vector_bytes=32)
     avx512 = replace(
         avx2,
@@ -41,7 +49,9 @@ def machines(unknown: Target) -> dict[str, Target]:
     vnni = replace(avx512, has_vnni=True)
     return {
         "x86-64": replace(sse2, aliases=("sse2",)),
-        "x86-64-v2": replace(sse2, cpu="x86-64-v2", has_round=True, has_byte_pairs=True, aliases=("nehalem",)),
+        "x86-64-v2": replace(
+            sse2, cpu="x86-64-v2", has_round=True, has_byte_pairs=True, byte_lookup=LOOKUP_OF_X86, aliases=("nehalem",)
+        ),
         "x86-64-v3": replace(avx2, aliases=("avx2",)),
         "x86-64-v4": replace(avx512, aliases=("avx512",)),
         **_of_intel(avx2, avx512, vnni),
@@ -196,6 +206,7 @@ def from_features(rows: Mapping[str, Target], cpu: str, features: str, flags: Se
         fma_cycles=rows[cpu].fma_cycles if wide and cpu in rows else 1,
         has_round="sse4.1" in flags,
         has_byte_pairs="ssse3" in flags,
+        byte_lookup=LOOKUP_OF_X86 if "ssse3" in flags else "",
         has_f16c="f16c" in flags,
         has_bf16=wide and "avx512bf16" in flags,
         has_vnni=wide and "avx512vnni" in flags,

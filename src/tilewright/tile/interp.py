@@ -32,6 +32,7 @@ from tilewright.core.compute import (
     IndexLike,
     Inside,
     Load,
+    Lookup,
     Param,
     Select,
     Unary,
@@ -262,6 +263,9 @@ class Compiler:
             case Bitcast():
                 arg, target = self.value(v.a), v.dtype
                 return lambda env: np.asarray(arg(env)).view(target.numpy)[()]
+            case Lookup():
+                arg, levels = self.value(v.a), [v.dtype.numpy.type(n) for n in v.levels]
+                return lambda env: levels[arg(env)]
         raise TypeError(f"not a value: {v!r}")
 
 

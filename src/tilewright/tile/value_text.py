@@ -21,6 +21,7 @@ from tilewright.core.compute import (
     IndexLike,
     Inside,
     Load,
+    Lookup,
     Param,
     Select,
     Unary,
@@ -187,6 +188,8 @@ class ValueReader:
         match args:
             case [x] if kind in ("cast", "bitcast") and dtype:
                 return (Cast if kind == "cast" else Bitcast)(x, self._dtype(dtype))
+            case [x] if kind == "lookup" and dtype:
+                return Lookup(tuple(map(int, dtype.split("."))), x)
             case [x] if name in UNARY_OPS:
                 return Unary(name, x)
             case [x, y] if name in ARITHMETIC_OPS | COMPARE_OPS:

@@ -28,6 +28,7 @@ from tilewright.core.compute import (
     Index,
     Inside,
     Load,
+    Lookup,
     Param,
     Select,
     Unary,
@@ -338,6 +339,8 @@ def _instructions(v: Value, target: Target) -> list[tuple[str, float]]:
             return [] if isinstance(v.cond, Inside) else [("simple", 1.0)]
         case Cast():
             return _cast(v.a.dtype, v.dtype, target)
+        case Lookup():
+            return [("shuffle", 1.0)] if target.byte_lookup else [("simple", 6.0)]
     return []
 
 

@@ -25,6 +25,7 @@ from tilewright.core.compute import (
     IndexLike,
     Inside,
     Load,
+    Lookup,
     Param,
     Select,
     Unary,
@@ -194,6 +195,9 @@ class ValueTexts:
                 return of.cast(known[v.a], v.a.dtype, v.dtype)
             case Bitcast():
                 return of.bitcast(known[v.a], v.a.dtype, v.dtype)
+            case Lookup():
+                levels = ", ".join(map(str, v.levels))
+                return f"(({VALUE[v.dtype]})((const uint8_t[]){{{levels}}})[{known[v.a]}])"
         raise TypeError(f"not a value: {v!r}")
 
 

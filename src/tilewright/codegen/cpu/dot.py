@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.lookup import looked_up
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
-from tilewright.core.compute import Binary, Cast, Load, Value, buffers_of_value, symbols_of_value
+from tilewright.core.compute import Binary, Cast, Load, Lookup, Value, buffers_of_value, symbols_of_value
 from tilewright.core.expr import Sym
 from tilewright.target.dots import (
     BF16_BY_SHIFTS,
@@ -75,8 +76,8 @@ _EACH_ONE = 0x10001
 class _Operands:
     """The mention of the operand that lanes share, and of the one that walks along them.
 
-    ``part`` is what is multiplied of the latter's elements: the load itself, or a shift and a mask of it. ``has_room``:
-    is its last dimension a group?
+    ``part`` is what is multiplied of the latter's elements: the load itself, or a shift, a mask and a look-up of it.
+    ``has_room``: is its last dimension a group?
     """
 
     shared: Mention
@@ -123,8 +124,8 @@ def _narrow(v: Value) -> Value | None:
 
 
 def _loaded(v: Value) -> Load | None:
-    """The load that ``v`` is, or is a part of: shifted and masked by numbers that depend on no element."""
-    while isinstance(v, Binary) and v.op in PARTS and not buffers_of_value(v.b):
+    """The load that ``v`` is, or is a part of: shifted and masked by numbers of no element, and looked up."""
+    while isinstance(v, Lookup) or (isinstance(v, Binary) and v.op in PARTS and not buffers_of_value(v.b)):
         v = v.a
     return v if isinstance(v, Load) else None
 
@@ -156,6 +157,8 @@ def _fits(
 
 def _are_equal(part: Value, along: set[Sym]) -> bool:
     """Are the shifts and masks the same for all elements that the loops ``along`` walk?"""
+    if isinstance(part, Lookup):
+        return _are_equal(part.a, along)
     return not isinstance(part, Binary) or (symbols_of_value(part.b).isdisjoint(along) and _are_equal(part.a, along))
 
 
@@ -169,7 +172,7 @@ def _emit(fn: CpuFunction, f: For, update: Update, operands: _Operands, dot: Dot
     b = fn.memory.load_words(fn.address(operands.walking, ctx), n, ctx, each)
     if dot.widens:
         b = _widened(fn, b, dot, each)
-    if isinstance(operands.part, Binary):
+    if not isinstance(operands.part, Load):
         b = _part(fn, b, operands.part)
     if bits < 32:
         b = fn.arith.instruction("and", "i32", b, Val(str((1 << bits) - 1), 0, 0))
@@ -197,10 +200,12 @@ def _instruction(fn: CpuFunction, old: Val, a: Val, b: Val, dot: Dot) -> Val:
 
 
 def _part(fn: CpuFunction, words: Val, part: Value) -> Val:
-    """The shifted and masked 16-bit elements of words of 32 bits."""
+    """The shifted, masked and looked up 16-bit elements of words of 32 bits."""
     n, pure = words.lanes, fn.arith.writer.pure
 
     def element(v: Value) -> Val:
+        if isinstance(v, Lookup):
+            return looked_up(fn.arith, v.levels, element(v.a), v.dtype)
         if not isinstance(v, Binary):
             return Val(pure(f"bitcast <{n} x i32> {words.text} to <{2 * n} x i16>", words.level), words.level, 2 * n)
         return fn.arith.binary(v.op, v.dtype, element(v.a), fn.values.value(v.b, Lanes(), {}))

@@ -19,6 +19,7 @@ from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace, Lin
 from tilewright.codegen.llvm.lanes import Lanes, mask_of
+from tilewright.codegen.llvm.lookup import looked_up
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
@@ -31,6 +32,7 @@ from tilewright.core.compute import (
     Index,
     Inside,
     Load,
+    Lookup,
     Param,
     Select,
     Unary,
@@ -108,6 +110,8 @@ class Values:
                 return convert.cast(arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
             case Bitcast():
                 return convert.bitcast(arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
+            case Lookup():
+                return looked_up(arith, v.levels, self.value(v.a, ctx, memo), v.dtype)
             case Index():
                 return self._index(v, ctx)
             case Inside():

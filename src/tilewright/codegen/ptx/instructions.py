@@ -33,6 +33,7 @@ class ThreadInstructions:
     has_f16c: bool = True
     has_bf16: bool = True
     has_saturation: bool = True
+    byte_lookup: str = ""
 
     @property
     def triple(self) -> str:
