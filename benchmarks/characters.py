@@ -23,6 +23,7 @@ import transformers
 import tilewright
 
 LENGTH, BATCH, WORDS = 128, 16, 128
+PRECISIONS = ("fp32", "fp16", "int8", "fp8", "fp8e5m2", "int4", "nf4", "fp4")
 CALIBRATION, HELD_OUT = 24, 40
 """Batches."""
 
@@ -97,10 +98,10 @@ def main() -> None:
     held_out = [batch(codes[cut:], rng) for _ in range(HELD_OUT)]
     data = [(batch(codes[:cut], rng),) for _ in range(CALIBRATION)]
     example = (torch.tensor(held_out[0]),)
-    made = {p: tilewright.compile(module, example, precision=p, cache=False) for p in ("fp32", "int8", "int4")}
-    for bits, method in ((8, "gptq"), (4, "gptq"), (4, "awq")):
-        graph = tilewright.quantize_weights(module, data, example_inputs=example, bits=bits, method=method)
-        made[f"int{bits}, {method.upper()}"] = tilewright.compile(graph, cache=False)
+    made = {p: tilewright.compile(module, example, precision=p, cache=False) for p in PRECISIONS}
+    for codes, method in (("int8", "gptq"), ("int4", "gptq"), ("int4", "awq"), ("nf4", "gptq"), ("fp4", "gptq")):
+        graph = tilewright.quantize_weights(module, data, example_inputs=example, codes=codes, method=method)
+        made[f"{codes}, {method.upper()}"] = tilewright.compile(graph, cache=False)
     found = {name: perplexity(run, held_out) for name, run in made.items()}
     for name, value in found.items():
         print(f"{name:12} {value:.4f}  {value / found['fp32']:.4f} of fp32")

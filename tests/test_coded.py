@@ -18,6 +18,9 @@ from tilewright.target.target import Target
 from tilewright.tile.ir import Space
 
 GROUP = 32
+BOOK = (0, 38, 60, 77, 91, 104, 115, 127, 137, 147, 158, 170, 183, 198, 219, 254)
+NO_ZERO = (3, *BOOK[1:])
+"""Levels of which the first is not 0, so that other bytes of a lane need a mask."""
 
 
 def matrix(bits: int, depth: int, n_words: int, seed: int = 0) -> tuple[Array, Array, Array]:
@@ -29,10 +32,10 @@ def matrix(bits: int, depth: int, n_words: int, seed: int = 0) -> tuple[Array, A
     return coded.packed(codes, bits), scales, np.full((1, per_word, 1), 1 << (bits - 1), np.uint8)
 
 
-def product(x: Array, constants: tuple[Array, ...], bits: int) -> Graph:
+def product(x: Array, constants: tuple[Array, ...], bits: int, levels: tuple[int, ...] = ()) -> Graph:
     pool = Pool()
     b, x_in = Builder(pool), pool.input("x", tensor_type_of(x))
-    y = b(ops.coded_matmul, x_in, *map(b.const, constants), bits=bits)
+    y = b(ops.coded_matmul, x_in, *map(b.const, constants), bits=bits, levels=levels)
     return Graph("coded", pool, (x_in,), (y,), ("y",))
 
 
@@ -45,17 +48,17 @@ def test_words_hold_every_code(bits: int) -> None:
 
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("rows", [1, 2, 13])
-@pytest.mark.parametrize("bits", coded.BITS)
-def test_native_code_is_right_to_the_rounding_of_rows(bits: int, rows: int) -> None:
+@pytest.mark.parametrize(("bits", "levels"), [(4, ()), (8, ()), (4, BOOK), (4, NO_ZERO)])
+def test_native_code_is_right_to_the_rounding_of_rows(bits: int, levels: tuple[int, ...], rows: int) -> None:
     """Each element of a row is off by half a step of its group at most: its largest magnitude over 65534."""
     constants = matrix(bits, 96, 21)
     x = np.random.default_rng(1).standard_normal((rows, 96)).astype(np.float32)
-    wide = coded.matrix_of(*constants, bits).astype(np.float64)
-    got = np.asarray(compile_graph(product(x, constants, bits), threads=2)(x))
+    wide = coded.matrix_of(*constants, bits, levels).astype(np.float64)
+    got = np.asarray(compile_graph(product(x, constants, bits, levels), threads=2)(x))
     half_steps = np.abs(x).reshape(rows, -1, GROUP).max(-1).repeat(GROUP, 1) / (2 * coded.GREATEST)
     bound = np.tensordot(half_steps, np.abs(wide), 1) + 1e-6 * np.tensordot(np.abs(x), np.abs(wide), 1)
     assert (np.abs(got - np.tensordot(x, wide, 1)) <= bound).all()
-    want = ops.coded_matmul.reference((x, *constants), Attrs({"bits": bits}))
+    want = ops.coded_matmul.reference((x, *constants), Attrs({"bits": bits, "levels": levels}))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
@@ -81,26 +84,46 @@ def test_groups_of_zeros_and_numbers_that_are_none() -> None:
     np.testing.assert_allclose(got[3], got[0], atol=1e-6)
 
 
-def computation(rows: int, bits: int) -> tuple[Computation, tuple[Buffer, ...]]:
+def computation(rows: int, bits: int, levels: tuple[int, ...] = ()) -> tuple[Computation, tuple[Buffer, ...]]:
     per_word = coded.WORD_BITS // bits
     x, words = Buffer("x", f32, (rows, 128)), Buffer("words", i16, (128, 64))
     scales, zeros = Buffer("scales", f32, (128 // GROUP, per_word, 64)), Buffer("zeros", u8, (1, per_word, 1))
     out = Buffer("out", f32, (rows, per_word, 64))
     assert ops.coded_matmul.kernel is not None
-    stages = ops.coded_matmul.kernel((x, words, scales, zeros), (out,), Attrs({"bits": bits}))
+    stages = ops.coded_matmul.kernel((x, words, scales, zeros), (out,), Attrs({"bits": bits, "levels": levels}))
     temps = tuple(s.out for s in stages[:-1])  # type: ignore[union-attr]
     return Computation((x, words, scales, zeros), (out,), tuple(stages), temps), (words, scales, zeros)
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-64-v4", "aarch64", "cortex-m4", "wasm32"])
-@pytest.mark.parametrize(("rows", "bits"), [(1, 4), (1, 8), (24, 4)])
-def test_sums_of_groups_stay_in_registers(target: str, rows: int, bits: int) -> None:
-    made, constants = computation(rows, bits)
+@pytest.mark.parametrize(
+    ("rows", "bits", "levels"), [(1, 4, ()), (1, 8, ()), (24, 4, ()), (1, 4, BOOK), (24, 4, NO_ZERO)]
+)
+def test_sums_of_groups_stay_in_registers(target: str, rows: int, bits: int, levels: tuple[int, ...]) -> None:
+    made, constants = computation(rows, bits, levels)
     machine = Target.parse(target).judged()
     kernel = schedule_with_steps(made, machine, constants).kernel
     assert next(p.space for p in kernel.places if p.buffer.name == "out_codes") is Space.REG
     assert compile_text(emit(kernel, machine).text, machine)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [("x86-64-v2", "pshuf.b.128"), ("x86-64-v3", "avx2.pshuf.b"), ("x86-64-v4", "pshuf.b.512"), ("aarch64", "tbl1"),
+     ("wasm32", "swizzle"), ("x86-64", None), ("cortex-m4", None)],
+)  # fmt: skip
+def test_levels_are_looked_up_in_registers_where_the_machine_can(target: str, name: str | None) -> None:
+    made, constants = computation(1, 4, BOOK)
+    machine = Target.parse(target).judged()
+    text = emit(schedule_with_steps(made, machine, constants).kernel, machine).text
+    assert name in text if name is not None else "lshr i64" in text or "lshr <" in text
+
+
+def test_levels_that_are_no_bytes_are_refused() -> None:
+    for levels in ((1, 2), (*range(15), 256), (-1, *range(15))):
+        with pytest.raises(TilewrightError, match="no levels"):
+            product(np.zeros((1, 96), np.float32), matrix(4, 96, 2), 4, levels)
 
 
 def test_one_and_many_rows_read_the_same_packed_words() -> None:

@@ -12,10 +12,12 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, TensorType
 from tilewright.graph.quantize.awq import awq_factors
-from tilewright.graph.quantize.codes import rounded_rows
+from tilewright.graph.quantize.books import BOOKS
+from tilewright.graph.quantize.codes import real_rows, rounded_rows
 from tilewright.graph.quantize.gptq import gptq_rows
 
 RNG = np.random.default_rng(0)
+INT4, INT8 = BOOKS["int4"], BOOKS["int8"]
 
 
 def alike(n: int, depth: int) -> Array:
@@ -31,15 +33,15 @@ def error(codes: Array, steps: Array, rows: Array, x: Array) -> float:
 
 def test_results_for_the_data_are_closer_than_those_of_nearest_codes() -> None:
     rows, x = RNG.standard_normal((24, 128)).astype(np.float32), alike(400, 128)
-    plain = rounded_rows(rows, 4, 32)
-    chosen = gptq_rows(rows, x.astype(np.float64).T @ x, 4, 32)
+    plain = rounded_rows(rows, INT4, 32)
+    chosen = gptq_rows(rows, x.astype(np.float64).T @ x, INT4, 32)
     assert error(*chosen, rows, x) < 0.5 * error(*plain, rows, x)
 
 
 def test_without_any_spread_of_the_data_codes_are_the_nearest() -> None:
     rows = RNG.standard_normal((8, 64)).astype(np.float32)
-    codes, steps = gptq_rows(rows, np.eye(64), 8, 32)
-    want, wanted = rounded_rows(rows, 8, 32)
+    codes, steps = gptq_rows(rows, np.eye(64), INT8, 32)
+    want, wanted = rounded_rows(rows, INT8, 32)
     np.testing.assert_array_equal(codes, want)
     np.testing.assert_array_equal(steps, wanted)
 
@@ -68,18 +70,33 @@ def with_large_inputs(n: int, depth: int) -> Array:
     return x
 
 
+@pytest.mark.parametrize("codes", ["nf4", "fp4", "fp8"])
+def test_codes_of_a_book_are_chosen_for_data_too(codes: str) -> None:
+    book, x = BOOKS[codes], alike(400, 128)
+    rows = RNG.standard_normal((24, 128)).astype(np.float32)
+    errors = [
+        float(np.square(x @ (real_rows(*found, book) - rows).T).sum())
+        for found in (gptq_rows(rows, x.astype(np.float64).T @ x, book, 32), rounded_rows(rows, book, 32))
+    ]
+    assert errors[0] < 0.6 * errors[1]
+    weights, few = RNG.standard_normal((128, 16)).astype(np.float32), x[:50]
+    graph = tilewright.quantize_weights(layer(weights), [(few,)], codes=codes)
+    got = np.asarray(tilewright.compile(graph, cache=False)(few))
+    assert np.abs(got - few @ weights).max() < 0.2 * np.abs(few @ weights).max()
+
+
 def test_weights_of_large_inputs_are_kept_by_factors() -> None:
     rows, x = RNG.standard_normal((24, 128)).astype(np.float32), with_large_inputs(400, 128)
-    factors = awq_factors(rows, x.astype(np.float64).T @ x, 4, 32)
-    codes, steps = rounded_rows(rows * factors, 4, 32)
+    factors = awq_factors(rows, x.astype(np.float64).T @ x, INT4, 32)
+    codes, steps = rounded_rows(rows * factors, INT4, 32)
     scaled = error(codes, steps, rows * factors, x / factors)
-    assert scaled < 0.5 * error(*rounded_rows(rows, 4, 32), rows, x)
+    assert scaled < 0.5 * error(*rounded_rows(rows, INT4, 32), rows, x)
 
 
 def test_equal_inputs_and_none_leave_weights_as_they_are() -> None:
     rows = RNG.standard_normal((8, 64)).astype(np.float32)
     for moments in (np.eye(64), np.zeros((64, 64))):
-        np.testing.assert_array_equal(awq_factors(rows, moments, 4, 32), np.ones(64))
+        np.testing.assert_array_equal(awq_factors(rows, moments, INT4, 32), np.ones(64))
 
 
 def test_a_graph_by_awq_divides_its_inputs() -> None:
@@ -101,6 +118,8 @@ def test_wrong_data_are_refused() -> None:
         tilewright.quantize_weights(graph, [(np.full((50, 128), np.nan, np.float32),)])
     with pytest.raises(OptionError, match="bits=3"):
         tilewright.quantize_weights(graph, [], bits=3)
+    with pytest.raises(OptionError, match="codes='int5'"):
+        tilewright.quantize_weights(graph, [], codes="int5")
     with pytest.raises(OptionError, match="method='best'"):
         tilewright.quantize_weights(graph, [], method="best")
     with pytest.raises(tilewright.InputError):

@@ -39,7 +39,7 @@ def test_products_of_what_the_call_makes():
     [((32, 9), "9 columns fill no whole words"), ((30, 8), "sums of 30 terms are no whole groups of 32")],
 )
 def test_weights_that_have_no_codes_though_they_were_asked_for(shape, why):
-    assert why in why_of(product(numbers(*shape)), QuantizeWeights(4, 32))[0]
+    assert why in why_of(product(numbers(*shape)), QuantizeWeights("int4", 32))[0]
 
 
 def test_bytes_that_stay_floats():

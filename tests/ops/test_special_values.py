@@ -31,6 +31,7 @@ LEFT_OPEN: dict[OpDef, frozenset[int]] = {
     ops.fourier: ANY,
     ops.fourier_pass: ANY,
     ops.coded_matmul: frozenset({2}),
+    ops.scaled_matmul: frozenset({2}),
     ops.conv: frozenset({1}),
     ops.conv_transpose: frozenset({1}),
     ops.batch_norm: frozenset({1, 2, 3, 4}),

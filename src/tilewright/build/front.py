@@ -51,8 +51,9 @@ def compile(
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and
-    sum in f32; all else stays in f32. ``"int8"`` and ``"int4"`` store the weights of products and embeddings in so many
-    bits, with a scale for each group of 32 (``"int4-64"``, ``"int4-128"``: of so many), and compute in f32.
+    sum in f32; all else stays in f32. ``"int8"``, ``"int4"``, ``"nf4"``, ``"fp4"``, ``"fp8"`` and ``"fp8e5m2"``
+    store the weights of products and embeddings in so many bits, with a scale for each group of 32 (``"int4-64"``,
+    ``"int4-128"``: of so many), ``"fp16"`` as halves, and compute in f32.
     ``optimize="size"`` gives little code and small weights, at the cost of speed;
     ``optimize=3`` compares what the schedules of a kernel should cost, which takes two to three times as long to
     compile, for recurrences up to ten times.

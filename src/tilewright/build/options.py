@@ -20,19 +20,19 @@ from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
 from tilewright.graph.pipeline import passes_for, passes_for_gpu
 from tilewright.graph.precision import Precision
+from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.weights import QuantizeWeights
-from tilewright.ops.coded import BITS
 from tilewright.target.gpu import Gpu, gpu_names, is_gpu
 from tilewright.target.target import Target
 
 GROUPS = (32, 64, 128)
 """Weights that share a scale."""
 FEW_BITS = {
-    f"int{bits}{f'-{group}' if group != GROUPS[0] else ''}": QuantizeWeights(bits, group)
-    for bits in BITS[::-1]
-    for group in GROUPS
+    f"{name}{f'-{group}' if group != GROUPS[0] else ''}": QuantizeWeights(name, group)
+    for name in BOOKS
+    for group in (GROUPS if name != "fp16" else GROUPS[:1])
 }
-"""Precisions that store weights as codes; ``int4-64`` has groups of 64, ``int4`` the smallest."""
+"""Precisions that store weights as codes; ``int4-64`` has groups of 64, ``int4`` the smallest; f16 has none."""
 PRECISIONS: tuple[str, ...] = ("fp32", "bf16", *FEW_BITS)
 ACCURACIES: tuple[str, ...] = ("default", "exact")
 SIZE = "size"
@@ -52,7 +52,7 @@ class Options:
     2 (all passes), 3 (all passes, and of a kernel's schedules the one with the least price), or "size": all passes, and
     of every choice the one with less code and smaller weights.
     ``precision`` "bf16" lets products and convolutions of f32 read bf16 (``graph.precision``); one of ``FEW_BITS``
-    stores weights that products read as codes of 8 or 4 bits (``graph.quantize.weights``).
+    stores weights that products read as codes or small floats (``graph.quantize.weights``).
     ``accuracy`` "default" allows forms whose error stays within 1e-4 of the largest output, "exact" none of them.
     ``schedule`` is the text of a file of schedules (``tile.schedule.book``); kernels that it leaves out get the rules'.
     ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).

@@ -37,7 +37,9 @@ Optimize = Annotated[
         "size: all, with the smallest code and weights.",
     ),
 ]  # fmt: skip
-PrecisionOption = Annotated[str, typer.Option("--precision", help="What products read: fp32, bf16, int8, int4...")]
+PrecisionOption = Annotated[
+    str, typer.Option("--precision", help="What products read: fp32, bf16, fp16, int8, fp8, int4, nf4, fp4...")
+]
 Accuracy = Annotated[
     str, typer.Option("--accuracy", help="default: forms with an error within 1e-4 are allowed; exact: plain sums.")
 ]

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.dims import is_known
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.graph.quantize.weights import QuantizeWeights
@@ -59,14 +58,16 @@ def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[
 def _multiplied(node: Node) -> str:
     x, w = node.inputs[:2]
     if node.op is ops.coded_matmul:
-        return f"f32 in 16 bits x {node.attrs['bits']}-bit codes"
+        return f"f32 in 16 bits x {node.attrs['bits']}-bit {'levels' if node.attrs['levels'] else 'codes'}"
+    if node.op is ops.scaled_matmul:
+        return f"f32 x {node.attrs['dtype']}"
     return f"{x.dtype} x {w.dtype}"
 
 
 def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
     """Why a product has not fewer bits; empty for products of bytes."""
     x, w = node.inputs[:2]
-    if node.op is ops.coded_matmul:
+    if node.op in (ops.coded_matmul, ops.scaled_matmul):
         return "only weights were asked for in few bits"
     if x.dtype in BYTES or w.dtype in BYTES:
         return "" if node.op is not ops.winograd_conv else "tiles of 16 bits take fewer products, of the same integers"
@@ -76,7 +77,7 @@ def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
     if left and (right or w.op is CONST):
         return _why_no_integers(node)
     if few_bits is not None:
-        return _why_no_codes(node, few_bits)
+        return why_no_codes(node, few_bits)
     if left or right:
         return "one of its operands is no tensor of bytes"
     if w.op is not CONST:
@@ -91,7 +92,7 @@ def _why_no_integers(node: Node) -> str:
     return "its scales are no factors of the result, its sums might not fit 32 bits, or sums of floats were asked for"
 
 
-def _why_no_codes(node: Node, asked: QuantizeWeights) -> str:
+def why_no_codes(node: Node, asked: QuantizeWeights) -> str:
     """Why weights have no codes, though they were asked for."""
     w = node.inputs[1]
     if node.op is not ops.matmul:
@@ -100,10 +101,7 @@ def _why_no_codes(node: Node, asked: QuantizeWeights) -> str:
         return "both operands are made by the call: there are no weights"
     if w.type.rank != 2:
         return "its weights are a batch of matrices"
-    depth, n = w.shape
-    if is_known(depth) and depth % asked.group:
-        return f"its sums of {depth} terms are no whole groups of {asked.group}"
-    return f"its {n} columns fill no whole words of codes"
+    return asked.why_not(w.attrs["data"].array)
 
 
 def _made_of_bytes(node: Node) -> bool:

@@ -29,6 +29,7 @@ from tilewright.graph.forms.ordering import Ordering
 from tilewright.graph.forms.phases import SharePhases
 from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.forms.requantise import Requantise
+from tilewright.graph.forms.scaled import ScaledProducts
 from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.forms.scans import SCANS
 from tilewright.graph.forms.separate import SeparateWindows
@@ -46,6 +47,7 @@ LAID_OUT = ("conv_transpose",)
 PASSES: tuple[type[Pass], ...] = (
     QuantizeWeights,
     Canonicalize,
+    ScaledProducts,
     MoveBytes,
     IntegerProducts,
     CodedProducts,
@@ -109,6 +111,7 @@ def passes_for(
         )
     return (
         Canonicalize(),  # one form for equal things: the next passes look for forms
+        *((ScaledProducts(),) if target is not None else ()),  # before small floats are folded to f32
         FoldConstants(kept=(ops.dequantize_linear.name,)),  # and for constants; those that are bytes stay bytes
         MoveBytes(),  # so that products find bytes behind pools and joins
         IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),

@@ -150,6 +150,7 @@ from tilewright.ops.reduce import (
 )
 from tilewright.ops.resize import resize
 from tilewright.ops.rnn import gru, lstm, rnn
+from tilewright.ops.scaled import scaled_matmul
 from tilewright.ops.scatter import dynamic_update_slice, scatter_elements, scatter_nd
 from tilewright.ops.sizes import as_size, with_sizes
 from tilewright.ops.source import dim_values, full, iota
@@ -203,8 +204,8 @@ ALL: tuple[OpDef, ...] = (
     reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin, linear_scan,
     # contractions and pools
-    matmul, einsum, grouped_matmul, coded_matmul, conv, conv_transpose, winograd_conv, max_pool, avg_pool,
-    max_pool_indices,
+    matmul, einsum, grouped_matmul, coded_matmul, scaled_matmul, conv, conv_transpose, winograd_conv, max_pool,
+    avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, orthogonal, eigh, eigvalsh, svd, svdvals, ldl,
     solve_ldl, fourier, fourier_pass,

@@ -11,6 +11,8 @@ in f16 or bf16 would.
 ``words[k, q]`` holds the codes of ``N = per_word * Q`` columns at row ``k``, those of columns ``q, q + Q, q + 2 Q``...
 from the lowest bits up, ``per_word = 16 / bits``. A byte of a word, masked, is a code times a power of two, which the
 scale takes back: so codes of 4 bits need one shift for every four of them.
+
+With ``levels`` a code of 4 bits is a place among 16 whole numbers of a byte, which stand for themselves: a code book.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import (
+    MOST_LEVEL,
+    MOST_LEVELS,
     Axis,
     Binary,
     Buffer,
@@ -28,6 +32,7 @@ from tilewright.core.compute import (
     Const,
     Index,
     Load,
+    Lookup,
     Reduction,
     Stage,
     Unary,
@@ -46,6 +51,14 @@ from tilewright.ops.rules import Types
 
 WORD_BITS = 16
 BITS = (4, 8)
+BOOK_BITS = 4
+"""Codes of a book: as many bits as name one of ``MOST_LEVELS``."""
+NF4 = (
+    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
+    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
+    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+)  # fmt: skip
+"""The numbers of NF4, by their codes: quantiles of a normal distribution (Dettmers et al., QLoRA, 2023)."""
 SCALES = (types.f32, types.f16, types.bf16)
 MOST_ROWS = 256
 """Rows of a group: a sum of so many products of 16-bit numbers and codes of 8 bits fits 32 bits."""
@@ -57,6 +70,8 @@ GREATEST = int(types.i16.max)
 def _infer(ts: Types, a: Attrs) -> TensorType:
     x, words, scales, zeros = ts
     check(a.bits in BITS, lambda: f"codes of {a.bits} bits are not supported", "use 4 or 8 bits")
+    is_book = a.bits == BOOK_BITS and len(a.levels) == MOST_LEVELS and all(0 <= n <= MOST_LEVEL for n in a.levels)
+    check(not a.levels or is_book, lambda: f"{a.levels} are no levels", "give 16 numbers of a byte for codes of 4 bits")
     for t, rank, what in ((x, 2, "the rows"), (words, 2, "the words"), (scales, 3, "scales"), (zeros, 3, "zeros")):
         check_rank(t, rank, what)
     check_dtype(x, (types.f32,), "the rows")
@@ -101,11 +116,12 @@ def packed(codes: Array, bits: int) -> Array:
     return words.view(np.int16)
 
 
-def matrix_of(words: Array, scales: Array, zeros: Array, bits: int) -> Array:
+def matrix_of(words: Array, scales: Array, zeros: Array, bits: int, levels: Sequence[int] = ()) -> Array:
     """The matrix that codes, scales and zero points stand for, f32[K, per_word, Q]."""
     group = words.shape[0] // scales.shape[0]
     wide = np.broadcast_to(zeros.astype(np.int32), scales.shape)
-    steps = unpacked(words, bits) - np.repeat(wide, group, 0)
+    codes = unpacked(words, bits)
+    steps = (np.array(levels, np.int32)[codes] if levels else codes) - np.repeat(wide, group, 0)
     return np.asarray(steps * np.repeat(scales.astype(np.float32), group, 0), np.float32)
 
 
@@ -123,7 +139,7 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
     with np.errstate(all="ignore"):
         rows, largest = rounded_rows(x, n_groups)
         real = rows * np.repeat(largest / np.float32(GREATEST), x.shape[1] // n_groups, 1)
-        return np.asarray(np.tensordot(real, matrix_of(words, scales, zeros, a.bits), 1), np.float32)
+        return np.asarray(np.tensordot(real, matrix_of(words, scales, zeros, a.bits, a.levels), 1), np.float32)
 
 
 def _code(words: Buffer, k: Dim, j: Sym, q: Sym, bits: int) -> Value:
@@ -131,6 +147,12 @@ def _code(words: Buffer, k: Dim, j: Sym, q: Sym, bits: int) -> Value:
     byte = Binary("shr", Load(words, (k, q)), Cast(Index(floordiv(j * bits, BYTE_BITS) * BYTE_BITS), types.i16))
     mask = Binary("shl", Const((1 << bits) - 1, types.i16), Cast(Index(_place(j, bits)), types.i16))
     return Binary("and", byte, mask)
+
+
+def _level(words: Buffer, k: Dim, j: Sym, q: Sym, levels: tuple[int, ...]) -> Value:
+    """What the code stands for in a book."""
+    code = Binary("shr", Load(words, (k, q)), Cast(Index(j * BOOK_BITS), types.i16))
+    return Lookup(levels, Binary("and", code, Const(MOST_LEVELS - 1, types.i16)))
 
 
 def _place(j: Sym, bits: int) -> Dim:
@@ -182,7 +204,8 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tupl
     row, g, j, q = axes_for(partial.shape)
     r = Axis(loop_symbol("r", group), group)
     at = g.sym * group + r.sym
-    product = Cast(Load(stored, (row.sym, at)), types.i32) * Cast(_code(words, at, j.sym, q.sym, bits), types.i32)
+    code = _level(words, at, j.sym, q.sym, a.levels) if a.levels else _code(words, at, j.sym, q.sym, bits)
+    product = Cast(Load(stored, (row.sym, at)), types.i32) * Cast(code, types.i32)
     codes = Stage((partial,), (row, g, j, q), syms((row, g, j, q)), (product,), Reduction((r,), "add", zero))
 
     row, g = axes_for(total.shape)
@@ -192,7 +215,7 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tupl
     row, j, q = axes_for(out.shape)
     g = Axis(loop_symbol("g", n_groups), n_groups)
     # Codes are multiplied where they stand in their word, shifted by their place; a power of two takes that back.
-    where, place = (g.sym, j.sym, q.sym), _place(j.sym, bits)
+    where, place = (g.sym, j.sym, q.sym), 0 if a.levels else _place(j.sym, bits)
     offset = Cast(_at(zeros, where), types.i32) * Load(total, (row.sym, g.sym))
     steps = Load(partial, (row.sym, *where)) - Binary("shl", offset, Cast(Index(place), types.i32))
     step = Load(largest, (row.sym, g.sym)) * Const(1 / GREATEST, types.f32)
@@ -212,13 +235,16 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         scales = rng.uniform(0.1, 1, (n_groups, per_word, n_words)).astype(scale)
         shape = (n_groups, per_word, n_words) if rows > 1 else (1, per_word, 1)
         zeros = rng.integers(0, 1 << bits, shape).astype(np.uint8)
-        yield Sample((rng.standard_normal((rows, depth)).astype(np.float32), words, scales, zeros), {"bits": bits})
+        operands = (rng.standard_normal((rows, depth)).astype(np.float32), words, scales, zeros)
+        yield Sample(operands, {"bits": bits})
+        if bits == BOOK_BITS:
+            yield Sample(operands, {"bits": bits, "levels": tuple(map(int, rng.integers(0, 256, MOST_LEVELS)))})
 
 
 coded_matmul = OpDef(
     "coded_matmul",
     ("x", "words", "scales", "zeros"),
-    {"bits": AttrDef("int")},
+    {"bits": AttrDef("int"), "levels": AttrDef("ints", ())},
     _infer,
     _reference,
     kernel=_kernel,

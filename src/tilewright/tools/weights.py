@@ -16,8 +16,8 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.frontend.source import import_source
+from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.weights import METHODS, QuantizeWeights
-from tilewright.ops.coded import BITS
 from tilewright.tools.quantize.measure import showing
 
 
@@ -28,32 +28,42 @@ def quantize_weights(
     example_inputs: Any = None,
     dynamic_shapes: Any = None,
     bits: int = 4,
+    codes: str | None = None,
     group: int = 32,
     method: str = "gptq",
 ) -> Graph:
-    """A model with products whose weights are codes of ``bits``, chosen for ``data``; ``compile`` takes it.
+    """A model with products whose weights are codes, chosen for ``data``; ``compile`` takes it.
 
+    Codes are integers of ``bits``, or what ``codes`` names: ``"int8"``, ``"int4"``, the code books ``"nf4"`` and
+    ``"fp4"`` (E2M1), or small floats: ``"fp8"`` (E4M3), ``"fp8e5m2"``, ``"fp16"``.
     ``method`` "gptq" rounds one weight after the other and moves its error to those that are left; "awq" scales
     weights by the power of their inputs' sizes that leaves the least error, and divides the inputs by that.
 
     ``source``, ``example_inputs`` and ``dynamic_shapes`` are as for ``compile``. ``data`` gives the arguments of calls,
     each a sequence or, by name, a dict; a few hundred rows per weight matrix are enough. What is kept of them is a
-    matrix f64[K, K] for every product that sums over K. ``OptionError`` for other bits or methods, odd groups, and data
-    that are empty or hold numbers that are not finite; ``InputError`` for data that don't fit the model.
+    matrix f64[K, K] for every product that sums over K. ``OptionError`` for other bits, codes or methods, odd groups,
+    and data that are empty or hold numbers that are not finite; ``InputError`` for data that don't fit the model.
     """
-    if bits not in BITS or group < 1 or group % 2:
-        raise OptionError(f"bits={bits!r:.40}, group={group!r:.40} are not offered", remedy="use 4 or 8, and 32 or 64")
+    chosen = f"int{bits}" if codes is None else codes
+    if chosen not in BOOKS:
+        what = f"bits={bits!r:.40}" if codes is None else f"codes={codes!r:.40}"
+        raise OptionError(f"{what} is not offered", remedy=f"use one of {', '.join(BOOKS)}, or bits=4 or 8")
+    if not isinstance(group, int) or group < 1 or group % 2:
+        raise OptionError(f"group={group!r:.40} is not offered", remedy="use 32, 64 or 128")
     if method not in METHODS:
         raise OptionError(f"method={method!r:.40} is not offered", remedy=f"use one of {', '.join(METHODS)}")
     graph = import_source(source, example_inputs, dynamic_shapes)
-    plain = QuantizeWeights(bits, group)
+    plain = QuantizeWeights(chosen, group)
     found = [(m, n.inputs[0]) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
-    moments = _moments(graph, found, data)
+    moments = moments_of(graph, found, data)
     return plain.run(graph, moments=moments, method=method)
 
 
-def _moments(graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]) -> dict[int, Array]:
-    """The sums of ``x x^T`` over all left operands of each matrix, by the matrix's address."""
+def moments_of(graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]) -> dict[int, Array]:
+    """The sums f64[K, K] of ``x x^T`` over all left operands of each matrix, by the matrix's address.
+
+    ``OptionError`` for data that are empty or lead to numbers that are not finite.
+    """
     operands = list(dict.fromkeys(x for _, x in found))
     watched = compile_graph(showing(graph, operands))
     sums: list[Any] = [np.zeros((x.shape[-1],) * 2) for x in operands]

@@ -157,8 +157,11 @@ def _tile(machine: Target, update: Update, rows: Loop | None, codes: Loop | None
     """
     n_rows, n_codes = (x.extent if x is not None and is_known(x.extent) else 1 for x in (rows, codes))
     unpacking, dot = _unpacking(update), _dot(machine, update)
-    chains = machine.fma_latency * machine.fmas_per_cycle
     each = 1 if dot is None or machine.has_vnni else dot.instructions
+    begun = machine.fmas_per_cycle
+    if n_codes == 1:  # each code is unpacked for its own sum: so few begin in a cycle, and rows get the registers
+        begun = min(begun, machine.issue_width / (each + unpacking + 1))
+    chains = machine.fma_latency * begun
     vectors = max(min(ceil(chains), machine.n_vector_registers - SPARE) // n_codes, 1)
 
     def cycles(t: _Tile) -> tuple[float, float]:

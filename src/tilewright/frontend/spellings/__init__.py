@@ -9,8 +9,13 @@ rounding of each of its steps. The result of a spelling may hold ops that are sp
 from __future__ import annotations
 
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.spellings import elementwise, tensors, windows
+from tilewright.frontend.spellings import elementwise, stored, tensors, windows
 from tilewright.frontend.spellings.spelling import Spelling
 
-SPELLINGS: dict[OpDef, Spelling] = {**elementwise.SPELLINGS, **windows.SPELLINGS, **tensors.SPELLINGS}
+SPELLINGS: dict[OpDef, Spelling] = {
+    **elementwise.SPELLINGS,
+    **windows.SPELLINGS,
+    **tensors.SPELLINGS,
+    **stored.SPELLINGS,
+}
 """How each op that some format lacks is spelled; a spelling raises ``OpError`` for a form that it has no words for."""

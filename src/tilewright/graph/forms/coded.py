@@ -14,13 +14,14 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.compute import MOST_LEVELS
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of
-from tilewright.ops.coded import BITS, MOST_ROWS, WORD_BITS, packed
+from tilewright.ops.coded import BITS, BOOK_BITS, MOST_ROWS, WORD_BITS, packed
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ def half_where_exact(scales: Array) -> Array:
     return half if np.array_equal(half.astype(np.float32), scales) else scales
 
 
-def coded_product(b: Builder, x: Node, matrix: Coded, bits: int) -> Node:
-    """``x @ matrix`` over the last axis of ``x``, f32[..., K]; f32[..., N]."""
+def coded_product(b: Builder, x: Node, matrix: Coded, bits: int, levels: tuple[int, ...] = ()) -> Node:
+    """``x @ matrix`` over the last axis of ``x``, f32[..., K]; f32[..., N]. ``levels``: of a code book."""
     rows = b(ops.reshape, x, shape=(product(x.shape[:-1]), x.shape[-1]))
-    y = b(ops.coded_matmul, rows, *map(b.const, matrix), bits=bits)
+    y = b(ops.coded_matmul, rows, *map(b.const, matrix), bits=bits, levels=levels)
     columns: Dim = product(y.shape[1:])
     return b(ops.reshape, y, shape=(*x.shape[:-1], columns))
 
@@ -97,17 +98,37 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     bits = next((n for n in BITS if greatest < 1 << n), None)
     if bits is None or codes.shape[1] % (WORD_BITS // bits) or not codes.size:
         return None
+    levels = _book_of(codes) if bits > BOOK_BITS and not codes.shape[1] % (WORD_BITS // BOOK_BITS) else ()
+    if levels:  # codes are places among so few numbers, which take half of the bits
+        bits, codes = BOOK_BITS, np.searchsorted(levels, codes).astype(np.uint8)
     rows = len(codes) // len(scales)
     if _fitting(rows) < min(rows, 2):  # a scale for each row would be more than the codes
         return None
-    return coded_product(b, x, coded(codes, scales, zeros, bits), bits)
+    padded = (*levels, *[levels[-1]] * (MOST_LEVELS - len(levels))) if levels else ()
+    return coded_product(b, x, coded(codes, scales, zeros, bits), bits, padded)
+
+
+def _book_of(codes: Array) -> tuple[int, ...]:
+    """The different numbers of u8[K, N], where they are few enough for a code book."""
+    found = np.empty(0, np.uint8)
+    for row in codes:
+        found = np.union1d(found, row)
+        if len(found) > MOST_LEVELS:
+            return ()
+    return tuple(map(int, found))
+
+
+def _scales(node: Node) -> Array | None:
+    """Constant scales, also those that are stored in half precision and widened."""
+    is_widened = node.op is ops.cast and node.inputs[0].dtype is types.f16
+    return array_of(node.inputs[0] if is_widened else node)
 
 
 def _stored(node: Node, along: int) -> tuple[Array, Array, Array] | None:
     """Unsigned codes u8[K, N], scales and zero points [groups, N] of a dequantised constant, K ``along`` which axis."""
     if node.op is not ops.dequantize_linear:
         return None
-    codes, scales, zeros = map(array_of, node.inputs)
+    codes, scales, zeros = array_of(node.inputs[0]), _scales(node.inputs[1]), array_of(node.inputs[2])
     if codes is None or scales is None or zeros is None or node.inputs[0].dtype not in (types.i8, types.u8):
         return None
     axis, block = node.attrs["axis"], node.attrs["block_size"]

@@ -13,13 +13,14 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.core.types import Array
-from tilewright.graph.quantize.codes import rounded_rows
+from tilewright.graph.quantize.books import Book
+from tilewright.graph.quantize.codes import real_rows, rounded_rows
 
 EXPONENTS = np.linspace(0, 1, 21)
 """Powers of an input's size that are tried as its factor, as in the paper; 0 leaves weights as they are."""
 
 
-def awq_factors(rows: Array, moments: Array, bits: int, group: int) -> Array:
+def awq_factors(rows: Array, moments: Array, book: Book, group: int) -> Array:
     """Factors f32[K] for weights f32[n, K] in whole groups along K, the power of inputs' sizes with the least error.
 
     ``moments`` is ``sum_x x x^T``, f64[K, K]; an input's size is the root of its mean square. Inputs that are always 0
@@ -31,7 +32,7 @@ def awq_factors(rows: Array, moments: Array, bits: int, group: int) -> Array:
         return np.ones(len(squares), np.float32)
     sizes = np.sqrt(np.maximum(squares, positive.min()))
     tried = [_centred(sizes**exponent) for exponent in EXPONENTS]
-    return min(tried, key=lambda factors: _error(rows, factors, moments, bits, group))
+    return min(tried, key=lambda factors: _error(rows, factors, moments, book, group))
 
 
 def _centred(factors: Array) -> Array:
@@ -39,9 +40,8 @@ def _centred(factors: Array) -> Array:
     return np.asarray(factors / np.sqrt(factors.max() * factors.min()), np.float32)
 
 
-def _error(rows: Array, factors: Array, moments: Array, bits: int, group: int) -> float:
+def _error(rows: Array, factors: Array, moments: Array, book: Book, group: int) -> float:
     """The squared error of all results for the inputs that ``moments`` was made of."""
-    codes, steps = rounded_rows(rows * factors, bits, group)
-    near = (codes.astype(np.int32) - (1 << (bits - 1))) * np.repeat(steps, group, 1) / factors
+    near = real_rows(*rounded_rows(rows * factors, book, group), book) / factors
     off = (near - rows).astype(np.float64)
     return float(np.sum((off @ moments) * off))

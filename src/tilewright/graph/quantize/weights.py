@@ -1,29 +1,32 @@
 """The pass ``quantize-weights``: constant matrices that products read are stored in few bits.
 
-In: a graph with f32 weights, as it is imported. Out: a graph whose products read codes of 4 or 8 bits with a scale for
-each group. Activations stay in f32. Not its business: choosing codes (``graph.quantize.codes``), arithmetic on codes
-(``ops.coded``).
+In: a graph with f32 weights, as it is imported. Out: a graph whose products read codes or small floats with a scale for
+each group. Activations stay in f32. Not its business: what weights may be (``graph.quantize.books``), arithmetic on
+them (``ops.coded``, ``ops.scaled``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.diag import Loc
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
-from tilewright.graph.forms.coded import coded, coded_product, half_where_exact
+from tilewright.graph.forms.coded import half_where_exact
 from tilewright.graph.quantize.awq import awq_factors
-from tilewright.graph.quantize.codes import rounded, rounded_rows
+from tilewright.graph.quantize.books import BOOKS, Book, Floats, Levels
+from tilewright.graph.quantize.codes import product_of, real_rows, rounded_rows
+from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.gptq import gptq_rows
 from tilewright.ops.coded import WORD_BITS
 
@@ -31,18 +34,35 @@ METHODS = ("gptq", "awq")
 """How codes are chosen for data: ``graph.quantize.gptq`` moves errors, ``graph.quantize.awq`` scales weights."""
 
 
+class Chosen(NamedTuple):
+    """A product that reads codes now, and the power of its result over that of its error, in decibels.
+
+    For what the data gave it, or for inputs that are independent of each other where there are no data.
+    """
+
+    loc: Loc
+    at: int
+    """The address of its weights."""
+    sqnr_db: float
+
+
 @dataclass(frozen=True)
 class QuantizeWeights(Pass):
-    """Constant right operands of ``matmul`` become codes of ``bits``, rounded to nearest in groups of ``group``.
+    """Constant right operands of ``matmul`` become what ``codes`` names, rounded to nearest in groups of ``group``.
 
     So do tables of rows that are taken by number, where such rows are what a product with quantised weights sums over:
-    embeddings. It does not fire on other dtypes than f32; on matrices whose sums are no whole groups or whose columns
-    fill no whole words; on convolutions and einsums. Biases, norms and other small tensors stay as they are.
+    embeddings. It does not fire on other dtypes than f32; on matrices whose sums are no whole groups, whose columns
+    fill no whole words, or that hold numbers beyond the format; on convolutions and einsums. Biases, norms and other
+    small tensors stay as they are.
     """
 
     name: ClassVar[str] = "quantize-weights"
-    bits: int = 8
+    codes: str = "int8"
     group: int = 32
+
+    @property
+    def book(self) -> Book:
+        return BOOKS[self.codes]
 
     def run(
         self,
@@ -50,17 +70,21 @@ class QuantizeWeights(Pass):
         journal: Journal | None = None,
         moments: Mapping[int, Array] = MappingProxyType({}),
         method: str = "gptq",
+        spared: Container[int] = (),
+        chosen: list[Chosen] | None = None,
     ) -> Graph:
         """The graph with codes.
 
         ``moments`` has, by the address of weights, the sum of ``x x^T`` over what a product multiplied them by for some
-        data: then one of ``METHODS`` chooses their codes.
+        data: then one of ``METHODS`` chooses their codes. Weights at the addresses ``spared`` stay as they are. What
+        becomes of each product is added to ``chosen``.
         """
+        how = _How(moments, method, spared, chosen)
         depths = {len(m) for node in graph.nodes() if (m := self.matrix_of(node)) is not None}
         why = "the user asked for weights of few bits"
         rules = [
-            Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, moments, method), why),
-            Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths), why),
+            Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, how), why),
+            Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths, spared), why),
         ]
         return rewrite(graph, RuleTable(rules), journal)
 
@@ -74,40 +98,97 @@ class QuantizeWeights(Pass):
         if array is None or array.ndim != 2 or array.dtype != np.float32 or node.inputs[0].dtype is not types.f32:
             return None
         matrix = array.T if is_turned else array
-        fits = not len(matrix) % self.group and not matrix.shape[1] % (WORD_BITS // self.bits)
-        return matrix if fits and matrix.size else None
+        return None if self.why_not(matrix) else matrix
 
-    def _product(self, b: Rewriting, node: Node, moments: Mapping[int, Array], method: str) -> Node | None:
+    def why_not(self, matrix: Array) -> str:
+        """Why a matrix f32[K, N] gets no codes; empty where it does."""
+        (depth, n), book = matrix.shape, self.book
+        has_steps = not (isinstance(book, Floats) and book.dtype is types.f16)
+        if has_steps and depth % self.group:
+            return f"its sums of {depth} terms are no whole groups of {self.group}"
+        if isinstance(book, Levels) and n % (WORD_BITS // book.bits):
+            return f"its {n} columns fill no whole words of codes"
+        if not matrix.size:
+            return "it has no weights"
+        largest = float(np.abs(matrix).max())
+        if not np.isfinite(largest):
+            return "it has weights that are not finite"
+        return "" if has_steps or largest <= types.f16.max else f"its largest weight, {largest:.3g}, is no {self.codes}"
+
+    def _product(self, b: Rewriting, node: Node, how: _How) -> Node | None:
         matrix = self.matrix_of(node)
-        if matrix is None:
+        if matrix is None or matrix.ctypes.data in how.spared:
             return None
-        known, x = moments.get(matrix.ctypes.data), node.inputs[0]
+        known, x, book = how.moments.get(matrix.ctypes.data), node.inputs[0], self.book
+        rows, group, factors = matrix.T, self._group(len(matrix)), np.float32(1)
         if known is None:
-            return coded_product(b, x, rounded(matrix, self.bits, self.group), self.bits)
-        if method == "awq":
-            factors = awq_factors(matrix.T, known, self.bits, self.group)
+            found = rounded_rows(rows, book, group)
+        elif how.method == "awq":
+            factors = awq_factors(rows, known, book, group)
             x = b(ops.mul, x, b.const(1 / factors))
-            return coded_product(b, x, rounded(matrix * factors[:, None], self.bits, self.group), self.bits)
-        codes, steps = gptq_rows(matrix.T, known, self.bits, self.group)
-        middle = np.array([[1 << (self.bits - 1)]])
-        return coded_product(b, x, coded(codes.T, steps.T, middle, self.bits), self.bits)
+            found = rounded_rows(rows * factors, book, group)
+        else:
+            found = gptq_rows(rows, known, book, group)
+        if how.chosen is not None:
+            error = real_rows(*found, book) / factors - rows
+            how.chosen.append(Chosen(node.loc, matrix.ctypes.data, decibels(_power(rows, known), _power(error, known))))
+        return product_of(b, x, *found, book)
 
-    def _rows(self, b: Rewriting, node: Node, depths: set[int]) -> Node | None:
+    def _group(self, depth: int) -> int:
+        """How many weights share a step: all of a column where there are no steps but 1."""
+        return depth if self.codes == "fp16" else self.group
+
+    def _rows(self, b: Rewriting, node: Node, depths: set[int], spared: Container[int]) -> Node | None:
         """Rows of codes, and the scales of each, are taken and dequantised."""
         table, places = array_of(node.inputs[0]), node.inputs[1]
         if table is None or node.attrs["axis"] != 0 or table.ndim != 2 or table.dtype != np.float32:
             return None
-        if table.shape[1] not in depths:
+        if table.shape[1] not in depths or table.ctypes.data in spared or not np.isfinite(np.abs(table).max(initial=0)):
             return None
-        codes, steps = rounded_rows(table, self.bits, self.group)
+        book = self.book
+        if isinstance(book, Floats):
+            return self._float_rows(b, table, places, book)
+        assert isinstance(book, Levels)
+        codes, steps = rounded_rows(table, book, self.group)
         half = codes.shape[1] // 2
         # Two codes in a byte are half a row apart, so that rows are put together without taking turns.
-        stored = codes if self.bits == types.u8.bits else codes[:, :half] | codes[:, half:] << self.bits
+        stored = codes if book.bits == types.u8.bits else codes[:, :half] | codes[:, half:] << book.bits
         taken, scales = (b(ops.gather, b.const(a), places, axis=0) for a in (stored, half_where_exact(steps)))
         axis = len(taken.shape) - 1
-        if self.bits < types.u8.bits:
-            low = b(ops.bitwise_and, taken, b.const((1 << self.bits) - 1, types.u8))
-            taken = b(ops.concat, low, b(ops.shift_right, taken, b.const(self.bits, types.u8)), axis=axis)
+        if book.bits < types.u8.bits:
+            low = b(ops.bitwise_and, taken, b.const((1 << book.bits) - 1, types.u8))
+            taken = b(ops.concat, low, b(ops.shift_right, taken, b.const(book.bits, types.u8)), axis=axis)
+        if book.levels:
+            taken = b(ops.gather, b.const(np.array(book.levels, np.uint8)), b(ops.cast, taken, dtype=types.i64), axis=0)
         scales = b(ops.cast, scales, dtype=types.f32)
-        zeros = b(ops.full, value=1 << (self.bits - 1), dtype=types.u8, shape=scales.shape)
+        zeros = b(ops.full, value=book.zero, dtype=types.u8, shape=scales.shape)
         return b(ops.dequantize_linear, taken, scales, zeros, axis=axis, block_size=self.group)
+
+    def _float_rows(self, b: Rewriting, table: Array, places: Node, book: Floats) -> Node | None:
+        if book.dtype is types.f16:
+            if np.abs(table).max(initial=0) > types.f16.max:
+                return None
+            taken = b(ops.gather, b.const(table.astype(np.float16)), places, axis=0)
+            return b(ops.cast, taken, dtype=types.f32)
+        codes, steps = rounded_rows(table, book, self.group)
+        taken, scales = (
+            b(ops.gather, b.const(a), places, axis=0) for a in (codes.view(book.dtype.numpy), half_where_exact(steps))
+        )
+        numbers = b(ops.decode, taken)
+        apart = b(ops.reshape, numbers, shape=(*scales.shape, self.group))
+        each = b(ops.reshape, b(ops.cast, scales, dtype=types.f32), shape=(*scales.shape, 1))
+        return b(ops.reshape, b(ops.mul, apart, each), shape=numbers.shape)
+
+
+class _How(NamedTuple):
+    """What ``QuantizeWeights.run`` was told."""
+
+    moments: Mapping[int, Array]
+    method: str
+    spared: Container[int]
+    chosen: list[Chosen] | None
+
+
+def _power(rows: Array, moments: Array | None) -> float:
+    """The sum of squares of ``x @ rows.T`` over the inputs that ``moments`` was made of, or of the rows themselves."""
+    return float(np.square(rows, dtype=np.float64).sum() if moments is None else np.sum((rows @ moments) * rows))

@@ -20,14 +20,9 @@ from tilewright.frontend.onnx.ops.contract import matmul
 from tilewright.ops import coded
 
 BITS = (2, 4, 8)
-# The 16 numbers of bitsandbytes' types, by their codes.
+# The numbers of bitsandbytes' FP4 that have no sign, by their codes.
 FP4 = (0, 0.00520833, 0.66666667, 1, 0.33333333, 0.5, 0.16666667, 0.25)
-NF4 = (
-    -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
-    -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
-    0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
-)  # fmt: skip
-TABLES = ((*FP4, *(-v for v in FP4)), NF4)
+TABLES = ((*FP4, *(-v for v in FP4)), coded.NF4)
 
 
 def _unpacked(c: Call, x: Node, bits: int) -> Node:

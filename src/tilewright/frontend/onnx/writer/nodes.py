@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tilewright.core import types
 from tilewright.core.diag import OpError
 from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, const_of, terms_of, to_text
@@ -42,12 +43,19 @@ def value_info(name: str, type_: TensorType, sizes: Sequence[int | None] | None 
 
 def tensor(name: str, a: Array) -> TensorProto:
     """Numbers under a name."""
-    from onnx import TensorProto, helper
+    from onnx import TensorProto
 
-    code = ELEMENT_CODES[a.dtype]
-    if a.dtype.itemsize == 1 and dtype_of(a.dtype).bits < 8:
-        return helper.make_tensor(name, code, a.shape, a.astype(np.float32).reshape(-1))
-    return TensorProto(name=name, data_type=code, dims=a.shape, raw_data=np.ascontiguousarray(a).tobytes())
+    bits = dtype_of(a.dtype).bits
+    stored = _side_by_side(a, bits) if bits < types.u8.bits and a.dtype != np.bool_ else np.ascontiguousarray(a)
+    return TensorProto(name=name, data_type=ELEMENT_CODES[a.dtype], dims=a.shape, raw_data=stored.tobytes())
+
+
+def _side_by_side(a: Array, bits: int) -> Array:
+    """Numbers of a few bits, several in a byte, the first in the lowest bits; the last byte is filled up with 0."""
+    each = types.u8.bits // bits
+    codes = np.zeros(-(-a.size // each) * each, np.uint8)
+    codes[: a.size] = a.reshape(-1).view(np.uint8) & ((1 << bits) - 1)
+    return np.asarray(np.bitwise_or.reduce(codes.reshape(-1, each) << (bits * np.arange(each, dtype=np.uint8)), axis=1))
 
 
 class OnnxNodes(NodeWriter):

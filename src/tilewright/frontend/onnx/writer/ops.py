@@ -14,6 +14,7 @@ from tilewright.core import types
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Attrs, Node
+from tilewright.core.types import Array
 from tilewright.frontend.onnx.writer.nodes import ELEMENT_CODES, OnnxNodes, Writer
 
 
@@ -243,7 +244,20 @@ def group_norm(w: OnnxNodes, node: Node) -> None:
 
 def quantisation(name: str) -> Writer:
     def write(w: OnnxNodes, node: Node) -> None:
-        a = node.attrs
-        w.give(node, name, [w.name(x) for x in node.inputs], axis=a["axis"], block_size=a["block_size"])
+        a, (x, scale, zero) = node.attrs, node.inputs
+        packed = _in_four_bits(x, zero) if a["block_size"] else None
+        codes, points = map(w.number, packed) if packed is not None else map(w.name, (x, zero))
+        w.give(node, name, [codes, w.name(scale), points], axis=a["axis"], block_size=a["block_size"])
 
     return write
+
+
+def _in_four_bits(x: Node, zero: Node) -> tuple[Array, Array] | None:
+    """Constant codes and zero points in blocks that four bits hold, which a file has two of in a byte."""
+    if x.op is not CONST or zero.op is not CONST or x.dtype is not types.u8:
+        return None
+    arrays: list[Array] = [p.attrs["data"].array for p in (x, zero)]
+    if max(int(a.max(initial=0)) for a in arrays) > types.u4.max:
+        return None
+    codes, points = (a.astype(types.u4.numpy) for a in arrays)
+    return codes, points

@@ -1,0 +1,64 @@
+"""Products with weights of few bits, as products with what the weights stand for.
+
+In: nodes whose weights are constants. Out: dequantised integers, or decoded and scaled floats, which formats have names
+for. Not its business: which types of 4 bits a format stores numbers in.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.diag import OpError
+from tilewright.core.graph import Builder, Node
+from tilewright.core.opdef import OpDef
+from tilewright.core.types import Array
+from tilewright.frontend.nodes import reshape
+from tilewright.frontend.spellings.spelling import Spelling
+from tilewright.ops.coded import unpacked
+from tilewright.ops.scaled import HALVES
+
+
+def _constants(node: Node) -> list[Array]:
+    """The numbers of all operands but the first."""
+    found = [x.attrs["data"].array if "data" in x.attrs else None for x in node.inputs[1:]]
+    if any(a is None for a in found):
+        raise OpError("codes that the call makes have no plainer form")
+    return found
+
+
+def _scales(b: Builder, scales: Array) -> Node:
+    """Scales as f32, stored in the type that they have."""
+    return b(ops.cast, b.const(scales), dtype=types.f32) if scales.dtype != np.float32 else b.const(scales)
+
+
+def _coded_matmul(b: Builder, node: Node) -> Node:
+    words, scales, zeros = _constants(node)
+    bits, levels, depth = node.attrs["bits"], node.attrs["levels"], len(words)
+    codes = unpacked(words, bits).reshape(depth, -1).astype(np.uint8)
+    stored = np.array(levels, np.uint8)[codes] if levels else codes
+    n_groups = len(scales)
+    points = np.broadcast_to(zeros, scales.shape).reshape(n_groups, -1)
+    w = b(
+        ops.dequantize_linear, b.const(stored), _scales(b, scales.reshape(n_groups, -1)),
+        b.const(np.ascontiguousarray(points)), axis=0, block_size=depth // n_groups,
+    )  # fmt: skip
+    return reshape(b, b(ops.matmul, node.inputs[0], w), node.shape)
+
+
+def _scaled_matmul(b: Builder, node: Node) -> Node:
+    w, scales = _constants(node)
+    (depth, n), dtype = w.shape, node.attrs["dtype"]
+    if dtype not in HALVES:
+        numbers = b(ops.cast, b.const(w), dtype=types.f32)
+    else:
+        numbers = b(ops.decode, b.const(w.view(dtype.numpy)))
+    if (scales != 1).any():
+        apart = reshape(b, numbers, (len(scales), depth // len(scales), n))
+        each = reshape(b, _scales(b, scales), (len(scales), 1, n))
+        numbers = reshape(b, b(ops.mul, apart, each), (depth, n))
+    return b(ops.matmul, node.inputs[0], numbers)
+
+
+SPELLINGS: dict[OpDef, Spelling] = {ops.coded_matmul: _coded_matmul, ops.scaled_matmul: _scaled_matmul}
