@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from tilewright.build import texts
+from tilewright.build.options import GROUPS
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
-from tilewright.tools.quantize.scheme import OFFERED, PER_CHANNEL, STATIC
+from tilewright.tools.quantize.scheme import OFFERED, OFFERED_STORED, STATIC, STORED, STORED_WEIGHTS
 
 
 def register(app: typer.Typer) -> None:
@@ -27,6 +28,10 @@ def register(app: typer.Typer) -> None:
 
 def _one_of(name: str) -> str:
     return ", ".join(map(str, OFFERED[name]))
+
+
+def _stored(name: str) -> str:
+    return ", ".join(map(str, OFFERED_STORED[name]))
 
 
 def quantize_command(
@@ -39,13 +44,19 @@ def quantize_command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="The file to write (default: the model's name with .int8.onnx)."),
+        typer.Option("--output", "-o", help="The file to write (default: with .int8.onnx, or the kind of weights)."),
     ] = None,
     mode: Annotated[
-        str, typer.Option(help=f"Who chooses activations' scales, data or each call: {_one_of('mode')}.")
+        str, typer.Option(help=f"Scales of activations by data, by each call, or weights alone: {_one_of('mode')}.")
     ] = STATIC,
     activations: Annotated[str, typer.Option(help=f"Types of activations: {_one_of('activations')}.")] = "u8",
-    weights: Annotated[str, typer.Option(help=f"Scales of weights: {_one_of('weights')}.")] = PER_CHANNEL,
+    weights: Annotated[
+        str | None,
+        typer.Option(help=f"Scales of weights: {_one_of('weights')}; with --mode weights: {_stored('weights')}."),
+    ] = None,
+    group: Annotated[
+        int, typer.Option(help=f"Weights that share a scale, with --mode weights: {_stored('group')}.")
+    ] = GROUPS[0],
     weight_bits: Annotated[
         int, typer.Option(help=f"Bits of weights: {_one_of('weight_bits')}; 7 for ONNX Runtime on x86 without VNNI.")
     ] = 8,
@@ -62,7 +73,7 @@ def quantize_command(
     fix: Fix = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Quantise a model to 8 bits by samples, and write it as ONNX.
+    """Quantise a model to 8 bits by samples, or its weights to fewer, and write it as ONNX.
 
     The file has QuantizeLinear and DequantizeLinear, which other runtimes read too. The table says for each layer in
     which type it multiplies, its signal to noise, what share of its operand lies beyond its range, and why one stays.
@@ -70,12 +81,13 @@ def quantize_command(
     show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="quantise the model that it was made of")
-    path = show.check_writable(output or model.with_suffix(".int8.onnx"))
+    kind = (weights or STORED_WEIGHTS) if mode == STORED else "int8"
+    path = show.check_writable(output or model.with_suffix(f".{kind}.onnx"))
     graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # the report has them
         found = quantize(
-            graph, data, mode=mode, activations=activations, weights=weights, weight_bits=weight_bits,
+            graph, data, mode=mode, activations=activations, weights=weights, weight_bits=weight_bits, group=group,
             observer=observer, bias_correction=bias_correction, smooth=smooth, spare=spare,
         )  # fmt: skip
     found.save(path)

@@ -14,6 +14,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+from tilewright.build.options import GROUPS
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import run_pipeline
@@ -29,7 +30,8 @@ from tilewright.tools.quantize.batches import Batch, batches_of
 from tilewright.tools.quantize.measure import channel_peaks, observe
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
-from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, Scheme
+from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, STORED, STORED_WEIGHTS, Scheme
+from tilewright.tools.quantize.stored import stored
 from tilewright.tools.tell import Tell
 
 
@@ -44,8 +46,9 @@ class QuantizedGraph(Graph):
     report: QuantizeReport = field(default=QuantizeReport((), 0))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph as an ONNX model: with ``QuantizeLinear`` and ``DequantizeLinear``, or with
-        ``MatMulInteger`` where it was made with ``mode="dynamic"``.
+        """Write the graph as an ONNX model: with ``QuantizeLinear`` and ``DequantizeLinear``, with ``MatMulInteger``
+        where it was made with ``mode="dynamic"``, with ``DequantizeLinear`` in blocks or ``Cast`` of small floats where
+        weights alone are stored in few bits. Levels of code books take 8 bits in a file.
 
         Raises ``CompileError`` naming nodes that ONNX has no op for, ``FileError`` where the file can't be written.
         """
@@ -63,8 +66,9 @@ def quantize(
     input_shapes: Mapping[str, Sequence[int | str]] | None = None,
     fix_dims: Mapping[str, int] | None = None,
     activations: str = "u8",
-    weights: str = PER_CHANNEL,
+    weights: str | None = None,
     weight_bits: int = 8,
+    group: int = GROUPS[0],
     observer: str = OBSERVER,
     bias_correction: bool = False,
     smooth: float | None = None,
@@ -75,10 +79,14 @@ def quantize(
     measured_batches: int = 8,
     progress: Tell | None = None,
 ) -> QuantizedGraph:
-    """Quantise a model's products and convolutions to 8 bits, by what its tensors hold on ``data``.
+    """Quantise a model's products and convolutions to 8 bits, by what its tensors hold on ``data``; or its weights.
 
     With ``mode="dynamic"`` each call chooses the scales of activations, one for each row that a product sums over (a
-    token): then no data are needed, and convolutions stay f32. Data are what errors are measured on there.
+    token): then no data are needed, and convolutions stay f32. Data are what errors are measured on there. With
+    ``mode="weights"`` activations stay in f32, and the weights of matrix products and embeddings are stored as
+    ``weights`` says: ``"int4"`` (the default), ``"int8"``, the code books ``"nf4"`` and ``"fp4"``, ``"fp8"`` (E4M3),
+    ``"fp8e5m2"`` or ``"fp16"``, with a scale for each ``group`` of 32, 64 or 128 (f16 has none); with data their codes
+    are chosen by GPTQ.
 
     ``source`` and the four options after ``mode`` are those of ``tilewright.compile``. ``data`` are samples without
     labels: an array or a dict of arrays by input name, whose first axis is cut into batches (of ``batch_size`` where
@@ -101,8 +109,11 @@ def quantize(
     tensors that are constant in all data. Raises ``InputError`` for data that are empty, not finite or not the model's,
     ``OptionError`` for options, ``CompileError`` for the model.
     """
-    scheme = Scheme(activations, weights, weight_bits, observer, bias_correction, mode, smooth)
-    asks = bias_correction or smooth is not None or max_drop is not None or not scheme.is_dynamic
+    chosen = weights or (STORED_WEIGHTS if mode == STORED else PER_CHANNEL)
+    scheme = Scheme(activations, chosen, weight_bits, observer, bias_correction, mode, smooth, group)
+    if scheme.is_stored and max_drop is not None:
+        raise OptionError('max_drop says nothing where mode="weights"', remedy="spare layers by name")
+    asks = bias_correction or smooth is not None or max_drop is not None or mode == STATIC
     if data is None and asks:
         raise OptionError("there are no data to measure on", remedy='pass samples, or mode="dynamic" alone')
     if (max_drop is None) != (evaluate is None):
@@ -113,6 +124,9 @@ def quantize(
     graph, tell = prepared(called.graph), progress or _tell_nobody
     # Layers are measured on the first batches again and again, and the data may be a stream that is read once.
     batches = batches_of(data, graph.inputs, batch_size) if data is not None else iter(())
+    if scheme.is_stored:
+        made, report = stored(graph, scheme, batches if data is not None else None, spare)
+        return _with_report(made, report)
     first, n_batches = list(islice(batches, measured_batches)), 0
     if smooth is not None:
         graph = _smoothed(graph, smooth, first, tell)
@@ -132,6 +146,10 @@ def quantize(
         warnings.warn(text, CalibrationWarning, stacklevel=2)
     made = found.graph_without(spared)
     report = QuantizeReport(found.reports(spared, kept), n_batches, texts, asdict(scheme), *scores)
+    return _with_report(made, report)
+
+
+def _with_report(made: Graph, report: QuantizeReport) -> QuantizedGraph:
     return QuantizedGraph(
         made.name, made.pool, made.inputs, made.outputs, made.output_names, made.constraints, made.checks, report
     )

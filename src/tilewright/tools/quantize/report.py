@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tilewright.tools.quantize.scheme import DYNAMIC
+from tilewright.tools.quantize.scheme import DYNAMIC, STORED
 
 
 @dataclass(frozen=True)
 class LayerReport:
     """A product of the model, what it multiplies now, and what that costs.
 
-    ``type`` is ``"u8 x i8"`` or ``"f32"``; ``why`` says why it is f32, or what else is to be known. ``sqnr_db`` is the
-    power of the layer's result over that of its error, with an operand that has no error yet; ``saturated`` the share
-    of the operand's numbers beyond the range that has integers. ``model_sqnr_db`` is the power of the model's results
-    over that of their error when only this layer is quantised. None is what was not measured.
+    ``type`` is ``"u8 x i8"``, ``"f32 x int4"`` or ``"f32"``; ``why`` says why it is f32, or what else is to be known.
+    ``sqnr_db`` is the power of the layer's result over that of its error, with an operand that has no error yet;
+    ``saturated`` the share of the operand's numbers beyond the range that has integers. ``model_sqnr_db`` is the power
+    of the model's results over that of their error when only this layer is quantised. None is what was not measured.
     """
 
     name: str
@@ -54,10 +54,17 @@ class QuantizeReport:
         return asdict(self)
 
     def __str__(self) -> str:
+        if self.options.get("mode") == STORED:
+            how = f"GPTQ over {self.n_batches} batches" if self.n_batches else "the nearest codes"
+            done, n = self.n_quantised, len(self.layers)
+            return self._table(f"{done} of {n} products with weights of {self.options['weights']}, by {how}")
         ranges = f"of {self.n_batches} batches" if self.options.get("mode") != DYNAMIC else "of each row by the call"
         head = f"{self.n_quantised} of {len(self.layers)} products in 8 bits, ranges {ranges}"
         if self.score is not None:
             head += f"; score {self.score_before:.6g} before, {self.score:.6g} now"
+        return self._table(head)
+
+    def _table(self, head: str) -> str:
         rows = [("layer", "op", "type", "SQNR dB", "saturated", "model dB", "why")]
         rows += [
             (x.name, x.op, x.type, _number(x.sqnr_db), _share(x.saturated), _number(x.model_sqnr_db), x.why)

@@ -5,24 +5,30 @@ In: options. Out: a ``Scheme``, checked. Not its business: what they do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+from tilewright.build.options import GROUPS
 from tilewright.core import types
 from tilewright.core.diag import OptionError
 from tilewright.core.types import DType
+from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.observe import OBSERVERS
 
 PER_CHANNEL, PER_TENSOR = "per-channel", "per-tensor"
 OBSERVER = "minmax"
-STATIC, DYNAMIC = "static", "dynamic"
+STATIC, DYNAMIC, STORED = "static", "dynamic", "weights"
+STORED_WEIGHTS = "int4"
+"""Weights of the mode that stores them alone, where the user names none."""
 ACTIVATIONS: dict[str, DType] = {"u8": types.u8, "i8": types.i8}
 OFFERED: dict[str, tuple[str | int, ...]] = {
-    "mode": (STATIC, DYNAMIC),
+    "mode": (STATIC, DYNAMIC, STORED),
     "activations": tuple(ACTIVATIONS),
     "weights": (PER_CHANNEL, PER_TENSOR),
     "weight_bits": (8, 7),
     "observer": tuple(OBSERVERS),
 }
+OFFERED_STORED: dict[str, tuple[str | int, ...]] = {"weights": tuple(BOOKS), "group": GROUPS}
+"""What the mode that stores weights offers in the place of that."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +45,22 @@ class Scheme:
     bias_correction: bool = False
     mode: str = STATIC
     smooth: float | None = None
+    group: int = GROUPS[0]
 
     def __post_init__(self) -> None:
-        for name, offered in OFFERED.items():
+        for name, offered in (OFFERED | (OFFERED_STORED if self.mode == STORED else {})).items():
             if getattr(self, name) not in offered:
                 text = f"{name}={getattr(self, name)!r:.80} is not offered"
                 raise OptionError(text, remedy=f"use one of {list(offered)}")
         smooth: object = self.smooth
         if smooth is not None and not (isinstance(smooth, int | float) and 0 < smooth < 1):
             raise OptionError(f"smooth={smooth!r:.40} is no exponent", remedy="use a number between 0 and 1: 0.5")
+        if not self.is_stored and self.group != GROUPS[0]:
+            raise OptionError(f"group={self.group!r:.40} says nothing here", remedy='it is for mode="weights"')
+        unread = [f for f in fields(self) if f.name not in ("mode", *OFFERED_STORED)] if self.is_stored else []
+        if name := next((f.name for f in unread if getattr(self, f.name) != f.default), None):
+            text = f'{name}={getattr(self, name)!r:.40} says nothing where mode="weights"'
+            raise OptionError(text, remedy="leave it out: activations stay in f32")
         if self.is_dynamic and self.observer != OBSERVER:
             raise OptionError(
                 f'observer={self.observer!r} says nothing where mode="dynamic"',
@@ -58,6 +71,11 @@ class Scheme:
     def is_dynamic(self) -> bool:
         """Do calls choose the scales of activations?"""
         return self.mode == DYNAMIC
+
+    @property
+    def is_stored(self) -> bool:
+        """Are weights alone stored in fewer bits?"""
+        return self.mode == STORED
 
     @property
     def dtype(self) -> DType:
