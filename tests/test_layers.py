@@ -215,6 +215,36 @@ def test_imports_stand_at_the_top() -> None:
     assert wrong == []
 
 
+def imports_that_forks_break(node: ast.AST, *, is_late: bool = False, is_extra: bool = False) -> Iterator[ast.AST]:
+    """Imports in functions, of modules of ours and of what may be missing, without ``MAKING`` or ``once`` around."""
+    match node:
+        case ast.With(items=[ast.withitem(context_expr=ast.Name(id="MAKING")), *_]):
+            return
+        case ast.FunctionDef(decorator_list=ways):
+            if any(ast.unparse(way) == "once" for way in ways):
+                return
+            is_late = True
+        case ast.Try(handlers=handlers):
+            is_extra |= any(
+                handler.type and ast.unparse(handler.type).endswith(("ImportError", "NotFoundError"))
+                for handler in handlers
+            )
+        case ast.Import() | ast.ImportFrom() if is_late:
+            if is_extra or any(name.startswith("tilewright.") for name in imported_names(node, ())):
+                yield node
+    for child in ast.iter_child_nodes(node):
+        yield from imports_that_forks_break(child, is_late=is_late, is_extra=is_extra)
+
+
+def test_late_imports_hold_the_lock_that_forks_wait_for() -> None:
+    """But for commands and what they alone use, which begin in a process of one thread."""
+    wrong = []
+    for path in FILES:
+        if not relative_path(path).startswith(("cli/", "tools/")):
+            wrong += [(relative_path(path), ast.unparse(n)) for n in imports_that_forks_break(parsed(path))]
+    assert wrong == []
+
+
 def test_reasons_name_existing_files() -> None:
     assert [name for name, reason in LAZY_FILES.items() if not (PACKAGE / name).is_file() or not reason] == []
 

@@ -322,6 +322,7 @@ IMPORTING = """
         "tilewright.runtime.cpu.llvm": lambda: refused(linker._link, [b""], (), {}),
         "tilewright.runtime.cpu.routines": lambda: refused(linker.link, [b""], (), ("unknown",)),
         "tilewright.build.driver": lambda: refused(tw.compile, "nothing.onnx"),
+        "onnx": lambda: refused(tw.compile, b"nothing"),
     }
     name, is_importing = sys.argv[1], threading.Event()
     assert name not in sys.modules
@@ -356,6 +357,7 @@ IMPORTING = """
         "tilewright.runtime.cpu.llvm",
         "tilewright.runtime.cpu.routines",
         "tilewright.build.driver",
+        "onnx",
     ],
 )
 def test_a_child_forked_while_something_is_imported_imports_it_too(module: str) -> None:

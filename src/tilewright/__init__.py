@@ -126,7 +126,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-    with MAKING:  # a child forked in the middle of an import would wait for it for ever
+    with MAKING:
         value = getattr(import_module(f"tilewright.{home}"), name)
     globals()[name] = value
     return value

@@ -31,6 +31,7 @@ from tilewright.runtime.answers import Keyed, asked_sizes, keyed_source, questio
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
+from tilewright.runtime.once import MAKING
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads, default_threads
 
@@ -125,14 +126,16 @@ def _searches(store: Cache, options: Options, threads: int | None) -> Searches |
     """What searches found for this machine, where that is asked for; SQLite is loaded only then."""
     if options.target != "native" or options.optimize == SIZE or options.emulate:
         return None
-    from tilewright.build.found_schedules import searches_of
+    with MAKING:
+        from tilewright.build.found_schedules import searches_of
 
     return searches_of(store, threads or default_threads())
 
 
 def _build_for_gpu(graph: Graph, options: Options, clock: Clock, *, checks: Checks | None = None) -> Artifact:
     """:func:`tilewright.build.gpu.build_for_gpu`, loaded by the first model for a GPU."""
-    from tilewright.build.gpu import build_for_gpu
+    with MAKING:
+        from tilewright.build.gpu import build_for_gpu
 
     return build_for_gpu(graph, options, clock, checks=checks)
 
@@ -149,7 +152,8 @@ def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, fo
 
     What searches ``found`` on this machine stays here: an export gets it as a file of schedules, or the rules' ones.
     """
-    from tilewright.build.deploy import export
+    with MAKING:
+        from tilewright.build.deploy import export
 
     if emulate:
         remedy = "compile it without emulate=True, for a CPU"

@@ -85,7 +85,7 @@ def compile(
             found.exporter = partial(_export, source, **asked, **sizes, **options)
             found.origin = Later(source, {**asked, "input_shapes": input_shapes, "fix_dims": fix_dims}, options)
             return found
-    with MAKING:  # a child forked in the middle of the import would wait for it for ever
+    with MAKING:
         from tilewright.build import driver
 
     return driver.compile(
@@ -110,7 +110,8 @@ class Later:
         self._origin().keep(model, path)
 
     def _origin(self) -> Origin:
-        from tilewright.build.refit import Origin
+        with MAKING:
+            from tilewright.build.refit import Origin
 
         return Origin(self.source, self.imported, self.options)
 
@@ -142,6 +143,7 @@ def _known(
 
 def _export(source: Any, folder: str | os.PathLike[str], **options: Any) -> Any:
     """``tilewright.export``, loaded by the first export."""
-    from tilewright.build.deploy import export
+    with MAKING:
+        from tilewright.build.deploy import export
 
     return export(source, folder, **options)

@@ -45,6 +45,7 @@ from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ResourceError
 from tilewright.runtime.manifest import ScratchSpec
+from tilewright.runtime.once import MAKING
 from tilewright.target.gpu import Gpu
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
@@ -79,7 +80,8 @@ def default_checks() -> Checks:
 
 def _gpu_kernels(gpu: Gpu, emulates: bool, checks: Checks) -> GpuKernels:
     """What makes kernels for a GPU, loaded by the first model for one."""
-    from tilewright.build.gpu_kernels import GpuKernels
+    with MAKING:
+        from tilewright.build.gpu_kernels import GpuKernels
 
     return GpuKernels(gpu, emulates, checks.on_broken, checks.verify)
 

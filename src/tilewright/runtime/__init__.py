@@ -71,7 +71,7 @@ def __getattr__(name: str) -> Any:
     """Import the module that owns ``name`` on first use."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with MAKING:  # a child forked in the middle of an import would wait for it for ever
+    with MAKING:
         return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
 
 

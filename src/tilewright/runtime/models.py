@@ -11,6 +11,7 @@ import os
 from tilewright.runtime import artifact
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.host import misfit
+from tilewright.runtime.once import MAKING
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 from tilewright.runtime.threads import checked_threads
 
@@ -45,7 +46,8 @@ def model_of(made: Artifact, *, threads: int | None = None) -> CompiledModel:
     """The model, ready to be called where this machine can run it; a GPU's machine is its driver's to know."""
     parts = (made.manifest, made.objects, made.weights)
     if made.manifest.target.is_gpu:
-        from tilewright.runtime.cuda.compiled import CompiledGpuModel
+        with MAKING:
+            from tilewright.runtime.cuda.compiled import CompiledGpuModel
 
         return CompiledGpuModel(*parts)
     return LoadedModel(*parts, threads=threads) if misfit(made.manifest.target) is None else CompiledModel(*parts)

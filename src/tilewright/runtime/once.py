@@ -19,7 +19,10 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 MAKING = threading.RLock()
-"""Held while something is made, never while a model runs or a kernel is compiled."""
+"""Held while something is made, never while a model runs or a kernel is compiled.
+
+A function that imports a module of ours, or a library that may be missing, does so under it, too: a child that was
+forked in the middle of another thread's import would wait for that import for ever."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

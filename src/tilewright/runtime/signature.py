@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.runtime.errors import ArtifactError, ResourceError
 from tilewright.runtime.files import reason_of, write_atomically, writing
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -138,7 +139,8 @@ class _Crypto:
 
 def _cryptography() -> _Crypto:
     try:
-        return _Crypto()
+        with MAKING:
+            return _Crypto()
     except ImportError as error:
         remedy = 'pip install "tilewright[sign]"'
         raise ResourceError("signatures need the package cryptography", remedy=remedy) from error

@@ -55,6 +55,7 @@ from tilewright.core.types import (
 from tilewright.frontend.onnx.wire import LARGE_BYTES, Numbers, without_large_tensors
 from tilewright.runtime.files import FileContent
 from tilewright.runtime.formats import recognise
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     from onnx import ModelProto, TensorProto
@@ -140,7 +141,8 @@ def _recognised(source: Any) -> ModelProto | tuple[memoryview, str, Path | None]
     if data is not None and (found := recognise(data[0])) is not None:
         raise _failed(data[1], f"is {found.what}", found.remedy)
     try:
-        from onnx import ModelProto
+        with MAKING:
+            from onnx import ModelProto
     except ImportError as error:
         raise OptionError("ONNX models need the package onnx", remedy='pip install "tilewright[onnx]"') from error
     if isinstance(source, ModelProto):

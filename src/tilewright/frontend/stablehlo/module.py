@@ -15,6 +15,7 @@ import sys
 from typing import Any
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
+from tilewright.runtime.once import MAKING
 
 BYTECODE = b"ML\xefR"
 """How MLIR's bytecode begins."""
@@ -33,8 +34,9 @@ def parse(data: bytes, where: str, *, is_trusted: bool = False) -> Any:
     With ``is_trusted`` bytecode is read in this process: the caller has it from JAX, not from a file.
     """
     try:
-        from jax.extend.mlir import deserialize_portable_artifact, ir
-        from jax.interpreters import mlir
+        with MAKING:
+            from jax.extend.mlir import deserialize_portable_artifact, ir
+            from jax.interpreters import mlir
     except ImportError as e:
         raise OptionError(f"{where} is a StableHLO program, which MLIR's bindings read", remedy=INSTALL) from e
     if data.startswith(BYTECODE) and not is_trusted:

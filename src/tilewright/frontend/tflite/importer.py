@@ -22,6 +22,7 @@ from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.types import Array
 from tilewright.frontend.tflite.file import File, broken
 from tilewright.frontend.tflite.walk import SubGraphWalk
+from tilewright.runtime.once import MAKING
 from tilewright.runtime.structure import State
 
 SUFFIX = ".tflite"
@@ -48,7 +49,8 @@ def is_tflite(data: bytes) -> bool:
 def import_tflite(data: bytes, name: str) -> ImportedTflite:
     """The model of a file's first sub-graph; ``ImportFailed`` for what has no form here, and for a damaged file."""
     try:
-        import tflite
+        with MAKING:
+            import tflite
     except ImportError as error:
         remedy = 'pip install "tilewright[tflite]"'
         raise OptionError("TFLite models need the package tflite", remedy=remedy) from error

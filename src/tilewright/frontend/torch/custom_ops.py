@@ -17,6 +17,7 @@ from tilewright.core.graph import Builder, Node
 from tilewright.core.types import TensorType
 from tilewright.core.valued import valued
 from tilewright.frontend.torch.aten.call import dtype_from_torch
+from tilewright.runtime.once import MAKING
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {}
 """What computes each op; its author fills it, as the registry of ``torch.library`` is filled."""
@@ -36,7 +37,8 @@ def decompose(op: Any, how: Callable[..., Any]) -> None:
 
 def _overload(op: Any) -> Any:
     try:
-        import torch
+        with MAKING:
+            import torch
     except ModuleNotFoundError as error:
         raise OptionError("custom ops need PyTorch", remedy='pip install "tilewright[torch]"') from error
     found = op

@@ -40,6 +40,7 @@ from tilewright.frontend.torch.tracing import tracing
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import map_file
 from tilewright.runtime.formats import EXPORTED, recognise
+from tilewright.runtime.once import MAKING
 from tilewright.runtime.structure import FLAT, Convention, State
 
 if TYPE_CHECKING:
@@ -137,7 +138,8 @@ def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
         why, remedy = (f": it is {found.what}", found.remedy) if found else ("", "write it with torch.export.save")
         raise InputError(f"{path} holds no exported program{why}", remedy=remedy)
     try:
-        import torch
+        with MAKING:
+            import torch
     except ImportError as e:
         raise OptionError(f"{path} needs PyTorch", remedy='pip install "tilewright[torch]"') from e
     try:

@@ -20,6 +20,7 @@ from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
 from tilewright.frontend.weights.gguf_file import GgufFile, broken
 from tilewright.frontend.weights.given import tensor_over
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     import torch
@@ -64,8 +65,9 @@ def decoder_of(file: GgufFile) -> torch.nn.Module:
     tensor that is missing, unknown or of another shape.
     """
     try:
-        import torch
-        import transformers
+        with MAKING:
+            import torch
+            import transformers
     except ImportError as error:
         remedy = "pip install torch transformers"
         raise OptionError("a GGUF file's model needs torch and transformers", remedy=remedy) from error

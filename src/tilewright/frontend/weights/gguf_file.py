@@ -20,6 +20,7 @@ import numpy as np
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
 from tilewright.runtime.files import open_regular, reading
+from tilewright.runtime.once import MAKING
 
 MAGIC = b"GGUF"
 READ = frozenset("F32 F16 BF16 F64 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL".split())
@@ -85,7 +86,8 @@ def open_gguf(path: Path) -> GgufFile:
     ``FileError`` where there is no such file.
     """
     try:
-        from gguf import GGUFReader
+        with MAKING:
+            from gguf import GGUFReader
     except ImportError as error:
         raise OptionError("GGUF files need the package gguf", remedy='pip install "tilewright[weights]"') from error
     with reading(path, "pass the path of a GGUF file"), open_regular(path) as file:

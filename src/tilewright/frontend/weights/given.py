@@ -29,6 +29,7 @@ from tilewright.frontend.tflite.importer import is_tflite
 from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.frontend.weights.gguf_file import open_gguf
 from tilewright.runtime.files import open_regular, reading
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     import torch
@@ -170,8 +171,9 @@ def _of_numbers(given: Mapping[str, Any]) -> Mapping[str, Any]:
 def _safetensors(path: Path) -> Mapping[str, Any]:
     """The tensors of a safetensors file, over the mapped file."""
     try:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+        with MAKING:
+            from safetensors import SafetensorError
+            from safetensors.torch import load_file
     except ImportError as error:
         remedy = 'pip install "tilewright[weights]" torch'
         raise OptionError("safetensors files need the package safetensors and PyTorch", remedy=remedy) from error

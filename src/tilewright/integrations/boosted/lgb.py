@@ -20,6 +20,7 @@ from tilewright.core.diag import CompileError, OptionError
 from tilewright.integrations.boosted.trees import AT_MOST, Link, Trees, in_onnx, lowered
 from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
+from tilewright.runtime.once import MAKING
 
 _LINKS: Mapping[str, str] = {
     **dict.fromkeys(("regression", "regression_l1", "huber", "fair", "quantile", "mape", "lambdarank", "rank_xendcg"),
@@ -40,7 +41,8 @@ def from_lightgbm(model: Any, *, threads: int | None = None, cache: bool = True)
     as missing, linear trees, an objective without a form, and as ``compile`` raises.
     """
     try:
-        import lightgbm
+        with MAKING:
+            import lightgbm
     except ImportError as error:
         raise OptionError("the model needs LightGBM", remedy='pip install "tilewright[boosted]"') from error
     if not isinstance(model, lightgbm.Booster | lightgbm.LGBMModel):

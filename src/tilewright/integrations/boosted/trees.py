@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -74,7 +75,8 @@ class Link:
 def in_onnx(model: Trees | Linear, link: Link, *, is_classifier: bool) -> ModelProto:
     """The model; a classifier's results are the number of the likeliest class, i64[rows], and f32[rows, classes]."""
     try:
-        from onnx import TensorProto, helper, numpy_helper
+        with MAKING:
+            from onnx import TensorProto, helper, numpy_helper
     except ImportError as error:
         raise OptionError("boosted trees need the package onnx", remedy='pip install "tilewright[onnx]"') from error
     nodes: list[Any] = []

@@ -20,6 +20,7 @@ from tilewright.core.types import Array
 from tilewright.integrations.boosted.trees import LESS, Linear, Link, Trees, in_onnx
 from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
+from tilewright.runtime.once import MAKING
 
 _SAME = ("reg:squarederror", "reg:absoluteerror", "reg:squaredlogerror", "reg:pseudohubererror", "reg:quantileerror",
          "binary:logitraw", "rank:pairwise", "rank:ndcg", "rank:map")  # fmt: skip
@@ -43,7 +44,8 @@ def from_xgboost(model: Any, *, threads: int | None = None, cache: bool = True) 
     numbers, an objective without a form, and as ``compile`` raises.
     """
     try:
-        import xgboost
+        with MAKING:
+            import xgboost
     except ImportError as error:
         raise OptionError("the model needs XGBoost", remedy='pip install "tilewright[boosted]"') from error
     if not isinstance(model, xgboost.Booster | xgboost.XGBModel):

@@ -18,6 +18,7 @@ from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
 from tilewright.integrations.sklearn.columns import Columns, without_text
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     from tilewright.runtime.python.model import LoadedModel
@@ -75,9 +76,10 @@ def from_sklearn(estimator: Any, *, threads: int | None = None, cache: bool = Tr
     that ``skl2onnx`` has no form for, and as ``compile`` raises.
     """
     try:
-        import sklearn.base
-        from sklearn.exceptions import NotFittedError
-        from sklearn.utils.validation import check_is_fitted
+        with MAKING:
+            import sklearn.base
+            from sklearn.exceptions import NotFittedError
+            from sklearn.utils.validation import check_is_fitted
     except ImportError as error:
         raise OptionError("estimators need scikit-learn and skl2onnx", remedy=_INSTALL) from error
     if not isinstance(estimator, sklearn.base.BaseEstimator):
@@ -106,8 +108,9 @@ _INSTALL = 'pip install "tilewright[sklearn]"'
 def _in_onnx(estimator: Any, n_features: int, classes: Array | None) -> Any:
     """The estimator as a ``ModelProto``; of a classifier with classes 0, 1, 2..."""
     try:
-        from skl2onnx import convert_sklearn
-        from skl2onnx.common.data_types import FloatTensorType
+        with MAKING:
+            from skl2onnx import convert_sklearn
+            from skl2onnx.common.data_types import FloatTensorType
     except ImportError as error:
         raise OptionError("estimators need skl2onnx", remedy=_INSTALL) from error
     options: dict[Any, Any] = {}

@@ -48,7 +48,7 @@ from tilewright.integrations.torch_compile.weights import FrozenWeights, may_fre
 from tilewright.integrations.torch_compile.widths import guard_widths
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.host import misfit
-from tilewright.runtime.once import ForkLock
+from tilewright.runtime.once import MAKING, ForkLock
 from tilewright.runtime.threads import checked_threads
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ def backend(
 ) -> Callable[..., Any]:
     """The entry point that ``torch.compile`` calls; ``options`` are those of ``driver.compile_graph``, but for
     ``schedule``, which is a path, and ``OWN_OPTIONS``. ``OptionError`` for others, and for another machine."""
-    from tilewright.build.driver import OFFERED, compile_graph
-    from tilewright.build.manifest import machine_of
-    from tilewright.build.options import Options, read_schedule
+    with MAKING:
+        from tilewright.build.driver import OFFERED, compile_graph
+        from tilewright.build.manifest import machine_of
+        from tilewright.build.options import Options, read_schedule
 
     given = dict(options or {})
     if unknown := sorted(given.keys() - {*OFFERED, *OWN_OPTIONS}):

@@ -57,7 +57,7 @@ def link(
     shared = pool().addresses
     imports = {name: shared[name] for name in ("tw_parallel_for", "tw_poll", "tw_poll_kernel", "tw_kernel_stopped")}
     if routines:  # few models call libraries: what writes those calls takes 5 ms to import
-        with MAKING:  # a child forked in the middle of the import would wait for it for ever
+        with MAKING:
             from tilewright.runtime.cpu.routines import addresses
 
         imports |= addresses(routines, link_text)
@@ -125,7 +125,8 @@ def _object(kind: str, text: str, features: str = "") -> bytes:
     cache, key = Cache(), f"{host.triple} llvmlite {host.llvmlite}, LLVM {host.llvm}\n{text}"
     found = cache.get(kind, key)
     if found is None:
-        from tilewright.runtime.cpu.llvm import compile_ir
+        with MAKING:
+            from tilewright.runtime.cpu.llvm import compile_ir
 
         found = compile_ir(text, features)
         cache.put(kind, key, found)
@@ -135,7 +136,7 @@ def _object(kind: str, text: str, features: str = "") -> bytes:
 def _link(objects: Sequence[bytes], exports: Sequence[str], imports: Mapping[str, int]) -> LinkedLibrary:
     tracker: Any = place(objects, exports, imports)
     if tracker is None:
-        with MAKING:  # as above
+        with MAKING:
             from tilewright.runtime.cpu.llvm import link_by_llvm
 
         tracker = link_by_llvm(objects, exports, imports)

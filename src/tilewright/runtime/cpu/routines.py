@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
-from tilewright.runtime.once import once
+from tilewright.runtime.once import MAKING, once
 from tilewright.runtime.plain import dataclass
 
 PREFIX = "tw_"
@@ -188,7 +188,8 @@ def _of_torch() -> Any:
 def _of_scipy(kind: str) -> Mapping[str, Any]:
     """SciPy's functions for Cython (``void f(char *, int *, ...)``), which are its public way to LAPACK from C."""
     try:
-        module = importlib.import_module(f"scipy.linalg.cython_{kind}")
+        with MAKING:
+            module = importlib.import_module(f"scipy.linalg.cython_{kind}")
     except ImportError:
         return {}
     found: Mapping[str, Any] = getattr(module, "__pyx_capi__", {})

@@ -16,6 +16,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from tilewright.runtime.cuda.errors import NoGpuError
+from tilewright.runtime.once import MAKING
 
 Extents = tuple[int, int, int]
 LOG_BYTES = 8192
@@ -104,7 +105,8 @@ class CudaDriver:
         """``NoGpuError`` where the bindings, the driver or a GPU are missing."""
         remedy = "install NVIDIA's driver and the extra: pip install tilewright[cuda]"
         try:
-            self._cuda: Any = import_module("cuda.bindings.driver")
+            with MAKING:
+                self._cuda: Any = import_module("cuda.bindings.driver")
         except ImportError as error:
             raise NoGpuError(f"there is no cuda-bindings: {error}", remedy=remedy) from error
         try:

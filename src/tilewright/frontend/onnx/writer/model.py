@@ -20,6 +20,7 @@ from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
 from tilewright.frontend.onnx.writer.nodes import OnnxNodes, tensor, value_info
 from tilewright.frontend.onnx.writer.table import WRITERS
 from tilewright.runtime.files import write_atomically
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     import onnx
@@ -35,7 +36,8 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     Raises ``CompileError`` naming every node that ONNX has no op for, and for numbers of more than 2 GiB.
     """
     try:
-        from onnx import helper
+        with MAKING:
+            from onnx import helper
     except ImportError as error:
         raise OptionError("ONNX models need the package onnx", remedy='pip install "tilewright[onnx]"') from error
 

@@ -27,6 +27,7 @@ from tilewright.frontend.torch.tensors import to_torch
 from tilewright.frontend.torch.writer.table import WRITERS
 from tilewright.frontend.torch.writer.values import TorchValues
 from tilewright.runtime.files import write_atomically
+from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,8 @@ def to_exported(graph: Graph) -> ExportedProgram:
     Raises ``CompileError`` naming every node that PyTorch has no call for.
     """
     try:
-        import torch  # noqa: F401
+        with MAKING:
+            import torch  # noqa: F401
     except ImportError as error:
         raise OptionError("PyTorch's programs need PyTorch", remedy='pip install "tilewright[torch]"') from error
     graph = graph.unchecked()
