@@ -239,7 +239,7 @@ def test_the_cpu_says_the_same_again() -> None:
 
 
 def test_facts_of_the_host_are_those_that_llvm_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From LLVM, from the cache, and anew where the CPU is another."""
+    """From LLVM, from the cache, and anew where the CPU is another, or another version of the compiler keeps others."""
     import llvmlite.binding as llvm
 
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
@@ -248,5 +248,8 @@ def test_facts_of_the_host_are_those_that_llvm_says(tmp_path: Path, monkeypatch:
     assert said[0][:3] == (llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
     monkeypatch.setattr(llvm, "get_host_cpu_name", lambda: "another")
     assert host._said.__wrapped__()[1] == (said[0][1] if is_supported() else "another")
+    with monkeypatch.context() as patch:
+        patch.setattr(host.HostFacts, "_fields", (*host.HostFacts._fields, "more"))
+        assert host._said.__wrapped__()[1] == "another"
     monkeypatch.setattr(host, "cpuid_text", lambda: "another")
     assert host._said.__wrapped__()[1] == "another"

@@ -92,7 +92,7 @@ def _what_decides() -> str | None:
     cpu = cpuid_text()
     if cpu is None:
         return None
-    facts: list[object] = [cpu]
+    facts: list[object] = [HostFacts._fields, cpu]  # another version of this file may keep others
     for package, file in (("llvmlite", "binding/libllvmlite.so"), ("ml_dtypes", "__init__.py")):
         found = PathFinder.find_spec(package)
         path = os.path.join(os.path.dirname(found.origin), file) if found and found.origin else ""
