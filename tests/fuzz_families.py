@@ -2,7 +2,8 @@
 
 In: seeds; each is one case of every family. Out: passed, refused where neither an example nor the compiler takes a
 program, or an error that shows what differs. The families are programs with conditions on sizes, weights that change
-between calls, cuts and pads by symbolic sizes, and functions and modules whose results share memory. Not its business:
+between calls, cuts and pads by symbolic sizes, functions and modules whose results share memory, and selections by
+masks among mixed types. Not its business:
 what a program is made of and when it is right (the tests of ``tests/frontend``).
 """
 
@@ -13,7 +14,13 @@ from unittest import mock
 
 import torch
 
-from frontend import test_dynamo_sharing, test_dynamo_symbolic, test_dynamo_weights, test_torch_guards
+from frontend import (
+    test_dynamo_sharing,
+    test_dynamo_symbolic,
+    test_dynamo_weights,
+    test_mixed_masks,
+    test_torch_guards,
+)
 from tilewright.integrations.torch_compile import weights
 from tilewright.integrations.torch_compile.backend import make_backend
 from tilewright.tools.conformance.outcome import Status
@@ -53,8 +60,14 @@ def modules(seed: int) -> Status:
     return "passed"
 
 
+def masks(seed: int) -> Status:
+    test_mixed_masks.check(seed)
+    return "passed"
+
+
 FAMILIES: dict[str, Callable[[int], Status]] = {
     "guards": guards, "updates": updates, "slices": slices, "sharing": sharing, "modules": modules,
+    "masks": masks,
 }  # fmt: skip
 
 
