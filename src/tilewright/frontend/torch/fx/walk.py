@@ -550,6 +550,9 @@ def _unsupported(name: str, *, is_complex: bool, is_known: bool) -> Unsupported:
     if is_complex and functional_name(name) in CONVERTERS:
         remedy = "compute with the parts, as torch.view_as_real gives them"
         return Unsupported("is not supported for complex numbers", remedy)
+    if not name.startswith(("aten.", "prims.")):  # of a library of the user's or of others
+        op = "::".join(name.split(".")[:2])
+        return Unsupported("is not supported", f'say what it computes: tilewright.decompose("{op}", function)')
     options = [o for o in nearest(name.removeprefix("aten.")) if o not in (own, name.removeprefix("aten."))]
     hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
     return Unsupported("is not supported", hint)
