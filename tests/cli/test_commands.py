@@ -478,6 +478,7 @@ def test_a_bad_file_or_name_is_1_with_a_message(
         (["compile", "{model}", "--target", "x86_64"], "did you mean x86-64?"),
         (["compile", "{model}", "--target", "cortex-m4f"], "did you mean cortex-m4?"),
         (["aot", "{model}", "--target", "aarch64-linux-gnu"], "did you mean aarch64?"),
+        (["aot", "{model}", "--target", "thumbv7em-none-eabihf"], "did you mean cortex-m4?"),
         (["aot", "{model}", "--fix", "rows=1", "--target", "cortex-m4", "--threads", "4"], "has no threads"),
         (["compile", "{model}", "--precision", "fp8"], "fp8"),
         (["compile", "{model}", "--accuracy", "some"], "some"),

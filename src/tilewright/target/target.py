@@ -317,6 +317,9 @@ def _remedy(name: str) -> str:
     spelled = name.strip().lower().replace("_", "-")
     names = [*target_names(), *gpu_names()]
     near = [known for known in target_names() if spelled.startswith(known)]
+    if not near:  # the architecture as LLVM's triples and compilers for microcontrollers call it
+        architecture = name.strip().lower().partition("-")[0]
+        near = [known for known, m in _TABLE.items() if m.triple.partition("-")[0] == architecture][:1]
     near = [max(near, key=len)] if near else get_close_matches(spelled, names, 1)
     known = f"use one of: {', '.join(names)}; behind those of x86-64 and AArch64 may stand -windows or -macos"
     return f"did you mean {near[0]}? Else {known}" if near else known

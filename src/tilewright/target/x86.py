@@ -48,7 +48,7 @@ def machines(unknown: Target) -> dict[str, Target]:
     ).known(INSTRUCTION_SET, vector_bytes=64, n_vector_registers=32, n_mask_registers=8)
     vnni = replace(avx512, has_vnni=True)
     return {
-        "x86-64": replace(sse2, aliases=("sse2",)),
+        "x86-64": replace(sse2, aliases=("amd64", "sse2")),
         "x86-64-v2": replace(
             sse2, cpu="x86-64-v2", has_round=True, has_byte_pairs=True, byte_lookup=LOOKUP_OF_X86, aliases=("nehalem",)
         ),
