@@ -222,6 +222,12 @@ def test_damaged_files_are_refused() -> None:
     assert _reads_or_refuses(range(60)) >= 20
 
 
+def test_a_file_is_said_to_end_early() -> None:
+    content, _ = network()
+    with pytest.raises(tw.ImportFailed, match="what it refers to lies behind its end"):
+        import_tflite(content[: len(content) // 4], "cut")
+
+
 @pytest.mark.slow  # 2,000 files
 def test_many_damaged_files_are_refused() -> None:
     assert _reads_or_refuses(range(1000, 3000)) >= 500

@@ -28,8 +28,8 @@ from tilewright.runtime.structure import State
 SUFFIX = ".tflite"
 MAGIC = b"TFL3"
 """Bytes 4 to 8 of a file."""
-_FAULTS = (struct.error, IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError, AttributeError, KeyError)
-"""What reading outside of a flatbuffer may raise."""
+_FAULTS = (IndexError, ValueError, TypeError, OverflowError, UnicodeDecodeError, AttributeError, KeyError)
+"""What reading wrong places of a flatbuffer may raise, beside ``struct.error`` behind its end."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,8 @@ def import_tflite(data: bytes, name: str) -> ImportedTflite:
         raise broken(name, "it does not begin as a TFLite file does")
     try:
         return _imported(File(tflite, data, name))
+    except struct.error as error:
+        raise broken(name, "it is damaged: what it refers to lies behind its end") from error
     except _FAULTS as error:
         raise broken(name, f"it is damaged: {type(error).__name__}: {error}"[:200]) from error
 
