@@ -3,13 +3,15 @@
 In: seeds; each is one case of every family. Out: passed, refused where neither an example nor the compiler takes a
 program, or an error that shows what differs. The families are programs with conditions on sizes, weights that change
 between calls, cuts and pads by symbolic sizes, functions and modules whose results share memory, and selections by
-masks among mixed types. Not its business:
-what a program is made of and when it is right (the tests of ``tests/frontend``).
+masks among mixed types; then there are calls with random arguments, and files that are overwritten while in use. Not
+its business: what a program is made of and when it is right (the tests of ``tests/frontend`` and ``tests/runtime``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
 import torch
@@ -21,6 +23,7 @@ from frontend import (
     test_mixed_masks,
     test_torch_guards,
 )
+from runtime import test_random_calls
 from tilewright.integrations.torch_compile import weights
 from tilewright.integrations.torch_compile.backend import make_backend
 from tilewright.tools.conformance.outcome import Status
@@ -65,9 +68,22 @@ def masks(seed: int) -> Status:
     return "passed"
 
 
+def calls(seed: int) -> Status:
+    test_random_calls.check(seed)
+    return "passed"
+
+
+def files(seed: int) -> Status:
+    with TemporaryDirectory() as folder:
+        test_random_calls.overwrite(seed, Path(folder))
+    return "passed"
+
+
 FAMILIES: dict[str, Callable[[int], Status]] = {
     "guards": guards, "updates": updates, "slices": slices, "sharing": sharing, "modules": modules,
     "masks": masks,
+    "calls": calls,
+    "files": files,
 }  # fmt: skip
 
 
