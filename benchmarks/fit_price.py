@@ -73,10 +73,10 @@ class Measured:
 
 def read(paths: Sequence[Path]) -> list[Measured]:
     """The kernels of files, with the features that this code sees in them."""
-    return [m for path in paths for m in _of_file(path)]
+    return [m for path in paths for m in kernels_of(path)]
 
 
-def _of_file(path: Path) -> Iterator[Measured]:
+def kernels_of(path: Path) -> Iterator[Measured]:
     with lzma.open(path, "rt") as file:
         head = json.loads(next(file))
         target, threads = machine_of(head), head["threads"]
@@ -166,7 +166,7 @@ def summary(found: Sequence[Measured], c: Coefficients) -> str:
     within = np.concatenate([e - e.mean() for e in off])
     right, pairs = 0, 0
     for m, e in zip(found, off, strict=True):
-        n_right, n = _in_order(np.log(m.seconds), e + np.log(m.seconds))
+        n_right, n = in_order(np.log(m.seconds), e + np.log(m.seconds))
         right, pairs = right + n_right, pairs + n
     middle, most = (np.exp(np.quantile(every, q)) - 1 for q in (0.5, 0.9))
     return (
@@ -176,10 +176,13 @@ def summary(found: Sequence[Measured], c: Coefficients) -> str:
     )
 
 
-def _in_order(times: Array, prices: Array) -> tuple[int, int]:
-    """Of pairs whose times differ by more than a measurement does: those that prices order alike, and all."""
+def in_order(times: Array, prices: Array, least: float = 0.03) -> tuple[int, int]:
+    """Of pairs whose times differ by more than a measurement does: those that prices order alike, and all.
+
+    Both are logarithms; ``least`` is how far times have to differ.
+    """
     i, j = np.triu_indices(len(times), 1)
-    apart = np.abs(times[i] - times[j]) > 0.03
+    apart = np.abs(times[i] - times[j]) > least
     alike = np.sign(times[i] - times[j]) == np.sign(prices[i] - prices[j])
     return int((alike & apart).sum()), int(apart.sum())
 

@@ -52,6 +52,7 @@ later one. A model in a shared library (`runtime/library.py`) is called from Pyt
 LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
     "build/front.py": "the compiler is loaded only where the cache has no answer",
+    "choose/cost/learned.py": "XGBoost is an extra: only a search asks its trees",
     "build/driver.py": "ahead-of-time export is loaded only where a model is exported, the way to a GPU for one, "
     "SQLite where there is a database of schedules",
     "runtime/models.py": "what runs models on GPUs is loaded only for one",

@@ -21,11 +21,11 @@ from tilewright.build import texts
 from tilewright.build.found_schedules import FoundSchedules, machine_key
 from tilewright.build.kernels import SplitGraph, optimise_and_split
 from tilewright.build.options import Clock, Options
+from tilewright.choose.default import Scheduled
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.runtime.errors import ExecutionError
 from tilewright.target.target import Target
-from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import ScheduleBook
 from tilewright.tools import apart, measure, search
 from tilewright.tools.measure import Measuring, Unmeasured
@@ -58,14 +58,14 @@ def split() -> SplitGraph:
 
 
 @pytest.fixture(scope="module")
-def own(split: SplitGraph) -> dict[str, list[Schedule]]:
+def own(split: SplitGraph) -> dict[str, list[Scheduled]]:
     """The strategies' candidates, made once for all cases."""
     return {name: list(search._candidates(split.kernels, name)) for name in split.kernels.schedules}
 
 
 @pytest.fixture
 def plant(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: SplitGraph, own: dict[str, list[Schedule]]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, split: SplitGraph, own: dict[str, list[Scheduled]]
 ) -> Callable[[str, int], Path]:
     """Measure by a process that fails in a way; gives the file in which it notes its answers."""
     monkeypatch.setattr(search, "optimise_and_split", lambda *parts: split)
@@ -99,7 +99,7 @@ def test_a_fault_ends_no_search_and_loses_nothing(
     kind: str,
     part: int,
     plant: Callable[[str, int], Path],
-    own: dict[str, list[Schedule]],
+    own: dict[str, list[Scheduled]],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_database_that_cant_be_written_ends_no_search(
 
 
 def test_what_waited_for_the_disk_is_written_later(
-    plant: Callable[[str, int], Path], own: dict[str, list[Schedule]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[str, int], Path], own: dict[str, list[Scheduled]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, store = plant("none", 0), FoundSchedules(tmp_path / "found.db")
     with monkeypatch.context() as patch:
@@ -163,7 +163,7 @@ def test_what_waited_for_the_disk_is_written_later(
 
 
 def test_ctrl_c_keeps_what_was_measured(
-    plant: Callable[[str, int], Path], own: dict[str, list[Schedule]], tmp_path: Path
+    plant: Callable[[str, int], Path], own: dict[str, list[Scheduled]], tmp_path: Path
 ) -> None:
     log, store = plant("none", 0), FoundSchedules(tmp_path / "found.db")
 

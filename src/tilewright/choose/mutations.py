@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from random import Random
 
-from tilewright.choose.default import schedule_by
+from tilewright.choose.default import Scheduled, schedule_by
 from tilewright.core.compute import Buffer, Computation
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
@@ -32,7 +32,7 @@ def mutations(
     name: str,
     schedule: Schedule,
     random: Random,
-) -> Iterator[Schedule]:
+) -> Iterator[Scheduled]:
     """Legal schedules that differ from ``schedule`` and from each other, in an order that ``random`` decides."""
     seen = {schedule}
     failed = 0
@@ -46,11 +46,11 @@ def mutations(
         seen.add(made)
         lines = [Line(k, step) for k, step in enumerate(made.steps, 1)]
         try:
-            schedule_by(computation, target, constants, name, lines)
+            scheduled = schedule_by(computation, target, constants, name, lines)
         except ScheduleFileError:
             continue
         failed = 0
-        yield made
+        yield scheduled
 
 
 def _changed(schedule: Schedule, random: Random) -> Schedule | None:

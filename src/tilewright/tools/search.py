@@ -9,6 +9,7 @@ compiles the model with the next candidate of every kernel, and calls it, the be
 a kernel is timed where it runs, with the weights as cold as they are there. A candidate is taken when it is faster by
 more than ``MARGIN``, by its least and its median time; at the end whole calls must be shorter than the first one's too.
 With a budget of time the search goes on, once those are tried, with schedules near the best one (``choose.mutations``).
+Which are measured first says the price, as trees correct it that learn from every measurement (``tools.guide``).
 
 A round that crashes, hangs, gives other results or no code is tried again in halves, so that one candidate costs the
 others nothing but time; what is to blame is noted and never tried again.
@@ -30,6 +31,8 @@ from tilewright.build.found_schedules import MEASURED, FoundSchedule, FoundSched
 from tilewright.build.kernels import KernelBuilder, optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.choose.candidates import candidates
+from tilewright.choose.cost.learned import Ranking
+from tilewright.choose.default import Scheduled
 from tilewright.choose.mutations import mutations
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
@@ -39,6 +42,7 @@ from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import schedule_text
+from tilewright.tools.guide import Guide, Near
 from tilewright.tools.measure import Measurement, Measuring, Ticks, Unmeasured
 from tilewright.tools.tell import Tell, silent
 
@@ -111,7 +115,10 @@ def search(
     text = _text(kernels.schedules, kernels)
     with Measuring(graph, inputs, replace(options, schedule=text), n_threads) as bench:
         log = _Log(store, machine_key(Target.parse(options.target), n_threads))
-        return _ScheduleSearch(kernels, bench, end, log).run(seconds, Random(seed), tell, goes_on=budget is not None)
+        guide = Guide(Ranking(kernels.target, n_threads))
+        return _ScheduleSearch(kernels, bench, end, log, guide).run(
+            seconds, Random(seed), tell, goes_on=budget is not None
+        )
 
 
 class _End:
@@ -191,6 +198,7 @@ class _ScheduleSearch:
     bench: Measuring
     end: _End
     log: _Log
+    guide: Guide
     best: dict[str, Schedule] = field(init=False)
     confirmed: tuple[Chosen, Tuned] | None = None
     faults: list[str] = field(default_factory=list)
@@ -256,6 +264,8 @@ class _ScheduleSearch:
         new, old = now.ticks[:2]
         rate = _ticks_a_second(now.ticks[1], now.calls[1])
         self.log.add([Trial(n, str(s), MEASURED, min(new[n]) / rate, min(old[n]) / rate) for n, s in tried.items()])
+        for n, s in tried.items():
+            self.guide.learn(n, s, self.best[n], max(min(new[n]), 1) / max(min(old[n]), 1))
         faster = {name: found for name, found in tried.items() if _is_faster(new[name], old[name])}
         chosen = {**self.best, **tried}
         self.best |= faster
@@ -285,28 +295,29 @@ class _ScheduleSearch:
     # --- what is tried ---
 
     def _own(self, name: str, known: Mapping[str, FoundSchedule], tried: Container[Tried]) -> Iterator[Schedule]:
-        """What an earlier search found for a kernel, where it still fits; then the strategies' candidates."""
+        """What an earlier search found for a kernel, where it still fits; then the strategies' candidates in order."""
         seen = {self.kernels.schedules[name]}
         # A round tries schedules of all kernels at once, so one without code would cost all of them the round.
         stored = self.kernels.read_steps(name, known[name].steps) if name in known else None
-        for schedule in chain([] if stored is None else [stored], _candidates(self.kernels, name)):
+        others = self.guide.ordered(name, _candidates(self.kernels, name))
+        for schedule in chain([] if stored is None else [stored], others):
             if schedule not in seen and (name, str(schedule)) not in tried:
                 seen.add(schedule)
                 yield schedule
 
     def _near(self, worth: Sequence[str], tried: Container[Tried], random: Random) -> Iterator[Chosen]:
         """For each round, what is near the best schedules so far, until there is nothing new."""
-        near: dict[str, tuple[Schedule, Iterator[Schedule]]] = {}
+        near: dict[str, Near] = {}
         while True:
             chosen = {}
             for name in worth:
                 best = self.best[name]
-                if name not in near or near[name][0] != best:  # a better one was found: go on from there
+                if name not in near or near[name].around != best:  # a better one was found: go on from there
                     made = self.kernels.groups[name]
                     parts = (made.computation, self.kernels.target, made.constants, name, best, random)
                     found = mutations(*parts)
-                    near[name] = best, (s for s in found if (name, str(s)) not in tried)
-                if (one := next(near[name][1], None)) is not None:
+                    near[name] = Near(name, best, (s for s in found if (name, str(s.schedule)) not in tried))
+                if (one := self.guide.best_of(near[name])) is not None:
                     chosen[name] = one
             if not chosen:
                 return
@@ -344,11 +355,11 @@ def _check(graph: Graph, options: Options) -> None:
         raise OptionError(f"code for {options.target!r} can't be measured here", remedy="tune on that machine")
 
 
-def _candidates(kernels: KernelBuilder, name: str) -> Iterator[Schedule]:
-    """The schedules that strategies can give a kernel."""
+def _candidates(kernels: KernelBuilder, name: str) -> Iterator[Scheduled]:
+    """The schedules that strategies can give a kernel, the rules' own first."""
     made = kernels.groups[name]
     for found in candidates(made.computation, kernels.target, made.constants, name, kernels.checks.on_broken):
-        yield found.scheduled.schedule
+        yield found.scheduled
 
 
 def _is_faster(new: Sequence[float], old: Sequence[float]) -> bool:
