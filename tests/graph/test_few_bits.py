@@ -14,6 +14,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array, TensorType
 from tilewright.graph.forms.coded import CodedProducts, coded
+from tilewright.graph.forms.scaled import ScaledProducts
 from tilewright.graph.interp import run as interpret
 from tilewright.graph.quantize.books import BOOKS, Floats
 from tilewright.graph.quantize.codes import real_rows, rounded_rows
@@ -177,3 +178,52 @@ def test_dequantised_constants_become_codes(turned: bool, low: int) -> None:
         rows = normal(3, 64)
         want, got = (np.asarray(interpret(g, [rows])[0]) for g in (graph, done))
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("zero", [None, 0.0, 3.0, 0.5])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_constants_that_are_widened_and_scaled_by_groups_become_codes(bits: int, zero: float | None) -> None:
+    """As exporters of PyTorch spell them; a zero point that is no whole number leaves the product as it is."""
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (3, 64)))
+    low, high = -(1 << (bits - 1)), 1 << (bits - 1)
+    w = b(ops.cast, b.const(RNG.integers(low, high, (16, 2, 32)).astype(np.int8)), dtype=types.f32)
+    if zero is not None:
+        w = b(ops.sub, w, b.const(np.full((16, 2, 1), zero, np.float32)))
+    w = b(ops.mul, w, b.const(RNG.uniform(0.5, 1, (16, 2, 1)).astype(np.float32)))
+    w = b(ops.transpose, b(ops.reshape, w, shape=(16, 64)), perm=(1, 0))
+    graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, w),), ("y",))
+    done = CodedProducts().run(graph)
+    assert [n.attrs["bits"] for n in nodes_of(done, ops.coded_matmul)] == ([] if zero == 0.5 else [bits])
+    rows = normal(3, 64)
+    want, got = (np.asarray(interpret(g, [rows])[0]) for g in (graph, done))
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+def test_a_scale_for_each_weight_is_no_group() -> None:
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (3, 64)))
+    w = b(ops.cast, b.const(RNG.integers(-8, 8, (64, 16)).astype(np.int8)), dtype=types.f32)
+    w = b(ops.mul, w, b.const(RNG.uniform(0.5, 1, (64, 16)).astype(np.float32)))
+    graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, w),), ("y",))
+    assert CodedProducts().run(graph) is graph
+
+
+def test_a_product_over_nothing_stays() -> None:
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (3, 0)))
+    w = b(ops.cast, b.const(np.zeros((0, 16), np.int8)), dtype=types.f32)
+    w = b(ops.mul, w, b.const(np.ones(16, np.float32)))
+    graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, w),), ("y",))
+    assert CodedProducts().run(graph) is graph
+
+
+def test_small_floats_with_one_that_is_no_number_stay() -> None:
+    numbers = normal(64, 16).astype(types.f8e4m3fn.numpy)
+    for has_nan in (False, True):
+        numbers[5, 5] = np.nan if has_nan else 1
+        b = Builder(Pool())
+        x = b.pool.input("x", TensorType(types.f32, (3, 64)))
+        w = b(ops.mul, b(ops.decode, b.const(numbers.copy())), b.const(RNG.uniform(0.5, 1, 16).astype(np.float32)))
+        graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, w),), ("y",))
+        assert bool(nodes_of(ScaledProducts().run(graph), ops.scaled_matmul)) != has_nan

@@ -21,6 +21,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of
+from tilewright.graph.forms.spread import group_of, known, spread_of, unshaped
 from tilewright.ops.coded import BITS, BOOK_BITS, MOST_ROWS, WORD_BITS, packed
 
 
@@ -28,7 +29,8 @@ from tilewright.ops.coded import BITS, BOOK_BITS, MOST_ROWS, WORD_BITS, packed
 class CodedProducts(Pass):
     """``matmul(x, dequantize_linear(codes, scales, zeros))`` becomes ``coded_matmul(x, words, scales, zeros)``.
 
-    Also behind a transpose. It does not fire where codes, scales or zero points are no constants, x is no f32, the
+    Also behind a transpose, and where the constant is widened and multiplied by scales of groups in ops of their own,
+    as PyTorch's exports are. It does not fire where codes, scales or zero points are no constants, x is no f32, the
     scales are one for each row, groups along the sum are not whole, or columns fill no whole words.
     """
 
@@ -90,7 +92,8 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     if x.dtype is not types.f32 or node.dtype is not types.f32 or w.type.rank != 2:
         return None
     is_turned = w.op is ops.transpose
-    found = _stored(w.inputs[0] if is_turned else w, 1 if is_turned else 0)
+    w = w.inputs[0] if is_turned else w
+    found = _stored(w, 1 if is_turned else 0) or _spelled(w, is_turned)
     if found is None:
         return None
     codes, scales, zeros = found
@@ -102,7 +105,7 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     if levels:  # codes are places among so few numbers, which take half of the bits
         bits, codes = BOOK_BITS, np.searchsorted(levels, codes).astype(np.uint8)
     rows = len(codes) // len(scales)
-    if _fitting(rows) < min(rows, 2):  # a scale for each row would be more than the codes
+    if _fitting(rows) == 1 < len(codes):  # a scale for each row would be more than the codes
         return None
     padded = (*levels, *[levels[-1]] * (MOST_LEVELS - len(levels))) if levels else ()
     return coded_product(b, x, coded(codes, scales, zeros, bits), bits, padded)
@@ -145,6 +148,38 @@ def _stored(node: Node, along: int) -> tuple[Array, Array, Array] | None:
     wide = codes.astype(np.int16) - low
     same = shifted[:1, :1] if (shifted == shifted[:1, :1]).all() else shifted
     return wide.astype(np.uint8), scales.astype(np.float32), same
+
+
+def _spelled(node: Node, is_turned: bool) -> tuple[Array, Array, Array] | None:
+    """The same of a constant of bytes that is widened and multiplied by scales of groups, as exporters spell it."""
+    if node.dtype is not types.f32 or not node.type.is_static or unshaped(node).op is not ops.mul:
+        return None
+    found = spread_of(node, _bytes)
+    if found is None:
+        return None
+    steps, scales = (a.T if is_turned else a for a in found)
+    low = int(steps.min(initial=0))
+    if int(steps.max(initial=0)) - low > types.u8.max:
+        return None
+    codes = (steps.astype(np.int16) - low).astype(np.uint8)
+    return codes, scales[:: group_of(scales)], np.array([[-low]], np.int16)
+
+
+def _bytes(node: Node) -> Array | None:
+    """The numbers of a constant of bytes that is widened, less a zero point where one is taken off."""
+    if node.op is ops.sub:
+        steps, zero = _bytes(node.inputs[0]), known(node.inputs[1])
+        if steps is None or zero is None or steps.shape != node.shape or not _are_bytes(zero):
+            return None
+        return np.asarray(steps.astype(np.int16) - zero.astype(np.int16))
+    x = node.inputs[0] if node.op is ops.cast and node.dtype is types.f32 else None
+    return known(x) if x is not None and x.dtype in (types.i8, types.u8) else None
+
+
+def _are_bytes(numbers: Array) -> bool:
+    """Are floats whole numbers that a byte holds, with a sign or without?"""
+    with np.errstate(invalid="ignore"):
+        return bool((np.rint(numbers) == numbers).all() and (np.abs(numbers) <= types.u8.max).all())
 
 
 _TABLE = RuleTable(

@@ -8,7 +8,6 @@ In: a graph as it is imported, before constants are folded. Out: the same produc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import gcd
 from typing import ClassVar
 
 import numpy as np
@@ -21,10 +20,8 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, DType, product
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.coded import half_where_exact
+from tilewright.graph.forms.spread import group_of, spread_of, unshaped
 from tilewright.ops.scaled import HALVES
-
-CARRYING = (ops.reshape, ops.transpose, ops.expand, ops.slice, ops.cast)
-"""What stands between a constant and the scales that a product reads: exporters spread scales over blocks."""
 
 
 @dataclass(frozen=True)
@@ -54,53 +51,30 @@ def _product(b: Rewriting, node: Node) -> Node | None:
     if x.dtype is not types.f32 or node.dtype is not types.f32 or w.type.rank != 2 or not w.type.is_static:
         return None
     is_turned = w.op is ops.transpose
-    found = _stored(w.inputs[0] if is_turned else w)
+    w = w.inputs[0] if is_turned else w
+    found = spread_of(w, _codes)
     if found is None:
         return None
-    (stored, scales), dtype = (a.T if is_turned else a for a in found[:2]), found[2]
-    group = _group(scales)
+    stored, scales = (a.T if is_turned else a for a in found)
+    group, dtype = group_of(scales), _format(w)
     # A scale for each row of a column would be more than the weights are.
     if not stored.size or (group == 1 and len(scales) > 1):
         return None
-    has_nan = any(np.isnan(row.view(dtype.numpy).astype(np.float32)).any() for row in found[0])
+    has_nan = any(np.isnan(row.view(dtype.numpy).astype(np.float32)).any() for row in stored)
     return None if has_nan else scaled_product(b, x, stored, scales[::group], dtype)
 
 
-def _stored(node: Node) -> tuple[Array, Array, DType] | None:
-    """Weights u8 and scales f32, both of the node's shape, and the format that the weights are in."""
-    shape = node.shape
-    node = _unshaped(node)
-    sides = [_unshaped(x) for x in node.inputs] if node.op is ops.mul else [node]
-    at = next((k for k, x in enumerate(sides) if x.op is ops.decode and x.inputs[0].dtype in HALVES), None)
-    if at is None or (w := array_of(sides[at].inputs[0])) is None:
-        return None
-    scales = known(node.inputs[1 - at]) if node.op is ops.mul else np.ones((), np.float32)
-    if scales is None or scales.dtype != np.float32 or (node.op is ops.mul and node.inputs[at].shape != node.shape):
-        return None
-    spread = np.broadcast_to(scales, node.shape).reshape(shape)
-    return w.view(np.uint8).reshape(shape), spread, sides[at].inputs[0].dtype
+def _codes(node: Node) -> Array | None:
+    """The codes of a constant in a float of 8 bits that is decoded."""
+    found = array_of(node.inputs[0]) if node.op is ops.decode and node.inputs[0].dtype in HALVES else None
+    return None if found is None else found.view(np.uint8)
 
 
-def _unshaped(node: Node) -> Node:
-    while node.op is ops.reshape:
-        node = node.inputs[0]
-    return node
-
-
-def _group(scales: Array) -> int:
-    """The most rows f32[K, N] that share all scales with their neighbours, of a number that divides K."""
-    changes = np.flatnonzero((scales[1:] != scales[:-1]).any(1)) + 1
-    return gcd(len(scales), *map(int, changes))
-
-
-def known(node: Node) -> Array | None:
-    """The numbers of a constant, or of what only moves, spreads or widens one."""
-    if (found := array_of(node)) is not None:
-        return found
-    if node.op not in CARRYING or not node.type.is_static:
-        return None
-    operand = known(node.inputs[0])
-    return None if operand is None else np.asarray(node.op.reference([operand], node.attrs))
+def _format(node: Node) -> DType:
+    """The format of the weights that :func:`_codes` found."""
+    product = unshaped(node)
+    sides = [unshaped(x) for x in (product.inputs if product.op is ops.mul else (product,))]
+    return next(x for x in sides if _codes(x) is not None).inputs[0].dtype
 
 
 _TABLE = RuleTable(
