@@ -480,7 +480,7 @@ def test_a_bad_file_or_name_is_1_with_a_message(
         (["aot", "{model}", "--target", "aarch64-linux-gnu"], "did you mean aarch64?"),
         (["aot", "{model}", "--target", "thumbv7em-none-eabihf"], "did you mean cortex-m4?"),
         (["aot", "{model}", "--fix", "rows=1", "--target", "cortex-m4", "--threads", "4"], "has no threads"),
-        (["compile", "{model}", "--precision", "fp8"], "fp8"),
+        (["compile", "{model}", "--precision", "fp7"], "fp7"),
         (["compile", "{model}", "--accuracy", "some"], "some"),
         (["ir", "{model}", "--target", "z80", "--stage", "tile"], "z80"),
         (["ir", "{model}", "--pass-pipeline", "polish"], "no pass 'polish'"),
