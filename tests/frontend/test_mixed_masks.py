@@ -8,12 +8,16 @@ type; a mask is computed from exact values alone, so that rounding can't change 
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+
+from tilewright.integrations.torch_compile.capture import FallbackWarning
+from tilewright.integrations.torch_compile.faults import HOW_TO_REPORT
 
 DTYPES = (
     torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int8, torch.uint8, torch.int16, torch.int32,
@@ -141,7 +145,14 @@ def check(seed: int) -> None:
     torch._dynamo.reset()
     compiled = torch.compile(run, backend="tilewright", dynamic=[None, True][seed % 2])
     for _ in range(2):
-        for step, got, expected in zip(steps, compiled(*inputs), want, strict=True):
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            results = compiled(*inputs)
+        assert not [one for one in told if HOW_TO_REPORT in str(one.message)], (
+            seed,
+            [str(one.message) for one in told],
+        )
+        for step, got, expected in zip(steps, results, want, strict=True):
             tolerance = 0.0 if step.exact else TOLERANCE.get(expected.dtype, 0.0)
             torch.testing.assert_close(
                 got, expected, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m, s=step: f"{s.name}: {m}"
@@ -167,3 +178,19 @@ def test_what_a_mask_selects_of_bf16_meets_int16() -> None:
     torch._dynamo.reset()
     got = torch.compile(f, backend="tilewright")(x, y)
     torch.testing.assert_close(got, f(x, y), equal_nan=True)
+
+
+def test_a_selection_that_pytorch_takes_for_as_long_as_another_tensor_is_no_mistake_of_ours() -> None:
+    """PyTorch's trace has one size for both operands; here one of them has a single element."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        mask = x == y
+        return torch.where(torch.masked_select(mask, mask), y, x)
+
+    x, y = torch.tensor([3, 1]), torch.tensor([1], dtype=torch.int16)
+    torch._dynamo.reset()
+    with pytest.warns(FallbackWarning) as told:
+        got = torch.compile(f, backend="tilewright", dynamic=True)(x, y)
+    assert torch.equal(got, f(x, y))
+    said = [str(one.message) for one in told]
+    assert any("where PyTorch's trace has" in text for text in said) and not any("mistake" in text for text in said)

@@ -32,7 +32,7 @@ from tilewright.integrations.torch_compile.device import calls_elsewhere, gpu_of
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, is_refusal
 from tilewright.integrations.torch_compile.piece import PieceProgram, import_piece
 from tilewright.integrations.torch_compile.recurrence import DRAWS as DRAWING_RECURRENCES
-from tilewright.integrations.torch_compile.sizes import size_read_before
+from tilewright.integrations.torch_compile.sizes import size_read_before, stray_size
 from tilewright.integrations.torch_compile.split import Piece, calls, split
 from tilewright.runtime.errors import InputError, ResourceError, TilewrightError
 
@@ -310,12 +310,18 @@ class _Rescue:
         _run_eagerly(self.owner, self.piece.nodes, values)
         if not self.is_told:
             self.is_told = True
-            self.on_fallback([self._problem(error)])
+            self.on_fallback([self._problem(error, args)])
         return [values[x] if hasattr(x, "op") else x for x in self.piece.outputs]
 
-    def _problem(self, error: Exception) -> Problem:
-        """An argument that compiled code cannot take, or a want of memory, is no mistake of ours."""
+    def _problem(self, error: Exception, args: Sequence[Any]) -> Problem:
+        """An argument that compiled code cannot take, a want of memory, or a size of data that PyTorch's trace took for
+        another one, is no mistake of ours."""
         nodes = calls(self.piece.nodes)
+        stray = stray_size(self.piece.inputs, args) if isinstance(error, InputError) else None
+        if stray is not None and nodes:
+            return Problem(
+                location_of(nodes[0]), str(nodes[0].target), stray, "use torch.where in the place of a selection"
+            )
         is_refusal = isinstance(error, ResourceError) or (isinstance(error, InputError) and not error.violations)
         if isinstance(error, TilewrightError) and is_refusal and nodes:
             return Problem(location_of(nodes[0]), str(nodes[0].target), error.message, error.remedy)

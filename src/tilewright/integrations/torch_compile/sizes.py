@@ -1,13 +1,14 @@
 """Sizes that only data decide and that nothing bounds: computed and read before the calls whose results have them.
 
 In: a call of a functional fx graph whose result's first size has no bound. Out: the call that reads the size, which the
-graph now has before it. Not its business: running graphs in pieces, so that the number is there in time
-(``torch_compile.plan``); sizes with a bound (``torch.aten.places``).
+graph now has before it; and, of a call that failed, the size that is not as it was traced. Not its business: running
+graphs in pieces, so that the number is there in time (``torch_compile.plan``); sizes with a bound
+(``torch.aten.places``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Make = Callable[..., Any]
@@ -36,6 +37,24 @@ def size_read_before(node: Any) -> Any:
     else:
         node.update_kwarg(name, read)
     return read
+
+
+def stray_size(nodes: Sequence[Any], values: Sequence[Any]) -> str | None:
+    """Where the tensors of a call do not have the sizes of ``nodes``, which PyTorch traced; None where they do.
+
+    Tracing takes a size that data decide for that of another tensor, when an operation is right for equal sizes only;
+    what it asserts of it is lost on the way to a compiler. Equal expressions have to have equal values.
+    """
+    known: dict[Any, int] = {}
+    for node, value in zip(nodes, values, strict=True):
+        traced = getattr(node.meta.get("val"), "shape", None)
+        if traced is None or not hasattr(value, "shape"):
+            continue
+        for size, actual in zip(traced, value.shape, strict=True):
+            wanted = size if isinstance(size, int) else known.setdefault(size.node.expr, actual)
+            if wanted != actual:
+                return f"{node.name} has a size of {actual} where PyTorch's trace has {wanted}"
+    return None
 
 
 def _fake(x: Any) -> Any:
