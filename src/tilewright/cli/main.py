@@ -7,7 +7,9 @@ Not its business: the work itself (``driver``, ``runtime``).
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Annotated, NoReturn
 
@@ -69,10 +71,16 @@ def options(
     """Compile trained models to native code, run and inspect them."""
 
 
+@functools.cache
+def _command() -> Callable[..., object]:
+    """What the functions' signatures say, which takes longer to read than many commands take to run."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """Run the command line; a Tilewright error, or a file that can't be used, becomes a message and an exit code."""
     try:
-        app(prog_name="tilewright")
+        _command()(prog_name="tilewright")
     except TilewrightError as e:
         _fail(e)
     except OSError as e:
