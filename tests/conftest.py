@@ -5,18 +5,22 @@ after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
 the processor time of every test, the largest tests and files printed at the end, and a failure where one is over
 ``--cpu-limit``, or all together are over ``--cpu-budget``; of the cases of a test marked ``one_in(n)`` all but every
-n-th marked ``slow``; the fixture ``shared_kernels``; a garbage collector that leaves libraries alone.
+n-th marked ``slow``; the fixture ``shared_kernels``; LLVM's work done once for a file; a garbage collector that leaves
+libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
 import faulthandler
+import functools
 import gc
 import json
 import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
@@ -84,6 +88,21 @@ def _libraries_set_aside(request: pytest.FixtureRequest) -> None:
         gc.collect()
         gc.freeze()
         request.config.stash[LOADED] = len(sys.modules)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _texts_compiled_once() -> Iterator[None]:
+    """Let LLVM see each text once for the tests of a file, of which a quarter of its work would be the same again.
+
+    An object is a function of the text, so this hides nothing of the compiler's own; ``shared_kernels`` does.
+    """
+    users = [sys.modules.get(f"tilewright.build.{name}") for name in ("kernels", "assemble")]
+    with ExitStack() as stack:
+        if all(users):
+            compile_once = functools.cache(users[0].compile_text)
+            for module in users:
+                stack.enter_context(mock.patch.object(module, "compile_text", compile_once))
+        yield
 
 
 @pytest.fixture
