@@ -56,7 +56,7 @@ def reference(name, x, hidden, direction):
     return op.reference([x, *weights(name, hidden, n_inputs, n_dirs), *states], attrs)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("batch", "direction"), [(1, "forward"), (8, "reverse"), (3, "bidirectional")])
 def test_any_number_of_steps_and_threads(name, batch, direction):

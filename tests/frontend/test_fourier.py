@@ -88,7 +88,7 @@ def check_transform(kind: str, n: int, batch: tuple[int, ...], axis: int, dtype:
     assert np.abs(got - wanted).max() <= limit * max(np.abs(wanted).max(), 1e-30), (kind, n, batch, axis)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("n", "batch"), [(16, (16,)), (360, ()), (1001, (9,)), (1024, (2,)), (2, (33,)), (13, (8,)), (441, (3, 5))]

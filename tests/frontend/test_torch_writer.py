@@ -57,6 +57,7 @@ PARTS = 4
 """Many ops leave as one program, because making one takes PyTorch seconds whatever is in it."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_op_without_a_form_is_named_and_the_others_come_back(part):

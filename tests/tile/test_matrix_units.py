@@ -137,7 +137,7 @@ def test_products_are_right_lane_by_lane(name: str) -> None:
     assert len(shared) == 2 and all(seen.traffic[b].bank_conflicts == 0 for b in shared if "ragged" not in name)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("n_refused", [1, 2, 3])
 def test_what_one_instruction_refuses_the_next_one_takes(n_refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four warps, then one, then threads: a product is an ordinary sum only where none of them fits."""
