@@ -73,10 +73,11 @@ def quantize_command(
     fix: Fix = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Quantise a model to 8 bits by samples, or its weights to fewer, and write it as ONNX.
+    """Quantise a model to 8 bits by samples, or its weights alone.
 
-    The file has QuantizeLinear and DequantizeLinear, which other runtimes read too. The table says for each layer in
-    which type it multiplies, its signal to noise, what share of its operand lies beyond its range, and why one stays.
+    The file is ONNX, with QuantizeLinear and DequantizeLinear, which other runtimes read too. The table says for each
+    layer in which type it multiplies, its signal to noise, what share of its operand lies beyond its range, and why one
+    stays.
     """
     show.check_model(model)
     if model.suffix == ".tw":
