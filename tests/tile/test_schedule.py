@@ -344,6 +344,8 @@ def test_fold_uses_the_place_of_one_iteration_again():
     refuses(rows_twice(), *steps, ("kind", "i0_1_o", "parallel"), ("fold", "t", 0, "i0_1_o"), rule="serial loop")
     refuses(rows_twice(), *steps, ("fold", "t", 1, "i0_1_o"), rule="not decided by this loop")
     refuses(rows_twice(), ("fold", "t", 0, "i0_1"), rule="outside of the loop")
+    for dim in (-1, 2):
+        refuses(rows_twice(), *steps, ("fold", "t", dim, "i0_1_o"), rule="has 2 dimensions")
 
 
 def test_alternate_walks_odd_steps_backwards():

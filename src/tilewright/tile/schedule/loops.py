@@ -52,9 +52,11 @@ def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
 
     ``tail="min"``: the last tile is shorter (the emitter peels it or masks it). ``tail="shift"``: every tile is full
     and the last one starts at ``n - f``; it repeats work, so the body may only store, and ``n >= f`` must be proved.
+    What an iteration reads of the buffers that the loop writes it must have stored itself, or it would see another
+    value the second time.
     ``tail="guard"``: every tile is full and ``if f*v_o + v_i < n`` stands in the inner loop, as threads of a GPU need.
-    Fails: factor < 1; an unknown tail; shift of an accumulating body or of an extent that may be smaller; a guard in
-    lanes.
+    Fails: factor < 1; an unknown tail; shift of an accumulating body, of one that reads what other iterations write, or
+    of an extent that may be smaller; a guard in lanes.
     """
     target = find_loop(kernel, loop, "split")
     n, sym = target.loop.extent, target.loop.sym
@@ -88,6 +90,11 @@ def _check_shift(target: For, factor: int) -> None:
         raise ScheduleError("split", name, f"shift needs an extent >= {factor}, not {target.loop.extent}")
     if any(isinstance(s, Update | Fold) for s in walk(target.body)):
         raise ScheduleError("split", name, "shift repeats work, and the body accumulates", remedy="use tail='min'")
+    read = {x.buffer for s in walk(target.body) for x in loads_of(s)}
+    for b in dict.fromkeys(b for s in walk(target.body) for b in written(s)):
+        if b in read and not starts_fresh(target.body, b):
+            rule = f"shift repeats work, and the body reads {b.name}, which other iterations write"
+            raise ScheduleError("split", name, rule, remedy="use tail='min'")
 
 
 def reorder(kernel: Kernel, *loops: str) -> Kernel:

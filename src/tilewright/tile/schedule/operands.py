@@ -6,21 +6,31 @@ Not its business: loops (``loops``), results (``stages``).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Load, Select, Value
+from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known_at_least, known_under
 from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, placed, symbols_in
 from tilewright.core.types import product
-from tilewright.tile.affine import coefficient, is_affine, stride_along
+from tilewright.tile.affine import coefficient, is_affine, never_negative, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store, walk
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, rewrite_accesses, symbols_of_index
+from tilewright.tile.rewrite import (
+    Body,
+    loads_of,
+    loop_sym,
+    loops_of,
+    reads,
+    rewrite_accesses,
+    symbols_of_index,
+    values_of,
+)
 from tilewright.tile.schedule.tree import (
     Nest,
     enclosing,
@@ -164,7 +174,8 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     Before: ``for jo: for k: for l: ... B[16*jo + l, k]``.
     After: ``for jo: (for k', l': B_s[k', l'] = B[16*jo + l', k']); for k: for l: ... B_s[k, l]``.
     The copies of loop ``x`` are called ``x_Bs``. Fails: the loop's body reads the buffer at several indices, at a
-    run-time index, or writes it; a loop inside has no known bound.
+    run-time index, or writes it; a loop inside has no known bound; a guard, or a loop that may have no iteration, keeps
+    reads inside of the buffer, which the copy would not be.
     """
     spot, at = find_place(kernel, buffer, "stage"), find_loop(kernel, loop, "stage")
     old, where = spot.buffer, f"{buffer}, {loop}"
@@ -186,6 +197,8 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     free = {x.sym for x in path} - {x.sym for x in loops}
     if any(symbols(x.extent) & free for x in loops):
         raise ScheduleError("stage", where, "an extent depends on a loop that does not walk it")
+    if _may_reach_beyond(kernel, at, path, load, free):
+        raise ScheduleError("stage", where, "a guard keeps its reads inside of it, and the copy has none")
     shape = tuple(x.sym.hi + 1 for x in loops if x.sym.hi is not None) or (1,)
     new = Buffer(fresh(kernel, f"{identifier(buffer)}_s"), old.dtype, shape)
     copies: dict[Sym, Dim] = {}
@@ -201,6 +214,34 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     body = rewrite_accesses(at.body, lambda b, ix: here if b is old and ix == load.index else None)
     done = replace_stmt(kernel, at, For(at.loop, (copy, *body)))
     return replace(done, places=(*done.places, Place(new, Space(space))))
+
+
+def _may_reach_beyond(kernel: Kernel, at: For, path: tuple[Loop, ...], load: Load, free: Container[Sym]) -> bool:
+    """Might a copy at the top of ``at``'s body read outside of the buffer where ``load``, on its ``path``, does not?
+
+    Only if something decides whether the load runs at all: a guard, a selection, or a loop that the copy leaves out.
+    """
+    around = [x.loop for x in (*enclosing(kernel.body, at), at) if isinstance(x, For)]
+    extents = {x.sym: x.extent for x in (*around, *path)}
+    always = all(never_negative(x.extent - 1, extents) for x in path if x.sym in free)
+    if always and not any(_is_guarded(s, load) for s in walk(at.body)):
+        return False
+    return not all(
+        never_negative(i, extents) and never_negative(n - 1 - i, extents)
+        for i, n in zip(placed(load.index), load.buffer.shape, strict=True)
+    )
+
+
+def _is_guarded(s: Stmt, load: Load) -> bool:
+    """Is a load of this place in a guard's body, or in a value that is chosen or not?"""
+    if isinstance(s, If):
+        return any(_is_of(x, load) for inner in walk(s.body) for x in loads_of(inner))
+    chosen_from = [y for v in values_of(s) for y in walk_value(v) if isinstance(y, Select)]
+    return any(isinstance(x, Load) and _is_of(x, load) for y in chosen_from for x in walk_value(y))
+
+
+def _is_of(x: Load, load: Load) -> bool:
+    return x.buffer is load.buffer and x.index == load.index
 
 
 def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Kernel:
@@ -249,6 +290,7 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     the panel); where it has fewer iterations than that, every step hints at several places, all of the panel in the
     end. Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
     """
+    _check_line("prefetch", line)
     spot, target = find_place(kernel, buffer, "prefetch"), find_loop(kernel, inner, "prefetch")
     outer, where = find_loop(kernel, panel, "prefetch").loop.sym, f"{buffer}, {panel}, {inner}"
     load = next(readers(target.body, spot.buffer), None)
@@ -295,6 +337,7 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     places, or where the data say; ``inner`` is not serial; a loop that moves the access has no known bound; there are
     more lines than steps; no loop outside moves on to a next tile.
     """
+    _check_line("hint", line)
     spot, target, where = find_place(kernel, buffer, "hint"), find_loop(kernel, inner, "hint"), f"{buffer}, {inner}"
     path = [s for s in enclosing(kernel.body, target) if isinstance(s, For)]
     if target.loop.kind is not Kind.SERIAL:
@@ -334,6 +377,7 @@ def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Ke
     Fails: ``inner`` is not serial, does not read the buffer, or at several places, or where the data say, or in loops
     whose bounds are not known; the place does not move with it.
     """
+    _check_line("stream", line)
     spot, target, where = find_place(kernel, buffer, "stream"), find_loop(kernel, inner, "stream"), f"{buffer}, {inner}"
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("stream", where, "the loop's steps are not serial")
@@ -348,6 +392,11 @@ def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Ke
     lines = _Lines.of(spot.buffer, later, of_step, line)
     hints = [Prefetch(spot.buffer, lines.at(n, None)) for n in range(lines.count)]
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
+
+
+def _check_line(primitive: str, line: int) -> None:
+    if line < 1:
+        raise ScheduleError(primitive, str(line), "a cache line has an element or more")
 
 
 def _one_place(nest: Stmt, buffer: Buffer) -> tuple[tuple[Dim, ...], list[Loop]] | None:

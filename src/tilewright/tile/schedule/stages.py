@@ -116,7 +116,8 @@ def fork(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     """Two readers of a temporary get one copy each: ``T = e; X(T); Y(T)`` -> ``T = e; T_f = e; X(T); Y(T_f)``.
 
     So that both can go ``compute_at`` their own reader. Loops of the second nests get the suffix ``_f``. Fails: T is no
-    temporary, or the loop's body does not read it.
+    temporary; the loop's body does not read it, or runs before T is made; what makes T can't run twice, because it
+    changes another buffer that it reads, or something between two of its nests changes what they read.
     """
     spot, at = find_place(kernel, buffer, "fork"), find_loop(kernel, loop, "fork")
     old, where = spot.buffer, f"{buffer}, {loop}"
@@ -133,10 +134,30 @@ def fork(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     makers = writers(home, old)
     if any(x is at for m in makers for x in walk((m,))):
         raise ScheduleError("fork", where, "the loop writes it")
+    if broken := _why_not_twice(home, makers, at, old):
+        raise ScheduleError("fork", where, broken)
     copies = rewrite_accesses(renamed(kernel, tuple(makers), "f"), swap)
     body = edit(kernel.body, at, lambda _: (For(at.loop, rewrite_accesses(at.body, swap)),))
     body = edit(body, makers[-1], lambda s: (s, *copies))
     return with_body(replace(kernel, places=(*kernel.places, replace(spot, buffer=new))), body)
+
+
+def _why_not_twice(home: Body, makers: Sequence[Stmt], reader: For, buffer: Buffer) -> str:
+    """What is against running the makers of a buffer once more behind the last of them; nothing if they can."""
+    # By identity: two statements of one text are two.
+    first, last = (next(k for k, s in enumerate(home) if s is m) for m in (makers[0], makers[-1]))
+    if any(x is reader for s in home[:last] for x in walk((s,))):
+        return "the loop runs before it is made"
+    changed = {b for s in walk(makers) for b in written(s) if b is not buffer}
+    used = {x.buffer for s in walk(makers) for x in loads_of(s)}
+    updated = {b for s in walk(makers) if isinstance(s, Update | Fold) for b in written(s)}
+    # What is stored twice alike does no harm; what is read, as by an update, must be stored by that very run.
+    if again := [b.name for b in changed & (used | updated) if not starts_fresh(tuple(makers), b)]:
+        return f"what makes it changes {min(again)} too, and would do so twice"
+    between = [s for s in home[first:last] if not any(s is m for m in makers)]
+    if late := [b.name for s in walk(between) for b in written(s) if b in used]:
+        return f"{late[0]} changes while it is made"
+    return ""
 
 
 def place(kernel: Kernel, buffer: str, space: str) -> Kernel:
@@ -488,6 +509,8 @@ def fold(kernel: Kernel, buffer: str, dim: int, loop: str) -> Kernel:
     old, where = spot.buffer, f"{buffer}, {dim}, {loop}"
     if spot.role is not Role.TMP or target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("fold", where, "only a temporary, over a serial loop")
+    if not 0 <= dim < len(old.shape):
+        raise ScheduleError("fold", where, f"{buffer} has {len(old.shape)} dimensions, the first is 0")
     # A place that is used again must hold nothing that somebody still wants.
     inside = [s for s in walk(target.body) if _accesses(s, old)]
     if len(inside) != sum(1 for s in walk(kernel.body) if _accesses(s, old)) or not starts_fresh(target.body, old):
