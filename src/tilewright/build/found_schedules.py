@@ -106,6 +106,28 @@ class FoundSchedules:
             (t.kernel, t.steps) for t in self.trials(machine, kernels) if t.outcome != MEASURED or t.seconds >= t.beside
         }
 
+    def all(self) -> list[tuple[str, FoundSchedule]]:
+        """What was found, of all machines, each with the machine's key; nothing where there is no file."""
+        found = []
+        for row in self._rows("select kernel, machine, steps, before, after from found order by kernel, machine"):
+            with suppress(ValueError):  # a damaged file may have anything in any column
+                kernel, machine, steps, before, after = _row([*row])
+                found.append((machine, FoundSchedule(kernel, steps, before, after)))
+        return found
+
+    def forget(self, kernels: Iterable[str] | None = None) -> int:
+        """Forget what was measured and found of these kernels, or of all, on all machines; how many found ones."""
+        if not os.path.exists(self.path):
+            return 0
+        names = sorted({x.kernel for _, x in self.all()} if kernels is None else {*kernels})
+        with self._open() as file:
+            n = sum(file.execute("delete from found where kernel = ?", (name,)).rowcount for name in names)
+            if kernels is None:
+                file.execute("delete from tried")
+            else:
+                file.executemany("delete from tried where kernel = ?", [(name,) for name in names])
+            return n
+
     def every(self, machine: str) -> dict[str, str]:
         """The steps of all kernels that were found for this machine, by name, in the order of names."""
         rows = self._rows("select kernel, steps from found where machine = ? order by kernel", machine)
@@ -150,12 +172,12 @@ class FoundSchedules:
         with self._open() as file:
             file.executemany(_PUT, rows)
 
-    def _rows(self, ask: str, machine: str) -> list[Any]:
-        """What the file answers of a machine; nothing where there is no file."""
+    def _rows(self, ask: str, *values: str) -> list[Any]:
+        """What the file answers; nothing where there is no file."""
         if not os.path.exists(self.path):
             return []
         with self._open() as file:
-            return file.execute(ask, (machine,)).fetchall()
+            return file.execute(ask, values).fetchall()
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:

@@ -24,6 +24,7 @@ from tilewright.cli import (
     convert,
     debug,
     explain,
+    found,
     ir,
     machines,
     quantize,
@@ -46,6 +47,7 @@ aot.register(app)
 convert.register(app)
 bench.register(app)
 tune.register(app)
+found.register(app)
 quantize.register(app)
 explain.register(app)
 ir.register(app)
