@@ -260,6 +260,21 @@ def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, 
     return float(prod(seconds) ** (1 / len(seconds)))
 
 
+def copy_seconds(of: Contraction, operand: int, n_copies: int, target: Target) -> float:
+    """Seconds of one thread for copies of an operand besides :func:`sketch`, which has where its elements come from.
+
+    Every element is copied ``n_copies`` times, into the second-level cache and out of it again: vectors of what lanes
+    walk, single elements of what all lanes share.
+    """
+    x = of.operands[operand]
+    n = float(n_copies * prod(n for s, n in (*of.outer.items(), *of.reduced, *of.unrolled) if x.steps.get(s)))
+    is_vector = bool(x.steps.get(of.lanes))
+    n *= -(-of.n_lanes // of.width) if is_vector else 1
+    row = RunTimeLoop(_ROW, None, n, n, {"load": 1.0, "store": 1.0})
+    row.moved[0] = 2 * n * x.n_bytes * (of.width if is_vector else 1)
+    return float(joined(row_cycles(row, target, FITTED), FITTED)) / (target.ghz * 1e9)
+
+
 def _moved(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target) -> list[float]:
     """Bytes of a call from behind each cache, the last one first whole and then as a thread's share of it."""
     of, line = tile.of, target.line_bytes

@@ -6,7 +6,7 @@ Not its business: writing steps (``contract``, ``contract_tile``), the cost of a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
@@ -35,6 +35,7 @@ from tilewright.choose.strategies.contract_caches import (
     shared_by_rows,
     short_chunks,
 )
+from tilewright.choose.strategies.contract_copies import order_with_copies
 from tilewright.choose.strategies.contract_space import (
     Arrange,
     Order,
@@ -68,11 +69,12 @@ from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.estimates import DOUBT, SHUFFLED_STRIDE
 from tilewright.core.expr import Sym, symbols
+from tilewright.core.indices import chosen
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
 from tilewright.tile.affine import linear, remainder
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Loop, Store, Update
+from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
 
 HEAVY_OPERATIONS = 10
@@ -106,6 +108,8 @@ class ContractionPlan:
     guarded: frozenset[Sym]
     operands: tuple[Operand, ...]
     constants: tuple[Buffer, ...]
+    panels_copied: tuple[str, ...]
+    rows_copied: tuple[str, ...]
 
     @property
     def is_window(self) -> bool:
@@ -194,11 +198,28 @@ def plan_contraction(
     work = work if threads else 0.0
     # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
     is_free = not (fixed or n_apart or heavy or is_plane)
-    if arrange is not None and is_free and are_known([x.extent for x in (*rest, lanes, *reduced)]):
+    is_free = is_free and are_known([x.extent for x in (*rest, lanes, *reduced)])
+    is_plain = threads and is_free and dot is None and not (stepped or slid)
+    is_plain = is_plain and machine.has_threads  # machines that have none have little memory for copies
+    brought = _brought(b, update, operands) if is_plain else []
+    copied: tuple[int, ...] = ()
+    if is_free and (arrange is not None or brought):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         space = TileSpace(
             _in_numbers(
-                machine, update, leaf, rest, lanes, row, row2, reduced, (*stepped, *slid), operands, dot, width
+                machine,
+                update,
+                leaf,
+                rest,
+                lanes,
+                row,
+                row2,
+                reduced,
+                (*stepped, *slid),
+                operands,
+                dot,
+                width,
+                {p.buffer for p in b.kernel.places if p.role is Role.TMP},
             ),
             Outside(
                 tuple(x.sym for x in rest if x.sym not in walked),
@@ -208,13 +229,37 @@ def plan_contraction(
             ),
             tuple(tiles_of(box, machine, width)),
         )
-        taken = arrange(space)
-        tile, order = (tile, order) if taken is None else (taken.tile, taken.order)
+        taken = None if arrange is None else arrange(space)
+        if taken is not None:
+            tile, order = taken.tile, taken.order
+        elif brought:
+            found = order_with_copies(space, brought, tile, order, machine)
+            order, copied = found.order, found.copied
+    pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
     return ContractionPlan(
         acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
         dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
         tuple(x.buffer for x in loads(update.value) if is_constant(b, x)),
+        tuple(x.buffer.name for k, (x, op) in pairs if k in copied and op.lane_stride),
+        tuple(x.buffer.name for k, (x, op) in pairs if k in copied and not op.lane_stride),
     )  # fmt: skip
+
+
+def _brought(b: ScheduleBuilder, update: Update, operands: Sequence[Operand]) -> list[int]:
+    """The operands that a call brings, each once, at places that loops decide: neighbours along the lanes, or the same
+    for all of them."""
+    inputs = {p.buffer for p in b.kernel.places if p.role is Role.IN}
+    read, value = list(loads(update.value)), update.value
+    # A guarded element may lie outside of its buffer, where a copy would read it all the same.
+    is_product = isinstance(value, Binary) and value.op == "mul" and {value.a, value.b} == set(read)
+    if not is_product or any(op.is_constant for op in operands):
+        return []
+    names = [x.buffer for x in read]
+    return [
+        k
+        for k, (x, op) in enumerate(zip(read, operands, strict=True))
+        if x.buffer in inputs and op.lane_stride in (0, 1) and names.count(x.buffer) == 1 and not chosen(x.index)
+    ]
 
 
 def _in_numbers(
@@ -230,8 +275,9 @@ def _in_numbers(
     operands: Sequence[Operand],
     dot: Dot | None,
     width: int,
+    copies: Container[Buffer],
 ) -> Contraction:
-    """What a sketch is made of, where all sizes are known."""
+    """What a sketch is made of, where all sizes are known; ``copies`` will be laid in panels for the lanes."""
     extents = {x.sym: known(x.extent, 1) for x in (*outer, lanes, *reduced)}
     read = [x for x in loads(leaf.value) if x.buffer is not update.buffer]
     pairs = zip(loads(update.value), operands, strict=True)
@@ -249,7 +295,12 @@ def _in_numbers(
         extents[lanes.sym],
         tuple((x.sym, extents[x.sym]) for x in reduced if x not in unrolled),
         tuple((x.sym, extents[x.sym]) for x in unrolled),
-        tuple(access_at(x.buffer, op.offset, extents, is_packed=op.is_constant) for x, op in pairs),
+        tuple(
+            access_at(
+                x.buffer, op.offset, extents, is_packed=op.is_constant or (x.buffer in copies and op.lane_stride == 1)
+            )
+            for x, op in pairs
+        ),
         (
             access(leaf.buffer, leaf.index, extents, is_write=True),
             *(access(x.buffer, x.index, extents) for x in read),

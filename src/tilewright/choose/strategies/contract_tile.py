@@ -21,10 +21,11 @@ from tilewright.core.dims import is_known, known, known_at_most
 from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
+from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind, Loop, Update, walk
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import find_loop, most_iterations
+from tilewright.tile.schedule.tree import find_loop, find_place, most_iterations
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,10 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
             b.do("kind", name, "serial")
         if inner and not vectors:
             pair_with_rows(b, inner[-1], lanes, plan.width)
+    for name in plan.panels_copied:
+        attempt(b, partial(b.do, "stage", name, blocks[-1], "local"))
+    for name in plan.rows_copied:
+        order = _rows_copied(b, machine, name, batch, order)
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, order[:2])
     return TiledOrder(order, walked)
@@ -241,6 +246,23 @@ def _blocked(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, around:
     inside, innermost = _grouped(b, plan, part)
     b.do("reorder", parts, *walkers, inside, *tiled, *innermost)
     b.do("accumulate", acc, inside)
+
+
+def _rows_copied(b: ScheduleBuilder, machine: Target, name: str, batch: list[str], order: list[str]) -> list[str]:
+    """Copy an operand for each batch; without one, once for all threads, before all loops. The loops in their order."""
+    if batch:
+        attempt(b, partial(b.do, "stage", name, batch[-1], "local"))
+        return order
+    mark = b.mark()
+    around, first = b.split(order[0], max(_number_of(b, order[0]), 1))
+    try:
+        whole, *_ = b.do("stage", name, around, "global").loops
+    except ScheduleError:
+        b.back(mark)
+        return order
+    if pays_threads(estimate(find_place(b.kernel, name, "contract").buffer.shape), machine, 1):
+        parallel(b, machine, [whole])
+    return [first, *order[1:]]
 
 
 def _grouped(b: ScheduleBuilder, plan: ContractionPlan, reduced: str) -> tuple[str, list[str]]:

@@ -1,0 +1,91 @@
+"""Operands that a call brings to a product are copied as tiles walk them where the caches would lose them."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tile.kernels import F, check_default, matmul
+from tilewright.choose.default import schedule
+from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
+from tilewright.target.target import Target
+from tilewright.tile.ir import Role, Space
+
+ZEN = Target.parse("znver3")
+ALONE = replace(ZEN, n_cores=1)
+TIGHT = replace(ALONE, l1_bytes=1 << 10, set_span=128, l2_bytes=4 << 10, llc_bytes=64 << 10)
+SHARED = replace(TIGHT, n_cores=8, ghz=0.0001)
+
+
+def product(left: str, right: str, batch: int, m: int, n: int, k: int) -> Computation:
+    """``left`` and ``right`` name the axes of the operands in the order in which they lie."""
+    axes, reduced = axes_for((batch, m, n)), axes_for((k,), "k")
+    sizes = {"b": batch, "m": m, "n": n, "k": k}
+    at = dict(zip("bmnk", (*syms(axes), *syms(reduced)), strict=True))
+    a, b = (Buffer(name, F, tuple(sizes[x] for x in lies)) for name, lies in (("A", left), ("B", right)))
+    c = Buffer("C", F, (batch, m, n))
+    term = a[tuple(at[x] for x in left)] * b[tuple(at[x] for x in right)]
+    summed = Stage((c,), axes, syms(axes), (term,), Reduction(reduced, "add", (Const(0, F),)))
+    return Computation((a, b), (c,), (summed,))
+
+
+def copies(kernel):
+    """Buffers in memory that a kernel fills for itself."""
+    return [p for p in kernel.places if p.role is Role.TMP and p.space in (Space.LOCAL, Space.GLOBAL)]
+
+
+@given(
+    left=st.sampled_from(["bmk", "bkm", "mk", "km", "mbk"]),
+    right=st.sampled_from(["bkn", "bnk", "kn", "nk", "kbn"]),
+    batch=st.sampled_from([1, 2, 9]),
+    m=st.sampled_from([4, 13, 24, 32]),
+    n=st.sampled_from([16, 32, 40, 64]),
+    k=st.sampled_from([1, 8, 33, 64]),
+    machine=st.sampled_from([TIGHT, SHARED]),
+)
+@settings(max_examples=40, deadline=None)
+def test_products_of_every_layout(left, right, batch, m, n, k, machine):
+    check_default(product(left, right, batch, m, n, k), machine=machine)
+
+
+@pytest.mark.parametrize(("machine", "left", "n_copies"), [(TIGHT, "mk", 1), (TIGHT, "km", 2), (SHARED, "km", 2)])
+def test_panels_and_columns_that_caches_lose_are_copied(machine, left, n_copies):
+    kernel = check_default(product(left, "kn", 1, 24, 64, 64), machine=machine)
+    assert len(copies(kernel)) >= n_copies
+
+
+def test_rows_a_page_apart_are_read_from_panels():
+    """256 rows of 4 KiB fall into few sets; of 256 bytes they stay in the second-level cache, wherever they lie."""
+    far, near = (schedule(matmul(256, n, 256, epilogue=False), ALONE) for n in (1024, 64))
+    assert copies(far)
+    assert not copies(near)
+
+
+def test_a_matrix_by_itself():
+    """A copy would have to hold it in two orders at once, so it is read where it lies."""
+    square = product("mk", "kn", 1, 64, 64, 64)
+    (a, _), (c,), (stage,) = square.inputs, square.outputs, square.items
+    term = a[stage.exprs[0].a.index] * a[stage.exprs[0].b.index]
+    kernel = check_default(Computation((a,), (c,), (replace(stage, exprs=(term,)),)), machine=TIGHT)
+    assert not [p for p in copies(kernel) if p.buffer.name.startswith("A")]
+
+
+def test_windows_are_read_where_they_lie():
+    """A copy of windows would be larger than what they slide over; behind a border it would read what is not there."""
+    axes, reduced = axes_for((24, 64)), axes_for((3, 64), "k")
+    (i, j), (tap, x) = syms(axes), syms(reduced)
+    a, b, c = Buffer("A", F, (26, 64)), Buffer("B", F, (3, 64, 64)), Buffer("C", F, (24, 64))
+    summed = Stage((c,), axes, (i, j), (a[i + tap, x] * b[tap, x, j],), Reduction(reduced, "add", (Const(0, F),)))
+    kernel = check_default(Computation((a, b), (c,), (summed,)), machine=TIGHT)
+    assert not [p for p in copies(kernel) if p.buffer.name.startswith("A_s")]
+
+
+def test_microcontrollers_keep_their_memory():
+    assert not copies(schedule(matmul(64, 64, 256, epilogue=False), Target.parse("cortex-m7")))
+
+
+def test_constants_are_never_copied_by_a_call():
+    c = product("mk", "kn", 1, 24, 64, 64)
+    kernel = schedule(c, TIGHT, [b for b in c.inputs if b.name == "B"])
+    assert not [p for p in copies(kernel) if p.buffer.name.startswith(("A_s", "B_s"))]
