@@ -22,14 +22,13 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.core.compute import Binary, Load
 from tilewright.core.dims import is_known, known_over
+from tilewright.core.estimates import DOUBT
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
 
 MAX_COLUMNS = 8
-WORTH = 0.7
-"""The part of the time of a product by lanes that this form may take at most."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     steps = prod(sizes) // depth * -(-depth // width)
     mine = steps / machine.fma_ports + machine.folding_cycles + operations
     by_lanes = prod(sizes) / n / machine.fma_ports + (operations if is_apart else each / n)
-    if has_lanes and mine > WORTH * by_lanes:
+    if has_lanes and mine > (1 - DOUBT) * by_lanes:
         raise ScheduleError("narrow", acc, f"{n} columns cost less as lanes")
     work = estimate([x.extent for x in top.loops]) * (prod(sizes) + machine.folding_cycles)
     return _Form(columns, n, rows, n_rows, outer, along, width, work, is_apart)
