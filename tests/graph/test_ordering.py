@@ -32,7 +32,8 @@ def algorithms(graph):
         (500, f64, {"k": 5}, "digits"),
         (500, f32, {"k": 400}, "digits"),
         (N, f32, {"k": 64}, "selecting"),
-        (N, f32, {"k": 65}, "digits"),
+        (N, f32, {"k": 65}, "selecting"),
+        (N, f32, {"k": 400}, "digits"),
         (500, f32, {"k": N}, "digits"),
     ],
 )

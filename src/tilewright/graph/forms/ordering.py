@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
-from tilewright.core.dims import is_known, known_at_most
+from tilewright.core.dims import is_known, known, known_at_most
+from tilewright.core.estimates import ASSUMED_SIZE
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass
@@ -22,8 +23,6 @@ from tilewright.ops.order import COUNTING, DIGITS, SELECTING, block_of, can_sele
 
 MAX_COUNTED = 64
 """Elements: up to here n^2 comparisons take less time than moving elements digit by digit."""
-MAX_SELECTED = 64
-"""Results: up to here ``top_k`` of a number of elements that is not known selects."""
 MOVED_BY_DIGITS, SELECTED = 48, 64
 """Cycles for an element that is moved, and for a result that is selected besides comparing, four keys in a cycle."""
 
@@ -47,9 +46,8 @@ def _algorithm(x: Node, axis: int, k: Dim) -> str:
 
 def _is_few(k: int, n: Dim) -> bool:
     """Whether selecting ``k`` takes less time than moving all ``n`` elements about."""
-    if not is_known(n):
-        return k <= MAX_SELECTED
-    return k * (SELECTED + (block_of(n) + n // block_of(n)) // 4) <= MOVED_BY_DIGITS * n
+    size = known(n, ASSUMED_SIZE)
+    return k * (SELECTED + (block_of(size) + size // block_of(size)) // 4) <= MOVED_BY_DIGITS * size
 
 
 def _named(b: Rewriting, node: Node) -> tuple[Node, ...] | None:
