@@ -33,6 +33,15 @@ class Filter(torch.nn.Module):
         return {"spectrum": spectrum, "size": spectrum.abs(), "wide": spectrum.conj().to(torch.complex128)}
 
 
+class Product(torch.nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b
+
+
+def arguments_of(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(n, 7, dtype=torch.complex64), torch.randn(7, n, dtype=torch.complex64)
+
+
 def arguments(n: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(n, 8, dtype=torch.complex64), torch.randn(n, 8)
 
@@ -97,6 +106,24 @@ def test_calls_that_pytorch_exports_whole() -> None:
     made = tw.compile(Calls(), given, cache=False, threads=1)(*given)
     for a, b in zip(made, Calls()(*given), strict=True):
         torch.testing.assert_close(torch.as_tensor(a), b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [((3, 4), (4, 5)), ((4,), (4, 5)), ((3, 4), (4,)), ((4,), (4,)), ((2, 3, 4), (4,)), ((2, 1, 3, 4), (6, 4, 5)),
+     ((3, 0), (0, 5)), ((0, 4), (4, 5)), ((1, 1), (1, 1))],
+)  # fmt: skip
+def test_products_of_matrices(x: tuple[int, ...], y: tuple[int, ...]) -> None:
+    """Also of vectors, of batches that are broadcast, and of nothing."""
+    a, b = torch.randn(x, dtype=torch.complex128), torch.randn(y, dtype=torch.complex128)
+    torch.testing.assert_close(tw.compile(Product(), (a, b), cache=False)(a, b), a @ b)
+
+
+def test_products_of_matrices_of_any_size() -> None:
+    model = tw.compile(Product(), arguments_of(5), dynamic_shapes=({0: N}, {1: N}), cache=False)
+    for n in (1, 2, 5, 9):
+        a, b = arguments_of(n)
+        torch.testing.assert_close(model(a, b), a @ b)
 
 
 def test_roots_and_logarithms_at_the_edges() -> None:

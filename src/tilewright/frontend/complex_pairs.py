@@ -71,6 +71,24 @@ def product(b: Builder, x: Pair, y: Pair) -> Pair:
     return bilinear(b, partial(b, ops.mul), x, y)
 
 
+def matrix_product(b: Builder, of: Callable[[Node, Node], Node], x: Pair, y: Pair) -> Pair:
+    """The product of complex matrices as one product ``of`` real ones, with the parts side by side, as they are stored.
+
+    An element of ``y`` becomes the block ``[[re, im], [-im, re]]`` of a matrix of twice as many rows and columns, so
+    that the rows of ``x`` are read as they lie, and the result's parts come to lie as they will be wanted.
+    """
+    left = b(ops.reshape, join_parts(b, x), shape=(*x.shape[:-1], 2 * x.shape[-1]))
+    is_vector = len(y.shape) == 1
+    if is_vector:
+        y = Pair(*(b(ops.reshape, part, shape=(*y.shape, 1)) for part in (y.re, y.im)))
+    *lead, k, n = y.shape
+    rows = [join_parts(b, y), join_parts(b, Pair(b(ops.neg, y.im), y.re))]
+    apart = [b(ops.reshape, row, shape=(*lead, k, 1, n, 2)) for row in rows]
+    right = b(ops.reshape, b(ops.concat, *apart, axis=len(lead) + 1), shape=(*lead, 2 * k, 2 * n))
+    made = of(left, right)
+    return from_parts(b, made if is_vector else b(ops.reshape, made, shape=(*made.shape[:-1], n, 2)))
+
+
 def added(b: Builder, x: Pair, y: Pair) -> Pair:
     """The sum."""
     return Pair(b(ops.add, x.re, y.re), b(ops.add, x.im, y.im))

@@ -19,7 +19,6 @@ from tilewright.core.types import bool_
 from tilewright.frontend.complex_pairs import (
     Pair,
     added,
-    bilinear,
     cosine,
     exponential,
     from_parts,
@@ -28,6 +27,7 @@ from tilewright.frontend.complex_pairs import (
     join_parts,
     logarithm,
     magnitude,
+    matrix_product,
     polar,
     product,
     quotient,
@@ -212,13 +212,13 @@ def _matmul(c: AtenCall) -> Pair:
 
 
 def _product_of(c: AtenCall, left: str, right: str) -> Pair:
-    return bilinear(c.b, partial(matmul_of, c), _pair(c, left), _pair(c, right))
+    return matrix_product(c.b, partial(matmul_of, c), _pair(c, left), _pair(c, right))
 
 
 def _linear(c: AtenCall) -> Pair:
     weight = _pair(c, "weight")
     columns = weight if len(weight.shape) < 2 else Pair(swap_last(c, weight.re), swap_last(c, weight.im))
-    y = bilinear(c.b, partial(matmul_of, c), _pair(c, "input"), columns)
+    y = matrix_product(c.b, partial(matmul_of, c), _pair(c, "input"), columns)
     return y if c["bias"] is None else added(c.b, y, _pair(c, "bias"))
 
 
