@@ -26,7 +26,7 @@ KERNEL = "Kernels by their names in files of schedules."
 
 def register(app: typer.Typer) -> None:
     """Add this module's commands."""
-    group = typer.Typer(no_args_is_help=True, help="The schedules that searches have found: list, carry, forget them.")
+    group = typer.Typer(no_args_is_help=True, help="List, carry elsewhere or forget schedules that were found.")
     for name, command in (
         ("list", list_command), ("merge", merge_command), ("export", export_command), ("import", import_command),
         ("forget", forget_command),
@@ -43,7 +43,10 @@ def _store(path: Path | None) -> FoundSchedules:
 
 
 def list_command(store: Store = None, json: Json = False) -> None:
-    """Show every schedule that was found, and whether it is for this machine, version and number of threads."""
+    """Show every schedule that was found.
+
+    Those for this machine, version and number of threads are used here.
+    """
     here = machine_key(Target.parse("native"), default_threads())
     database = _store(store)
     rows = [
@@ -62,7 +65,10 @@ def list_command(store: Store = None, json: Json = False) -> None:
 def merge_command(
     other: Annotated[Path, typer.Argument(help="Another database.", show_default=False)], store: Store = None
 ) -> None:
-    """Take over what another database has; of two schedules of a kernel the one that gained more stays."""
+    """Take over what another database has.
+
+    Of two schedules of a kernel the one that gained more stays.
+    """
     database = _store(store)
     database.merge(other)
     show.line(f"{len(database.all())} schedules in {database.path}")
@@ -71,7 +77,10 @@ def merge_command(
 def export_command(
     file: Annotated[Path, typer.Argument(help="The text file to write.", show_default=False)], store: Store = None
 ) -> None:
-    """Write all schedules as text, for another machine of the same kind or for version control."""
+    """Write all schedules as text.
+
+    It is for another machine of the same kind, or for version control.
+    """
     path, database = show.check_writable(file), _store(store)
     write_text(path, database.exported())
     show.line(f"wrote {len(database.all())} schedules to {path}")
@@ -80,7 +89,10 @@ def export_command(
 def import_command(
     file: Annotated[Path, typer.Argument(help="What export wrote.", show_default=False)], store: Store = None
 ) -> None:
-    """Take over the schedules of a text file; of two schedules of a kernel the one that gained more stays."""
+    """Take over the schedules of a text file.
+
+    Of two schedules of a kernel the one that gained more stays.
+    """
     with reading(file, "name a file that tilewright found export wrote"):
         text = file.read_text(encoding="utf-8")
     database = _store(store)
@@ -93,7 +105,10 @@ def forget_command(
     every: Annotated[bool, typer.Option("--all", help="Forget every kernel.")] = False,
     store: Store = None,
 ) -> None:
-    """Forget what was measured and found of kernels on all machines: compile takes the rules' schedules again."""
+    """Forget what was measured and found of kernels.
+
+    It is forgotten for all machines, and compile takes the rules' schedules again.
+    """
     if bool(kernels) == every:
         raise InputError("it is not said which kernels to forget", remedy="name kernels, or give --all")
     n = _store(store).forget(kernels or None)
