@@ -24,6 +24,7 @@ from tilewright.choose.cost.tile import Tile
 from tilewright.choose.strategies.contract_space import Order, TileSpace, orders, walks_of
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.core.estimates import DOUBT
+from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 
 
@@ -104,7 +105,8 @@ def _copy(of: Contraction, operand: int) -> NestAccess:
     x = of.operands[operand]
     if _is_panel(of, operand):
         return replace(x, is_packed=True)
-    steps, step = {}, x.n_bytes
+    steps: dict[Sym, int] = {}
+    step = x.n_bytes
     for sym, n in (*reversed(of.reduced), *reversed(of.outer.items())):
         if x.steps.get(sym):
             steps[sym] = step
