@@ -17,6 +17,7 @@ from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.graph.pipeline import passes_for
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.target.target import Target
+from tilewright.tools.tokens import product_bytes
 
 RNG = np.random.default_rng(5)
 BYTES = {"int8": 1.2, "int4": 0.7, "nf4": 1.2, "fp4": 1.2, "fp8": 1.2, "fp8e5m2": 1.2, "fp16": 2.1}
@@ -100,3 +101,10 @@ def test_options_that_say_nothing_are_refused(options: dict[str, object], what: 
     with pytest.raises(OptionError, match=what) as caught:
         tw.quantize(two_layers(), **{"mode": "weights", **options})  # type: ignore[arg-type]
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize(("precision", "n_bytes"), [("int8", 2176), ("int4", 1152), ("nf4-64", 1088), ("fp16", 4096)])
+def test_the_bytes_that_a_token_reads(precision: str, n_bytes: int) -> None:
+    """Codes, and a half for the step of each group where the groups have steps."""
+    torch = pytest.importorskip("torch")
+    assert product_bytes(torch.nn.Linear(64, 32), precision) == n_bytes

@@ -21,6 +21,7 @@ from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.partition.program import (
     Branch,
+    Choice,
     Copy,
     KernelCall,
     LetDim,
@@ -128,6 +129,8 @@ def _step(step: Step, numbers: Mapping[str, int]) -> GpuStep:
             return _loop(step, numbers)
         case Require():
             return CheckStep(_place(step.cond), step.code)
+        case Choice():
+            raise AssertionError("kernels of a GPU have no versions")
 
 
 def _loop(step: Repeat, numbers: Mapping[str, int]) -> LoopStep:

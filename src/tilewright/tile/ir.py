@@ -53,7 +53,7 @@ for it at a ``Barrier``; one with ``running`` lets those instructions go on that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -293,7 +293,7 @@ class Kernel:
         return tuple(p.buffer for p in self.places if p.space is Space.GLOBAL)
 
 
-def walk(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+def walk(body: Sequence[Stmt]) -> Iterator[Stmt]:
     """Every statement, parents before children, in program order."""
     rest = list(reversed(body))
     while rest:

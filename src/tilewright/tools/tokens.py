@@ -44,7 +44,8 @@ def product_bytes(model: Any, precision: str) -> int:
     if precision not in FEW_BITS:
         return int(n * (types.bf16 if precision == "bf16" else types.f32).n_bytes)
     few = FEW_BITS[precision]
-    return int(n * few.bits // types.u8.bits + n // few.group * types.f16.n_bytes)
+    steps = n // few.group * types.f16.n_bytes if few.book.has_steps else 0
+    return int(n * few.book.bits // types.u8.bits + steps)
 
 
 def token_rates(decoder: Decoder, weights_bytes: int, n_prompt: int = 512) -> TokenRates:

@@ -48,7 +48,8 @@ def quantize_weights(
     if chosen not in BOOKS:
         what = f"bits={bits!r:.40}" if codes is None else f"codes={codes!r:.40}"
         raise OptionError(f"{what} is not offered", remedy=f"use one of {', '.join(BOOKS)}, or bits=4 or 8")
-    if not isinstance(group, int) or group < 1 or group % 2:
+    size: object = group
+    if not isinstance(size, int) or size < 1 or size % 2:
         raise OptionError(f"group={group!r:.40} is not offered", remedy="use 32, 64 or 128")
     if method not in METHODS:
         raise OptionError(f"method={method!r:.40} is not offered", remedy=f"use one of {', '.join(METHODS)}")

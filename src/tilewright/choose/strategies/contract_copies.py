@@ -107,7 +107,7 @@ def _copy(of: Contraction, operand: int) -> NestAccess:
         return replace(x, is_packed=True)
     steps: dict[Sym, int] = {}
     step = x.n_bytes
-    for sym, n in (*reversed(of.reduced), *reversed(of.outer.items())):
+    for sym, n in (*reversed(of.reduced), *reversed(tuple(of.outer.items()))):
         if x.steps.get(sym):
             steps[sym] = step
             step *= n

@@ -22,10 +22,9 @@ from tilewright.ops.scaled import HALVES
 
 def _constants(node: Node) -> list[Array]:
     """The numbers of all operands but the first."""
-    found = [x.attrs["data"].array if "data" in x.attrs else None for x in node.inputs[1:]]
-    if any(a is None for a in found):
+    if any("data" not in x.attrs for x in node.inputs[1:]):
         raise OpError("codes that the call makes have no plainer form")
-    return found
+    return [x.attrs["data"].array for x in node.inputs[1:]]
 
 
 def _scales(b: Builder, scales: Array) -> Node:

@@ -12,6 +12,7 @@ from math import gcd
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import numbers
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
@@ -24,7 +25,7 @@ Stored = Callable[[Node], Array | None]
 
 def spread_of(node: Node, stored: Stored) -> tuple[Array, Array] | None:
     """Weights, and scales f32 or a 1 where there are none, both in the node's shape; also behind reshapes."""
-    shape, product = node.shape, unshaped(node)
+    shape, product = numbers(node.shape), unshaped(node)
     if product.op is not ops.mul:
         found = stored(product)
         return None if found is None else (found.reshape(shape), np.broadcast_to(np.float32(1), shape))
@@ -34,7 +35,7 @@ def spread_of(node: Node, stored: Stored) -> tuple[Array, Array] | None:
         # The weights are not spread themselves: each is there once.
         if weights is None or scales is None or scales.dtype != np.float32 or product.inputs[at].shape != product.shape:
             continue
-        return weights.reshape(shape), np.broadcast_to(scales, product.shape).reshape(shape)
+        return weights.reshape(shape), np.broadcast_to(scales, numbers(product.shape)).reshape(shape)
     return None
 
 

@@ -32,6 +32,11 @@ class Book(ABC):
     name: str
     bits: int
 
+    @property
+    def has_steps(self) -> bool:
+        """Does each group have a step? Otherwise all steps are 1."""
+        return True
+
     @abstractmethod
     def steps_of(self, groups: Array) -> Array:
         """The step of each group of weights f32[..., group], as f32[...]; of zeros 0 or 1."""
@@ -86,8 +91,12 @@ class Floats(Book):
 
     dtype: DType
 
+    @property
+    def has_steps(self) -> bool:
+        return self.dtype is not types.f16
+
     def steps_of(self, groups: Array) -> Array:
-        if self.dtype is types.f16:
+        if not self.has_steps:
             return np.ones(groups.shape[:-1], np.float32)
         return half_where_near(np.abs(groups).max(-1) / np.float32(TOP))
 

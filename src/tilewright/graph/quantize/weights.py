@@ -103,8 +103,7 @@ class QuantizeWeights(Pass):
     def why_not(self, matrix: Array) -> str:
         """Why a matrix f32[K, N] gets no codes; empty where it does."""
         (depth, n), book = matrix.shape, self.book
-        has_steps = not (isinstance(book, Floats) and book.dtype is types.f16)
-        if has_steps and depth % self.group:
+        if book.has_steps and depth % self.group:
             return f"its sums of {depth} terms are no whole groups of {self.group}"
         if isinstance(book, Levels) and n % (WORD_BITS // book.bits):
             return f"its {n} columns fill no whole words of codes"
@@ -113,14 +112,17 @@ class QuantizeWeights(Pass):
         largest = float(np.abs(matrix).max())
         if not np.isfinite(largest):
             return "it has weights that are not finite"
-        return "" if has_steps or largest <= types.f16.max else f"its largest weight, {largest:.3g}, is no {self.codes}"
+        if not book.has_steps and largest > types.f16.max:
+            return f"its largest weight, {largest:.3g}, is no {self.codes}"
+        return ""
 
     def _product(self, b: Rewriting, node: Node, how: _How) -> Node | None:
         matrix = self.matrix_of(node)
         if matrix is None or matrix.ctypes.data in how.spared:
             return None
         known, x, book = how.moments.get(matrix.ctypes.data), node.inputs[0], self.book
-        rows, group, factors = matrix.T, self._group(len(matrix)), np.float32(1)
+        rows, group = matrix.T, self._group(len(matrix))
+        factors: Array = np.ones(1, np.float32)
         if known is None:
             found = rounded_rows(rows, book, group)
         elif how.method == "awq":

@@ -58,8 +58,8 @@ class Scheme:
         if not self.is_stored and self.group != GROUPS[0]:
             raise OptionError(f"group={self.group!r:.40} says nothing here", remedy='it is for mode="weights"')
         unread = [f for f in fields(self) if f.name not in ("mode", *OFFERED_STORED)] if self.is_stored else []
-        if name := next((f.name for f in unread if getattr(self, f.name) != f.default), None):
-            text = f'{name}={getattr(self, name)!r:.40} says nothing where mode="weights"'
+        if wrong := next((f.name for f in unread if getattr(self, f.name) != f.default), None):
+            text = f'{wrong}={getattr(self, wrong)!r:.40} says nothing where mode="weights"'
             raise OptionError(text, remedy="leave it out: activations stay in f32")
         if self.is_dynamic and self.observer != OBSERVER:
             raise OptionError(
