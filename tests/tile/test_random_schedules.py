@@ -99,6 +99,21 @@ def test_a_nest_that_changes_two_sums_does_not_run_twice() -> None:
     refused(halves, ("merge", "i", "j"), ("fork", "a", "p"), rule="what makes it changes b too")
 
 
+@tw.kernel
+def twice(x: tl.f64("n")) -> Any:
+    """A tensor that is read, and then written again."""
+    (n,) = x.shape
+    a = tl.compute(n, lambda i: x[i] + 1)
+    b = tl.compute(n, lambda i: a[i] * 2)
+    for j in tl.loop(n):
+        a[j] = b[j]
+    return tl.compute(n, lambda i: a[i] + b[i])
+
+
+def test_what_is_read_between_its_nests_is_not_written_back_at_the_end() -> None:
+    refused(twice, ("cache", "a"), rule="read before the last nest that writes it")
+
+
 def test_a_copy_reads_nothing_that_a_guard_or_an_empty_loop_keeps_out() -> None:
     refused(below, ("stage", "x", "i_1"), rule="a guard keeps its reads inside")
     refused(product, ("split", "p", 4, "guard"), ("stage", "a", "p_i"), rule="a guard keeps its reads inside")

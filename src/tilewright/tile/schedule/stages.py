@@ -57,7 +57,7 @@ def cache(kernel: Kernel, buffer: str) -> Kernel:
 
     Loops of the copy are called ``C_w0, C_w1...``; those of last dimensions of one element stand outermost, so that the
     innermost goes along memory. Fails: C is an input; its nests do not start by assigning, read it, or leave elements
-    out.
+    out; it is read between them.
     """
     place = find_place(kernel, buffer, "cache")
     old = place.buffer
@@ -68,6 +68,10 @@ def cache(kernel: Kernel, buffer: str) -> Kernel:
         raise ScheduleError("cache", buffer, "no plain nest writes it")
     if any(True for _ in readers(tuple(makers), old)):
         raise ScheduleError("cache", buffer, "the nests that write it read it too")
+    every = list(walk(kernel.body))
+    first, last = (next(k for k, s in enumerate(every) if s is m) for m in (makers[0], makers[-1]))
+    if any(reads(s, old) for s in every[first:last]):
+        raise ScheduleError("cache", buffer, "it is read before the last nest that writes it, and the copy")
     extents = _written_extents([nest_of(s) for s in makers], old)
     if not _starts_with_store(makers, old):
         raise ScheduleError("cache", buffer, "it is updated, not assigned: its earlier content matters")
