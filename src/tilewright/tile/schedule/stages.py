@@ -10,8 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Select, Value
-from tilewright.core.compute import walk as walk_value
+from tilewright.core.compute import Buffer, IndexLike, Load, Value
 from tilewright.core.dims import are_known, is_known, known_at_least
 from tilewright.core.expr import (
     Dim,
@@ -24,12 +23,13 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.indices import chosen, placed_by_dimension, symbols_at, symbols_in
+from tilewright.core.indices import chosen, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
-from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body, values_of
+from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.fresh import starts_fresh
+from tilewright.tile.schedule.guards import check_guarded, condition_of_all
 from tilewright.tile.schedule.loops import renamed
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
@@ -203,7 +203,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     around = {x.sym: x.extent - 1 for x in loops_of(kernel.body)}
     # A box as large as the whole needs no base, whatever the loops outside are at.
     sides = [_filled(side, extent, around) for side, extent in zip(sides, old.shape, strict=True)]
-    _check_guarded(kernel, at.body, old, sides, where)
+    check_guarded(kernel, at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
     new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
     shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
@@ -262,7 +262,7 @@ def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
         raise ScheduleError("ring", where, "the part that is read moves in another direction too")
     rows = new_loop(names[dim], old.shape[dim])  # those beyond its ends are not computed
     cut = Side(0, (rows,), rows.sym, size)
-    _check_guarded(kernel, at.body, old, [cut if d == dim else s for d, s in enumerate(sides)], where)
+    check_guarded(kernel, at.body, old, [cut if d == dim else s for d, s in enumerate(sides)], where)
     kept = [replace(s, size=size) if d == dim else s for d, s in enumerate(sides)]
     new = _shrunk(old, kept, Space.LOCAL, where)
     stay = [Side(0, _ONE, s.offset, s.size) for s in sides]
@@ -335,49 +335,13 @@ def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
     return replace(side, loops=(full,), is_exact=True)
 
 
-def _check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
-    """Refuse a box that may reach beyond the buffer because a reader's guard, and not its index, keeps it inside."""
-    exact = {x.sym for x in loops_of(kernel.body) if is_known(x.extent)}
-    values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
-    guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
-    for d in sorted({d for y in guards for d in _kept_inside(y, buffer, exact)}):
-        side, extent = sides[d], buffer.shape[d]
-        low = bounds(side.base)[0]
-        high = bounds(extent - 1 - side.base - side.offset)[0]
-        ends = [x.extent for x in side.loops]
-        is_cut = len(ends) == 1 and bounds(extent - side.base - ends[0])[0] == 0 and side.offset == side.loops[0].sym
-        if low is None or low < 0 or not (is_cut or (high is not None and high >= 0)):
-            raise ScheduleError("compute_at", where, "a guard keeps its reads inside of it: the box may reach beyond")
-
-
-def _kept_inside(guarded: Select, buffer: Buffer, exact: set[Sym]) -> set[int]:
-    """The dimensions that move with a guard which keeps reads behind it in the buffer. (A causal mask's does not.)
-
-    It speaks of a place that is read, or an index would leave the buffer without it: beyond its end, when all loops
-    in it are of ``exact`` extents.
-    """
-    assert isinstance(guarded.cond, Inside)
-    said = set(guarded.cond.exprs)
-    loads = [x for x in walk_value(guarded) if isinstance(x, Load) and x.buffer is buffer]
-    places = [(d, i, buffer.shape[d] - 1 - i) for x in loads for d, i in placed_by_dimension(x.index)]
-
-    def leaves(i: Dim, rest: Dim) -> bool:
-        lo, hi = bounds(i)[0], bounds(rest)[0] if symbols(rest) <= exact else 0
-        return (lo is not None and lo < 0) or (hi is not None and hi < 0)
-
-    if not any(i in said or rest in said or leaves(i, rest) for _, i, rest in places):
-        return set()
-    moving = frozenset[Sym]().union(*(symbols(e) for e in said))
-    return {d for d, i, _ in places if symbols(i) & moving}
-
-
 def _before_readers(body: Body, nests: Body, buffer: Buffer) -> Body:
     """The body with the nests right before the buffer's first reader, so that statements before it keep their operands.
 
     Where all of it is under one condition, they are too: what nobody reads may be outside of what it is made from.
     """
-    if len(body) == 1 and isinstance(body[0], If) and not reads(body[0], buffer):
-        return (If(body[0].cond, _before_readers(body[0].body, nests, buffer)),)
+    if (one := condition_of_all(body, buffer)) is not None:
+        return (If(one.cond, _before_readers(one.body, nests, buffer)),)
     first = _first_use(body, buffer)
     return (*body[:first], *nests, *body[first:])
 
@@ -575,6 +539,8 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     inner = loops_of(target.body)
     name = fresh(kernel, f"{identifier(buffer)}_a")
     sides = [side_of(loads, d, inner, f"{name}_{d}", where) for d in range(len(old.shape))]
+    if any(target.loop.sym in symbols(x.extent) for side in sides for x in side.loops):
+        raise ScheduleError("accumulate", where, "how many elements are updated changes from iteration to iteration")
     # A register is named by code, not by a number at run time.
     if any(x.kind not in COPIED for side in sides for x in side.loops):
         raise ScheduleError("accumulate", where, "registers have no run-time index: unroll the loops inside first")
