@@ -156,11 +156,11 @@ def _why_not_twice(home: Body, makers: Sequence[Stmt], reader: For, buffer: Buff
     used = {x.buffer for s in walk(makers) for x in loads_of(s)}
     updated = {b for s in walk(makers) if isinstance(s, Update | Fold) for b in written(s)}
     # What is stored twice alike does no harm; what is read, as by an update, must be stored by that very run.
-    if again := [b.name for b in changed & (used | updated) if not starts_fresh(tuple(makers), b)]:
+    if again := {b.name for b in changed & (used | updated) if not starts_fresh(tuple(makers), b)}:
         return f"what makes it changes {min(again)} too, and would do so twice"
     between = [s for s in home[first:last] if not any(s is m for m in makers)]
-    if late := [b.name for s in walk(between) for b in written(s) if b in used]:
-        return f"{late[0]} changes while it is made"
+    if late := {b.name for s in walk(between) for b in written(s) if b in used}:
+        return f"{min(late)} changes while it is made"
     return ""
 
 
