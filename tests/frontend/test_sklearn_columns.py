@@ -104,6 +104,37 @@ def test_columns_go_several_ways() -> None:
     check(ColumnTransformer([("both", same, ["town", "job"]), ("none", "drop", ["job"])]), rows.fillna("Ulm"))
 
 
+def test_what_is_missing_is_filled_in_one_branch_alone() -> None:
+    rows = np.array([["Ulm"], [None], ["Bonn"], [np.nan], ["Ulm"]], object)
+    filled = [make_pipeline(SimpleImputer(missing_values=m, strategy="most_frequent"), LENIENT) for m in (np.nan, None)]
+    check(ColumnTransformer([("as it is", LENIENT, [0]), ("filled", filled[0], [0])]), rows)
+    check(filled[1], rows[[0, 1, 2, 4]])
+
+
+@pytest.mark.parametrize("rows", [FRAME[["job", "town"]], FRAME[["age", "pay"]]], ids=["text", "numbers"])
+def test_ranks_of_what_is_missing(rows: Any) -> None:
+    check(OrdinalEncoder(), rows)
+    check(OrdinalEncoder(encoded_missing_value=-7), rows)
+    check(OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan), rows)
+
+
+REFUSED: dict[str, Any] = {
+    "a number of its own": RANKS,
+    "infrequent": OrdinalEncoder(min_frequency=2),
+    "marks what is missing": make_pipeline(SimpleImputer(strategy="most_frequent", add_indicator=True), LENIENT),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED)
+def test_encoders_that_have_no_form(rule: str) -> None:
+    with pytest.raises(tw.CompileError, match=rule):
+        compiled(REFUSED[rule].fit(FRAME[["town"]]))
+
+
+def test_a_part_of_no_columns() -> None:
+    check(ColumnTransformer([("none", LENIENT, []), ("job", LENIENT, ["job"])]), FRAME)
+
+
 def test_what_nobody_was_fitted_on() -> None:
     rows = FRAME[["job", "age"]].to_numpy(object)
     strict = ColumnTransformer([("text", OneHotEncoder(), [0])], remainder="passthrough", sparse_threshold=0)

@@ -4,8 +4,8 @@ In: a fitted estimator. Out: a copy of it whose encoders know numbers in the pla
 rows into such numbers. Not its business: what the estimator computes (``predictor``).
 
 An encoder only asks which of its categories a value is. So each text of a column has a number, its place among all that
-the encoders of the column know, and the encoders' own categories become those numbers. What no encoder knows is -1, and
-what is missing is NaN where a step fills it.
+the encoders of the column know, and the encoders' own categories become those numbers. What no encoder knows is -1.
+What is missing has numbers below that, the same in all columns, because a filler looks for one number in all of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
 
 UNKNOWN = -1
-MISSING = "missing"
+NONE, NAN = "None", "NaN"
+MISSING = {NONE: -2, NAN: -3}
+"""The numbers of what is missing. Encoders tell both apart, so None and NaN are two categories."""
 Places = Sequence[int | None]
 """For each column that a step reads, the column of the rows that it is; None where it was computed."""
 
@@ -33,14 +35,15 @@ class Text:
     """What is known of a column of text: the number of each value, and what becomes of others."""
 
     numbers: dict[Any, int] = field(default_factory=dict)
-    is_filled: bool = False
-    """Does a step put a value where one is missing?"""
+    filled: dict[Any, int] = field(default_factory=dict)
+    """The numbers of what is missing where a step puts a value."""
     takes_others: bool = True
     """Do all encoders of the column say what becomes of a value that they don't know?"""
 
     def number(self, value: Any) -> int:
         """The number of a category, given out in the order in which they are asked for."""
-        return self.numbers.setdefault(_key(value), len(self.numbers))
+        key = _key(value)
+        return self.numbers.setdefault(key, MISSING.get(key, len(self.numbers)))
 
 
 @dataclass(frozen=True)
@@ -96,13 +99,14 @@ class Columns:
     def _numbered(self, k: int, column: Any) -> Array:
         text, values = self.text[k], np.asarray(column).tolist()
         keys = list(map(_key, values))
-        known = text.numbers | ({MISSING: np.nan} if text.is_filled else {})
+        known = text.numbers | text.filled
         if not text.takes_others:
             for row, (key, value) in enumerate(zip(keys, values, strict=True)):
                 if key not in known:
                     rule = f"row {row}, {self.title(k)}: {value!r} is no category that the estimator was fitted on"
                     raise InputError(rule, remedy='fit its encoder with handle_unknown, such as "ignore"')
-        return np.array([known.get(key, UNKNOWN) for key in keys], np.float32)
+        numbers = MISSING | known
+        return np.array([numbers.get(key, UNKNOWN) for key in keys], np.float32)
 
 
 _NUMBERS = "pass numbers there, or encode text in the estimator by a OneHotEncoder or OrdinalEncoder"
@@ -114,11 +118,17 @@ def _values(column: Any) -> Any:
 
 def _key(value: Any) -> Any:
     """A value as it is compared: None and NaN are what is missing; types keep 1 and "1" apart."""
-    if value is None or type(value).__name__ == "NAType" or value != value:  # pandas' NA has no truth
-        return MISSING
+    if value is None:
+        return NONE
+    if _is_na(value) or value != value:  # pandas' NA has no truth
+        return NAN
     if isinstance(value, str):
         return str, str(value)  # NumPy's is another type
     return (type(value), value) if isinstance(value, bytes | bool) else (float, value)
+
+
+def _is_na(value: Any) -> bool:
+    return type(value).__name__ == "NAType"
 
 
 def without_text(estimator: Any) -> tuple[Any, Columns]:
@@ -184,22 +194,29 @@ class _StepWalk:
     def _by_columns(self, step: Any, places: Places) -> Places:
         """A ``ColumnTransformer``, whose columns get numbers in the place of names."""
         titles = [str(t) for t in getattr(step, "feature_names_in_", ())]
+        if len(places) != step.n_features_in_:  # a step before it that does not say how many it gives: none is text
+            places = [None] * step.n_features_in_
         found: list[int | None] = []
         fitted = []
         for name, part, columns in step.transformers_:
             chosen = _positions(columns, titles, len(places))
-            if not isinstance(part, str) or part != "drop":
+            if chosen and not (isinstance(part, str) and part == "drop"):  # a part of no columns is not fitted
                 found += self.step(part, [places[k] for k in chosen])
             fitted.append((name, *_in_order(part, chosen, len(places))))
         step.transformers_ = fitted
         return found
 
     def _encoder(self, step: Any, places: Places) -> None:
+        from sklearn.preprocessing import OrdinalEncoder
+
         takes_others = step.handle_unknown != "error"
+        unnumbered = _missing_as_unknown(step) if isinstance(step, OrdinalEncoder) else {}
         for k, categories in enumerate(step.categories_):
-            place = places[k]
+            place, gone = places[k], unnumbered.get(k)
             if np.asarray(categories).dtype.kind not in "OUS":
                 self.computing.append((type(step).__name__, [] if place is None else [place]))
+                if gone is not None:
+                    step.categories_[k] = np.delete(categories, gone)
                 continue
             if place is None:
                 raise CompileError(
@@ -209,23 +226,35 @@ class _StepWalk:
             text = self.text.setdefault(place, Text())
             text.takes_others &= takes_others
             numbers = [text.number(c) for c in categories]
+            if gone is not None:
+                del numbers[gone]
             self.renames.append(functools.partial(_rename, step, k, numbers))
 
     def _filler(self, step: Any, places: Places) -> Places:
-        """A ``SimpleImputer`` of text: what is missing is NaN, and what it fills in is a number."""
-        for place in places:
+        """A ``SimpleImputer`` of text: what is missing is a number, and what it fills in is another."""
+        key = NAN if _is_na(step.missing_values) else _key(step.missing_values)
+        for place, value in zip(places, step.statistics_, strict=True):
+            where = "text" if place is None else Columns(self.n, self.names).title(place)
+            if key not in MISSING:
+                raise CompileError(
+                    f"SimpleImputer fills {step.missing_values!r} in {where}",
+                    remedy="let None or NaN stand for what is missing in a column of text",
+                )
+            if step.add_indicator or _key(value) in MISSING:
+                rule = "marks what" if step.add_indicator else "has no value where one"
+                raise CompileError(
+                    f"SimpleImputer {rule} is missing in {where}",
+                    remedy="fit it without add_indicator, on columns with values",
+                )
             if place is not None:
-                self.text.setdefault(place, Text()).is_filled = True
-                if _key(step.missing_values) != MISSING:
-                    raise CompileError(
-                        f"SimpleImputer fills {step.missing_values!r} in {Columns(self.n, self.names).title(place)}",
-                        remedy="let None or NaN stand for what is missing in a column of text",
-                    )
+                # pandas' NA stands for all that is missing
+                keys = MISSING if _is_na(step.missing_values) else [key]
+                self.text.setdefault(place, Text()).filled |= dict.fromkeys(keys, MISSING[key])
         values = [None if p is None else self.text[p].number(v) for p, v in zip(places, step.statistics_, strict=True)]
 
         def rename() -> None:
             step.statistics_ = np.array([np.nan if v is None else v for v in values], np.float64)
-            step.missing_values, step.fill_value = np.nan, None
+            step.missing_values, step.fill_value = float(MISSING[key]), None
 
         self.renames.append(rename)
         return places
@@ -250,6 +279,29 @@ def _in_order(part: Any, chosen: list[int], n: int) -> tuple[Any, list[int]]:
     ordered = ColumnTransformer([])
     ordered.transformers_ = [(f"column{k}", "passthrough", [k]) for k in chosen]
     return (ordered if part == "passthrough" else Pipeline([("ordered", ordered), ("part", part)])), list(range(n))
+
+
+def _missing_as_unknown(step: Any) -> dict[int, int]:
+    """The categories NaN of an ``OrdinalEncoder``, by column, which are to go: it gives their number to unknown values.
+
+    ``skl2onnx`` numbers NaN like any category, and columns with infrequent categories all like the first. Values that
+    are not known are refused before, or have the same number.
+    """
+    places: dict[int, int] = step._missing_indices
+    if step._infrequent_enabled:
+        raise CompileError(
+            "OrdinalEncoder joins infrequent categories", remedy="fit it without min_frequency and max_categories"
+        )
+    missing, unknown = step.encoded_missing_value, step.unknown_value
+    is_one = step.handle_unknown == "error" or missing == unknown or (missing != missing and unknown != unknown)
+    if places and (not is_one or any(len(step.categories_[k]) == 1 for k in places)):
+        raise CompileError(
+            "OrdinalEncoder has a number of its own for what is missing",
+            remedy="fill what is missing before, or fit it with the same encoded_missing_value and unknown_value",
+        )
+    if places:
+        step.handle_unknown, step.unknown_value = "use_encoded_value", missing
+    return places
 
 
 def _rename(step: Any, k: int, numbers: list[int]) -> None:
