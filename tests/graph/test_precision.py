@@ -167,5 +167,5 @@ def test_models_in_bf16_stay_as_they_are():
 
 
 def test_unknown_precision():
-    with pytest.raises(OptionError, match="fp8"):
-        Options(precision="fp8")
+    with pytest.raises(OptionError, match="fp7"):
+        Options(precision="fp7")

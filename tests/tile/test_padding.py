@@ -34,11 +34,13 @@ def test_it_asks_where_that_pays(size: int, pad: int, dilation: int, is_asked: b
     assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
 
 
-def columns_alone(rows: int, columns: int, taps: int, pads: tuple[int, int], channels: int = 16) -> Computation:
+def columns_alone(
+    rows: int, columns: int, taps: int, pads: tuple[int, int], channels: int = 16, n_out: int = 8
+) -> Computation:
     """A convolution of ``taps`` below each other: rows and columns of pixels become one axis."""
     out = rows + sum(pads) - taps + 1
-    x, w = Buffer("X", F, (1, rows, columns, channels)), Buffer("W", F, (8, channels, taps, 1))
-    y = Buffer("Y", F, (1, out, columns, 8))
+    x, w = Buffer("X", F, (1, rows, columns, channels)), Buffer("W", F, (n_out, channels, taps, 1))
+    y = Buffer("Y", F, (1, out, columns, n_out))
     attrs = {"strides": (1, 1), "pads": (pads, (0, 0)), "dilations": (1, 1), "layout": "NHWC", "groups": 1}
     return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs(attrs)))
 
@@ -52,7 +54,7 @@ def test_rows_and_columns_as_one_axis(rows: int, columns: int, taps: int, lo: in
 
 def test_it_asks_for_rows_of_one_axis():
     for rows, taps, is_asked in ((5, 7, True), (5, 1, False), (200, 3, False)):
-        computation = columns_alone(rows, 112, taps, (taps // 2, taps // 2), 64)
+        computation = columns_alone(rows, 112, taps, (taps // 2, taps // 2), 64, 16)
         assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
 
 
