@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -105,6 +106,12 @@ def test_substitute_and_symbols() -> None:
     e = (X * B + J) // 4
     assert symbols(e) == {X, J, B}
     assert substitute(e, {B: 4}) == X + J // 4
+
+
+@pytest.mark.parametrize("expr", [X, X + 2 * J, X * B])
+def test_an_expression_can_be_copied(expr: Dim) -> None:
+    assert symbols(expr)  # which the expression remembers
+    assert copy.deepcopy(expr) == expr
 
 
 def test_truth_of_an_expression_is_refused() -> None:

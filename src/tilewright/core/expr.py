@@ -128,6 +128,10 @@ class Sym(Atom):
         self.name, self.lo, self.hi = name, lo, hi
         super().__init__(("sym", name, lo, hi))
 
+    def __reduce__(self) -> tuple[type[Sym], tuple[str, int | None, int | None]]:
+        """A copy is made anew: the set of its symbols holds itself, which would be hashed before there is a key."""
+        return Sym, (self.name, self.lo, self.hi)
+
 
 class Mul(Atom):
     """A product of at least two atoms."""
