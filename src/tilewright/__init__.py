@@ -122,7 +122,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import the module that owns ``name`` on first use."""
     if name in ("jax", "numpy"):  # rooms of their own, as their names are those of others
-        return import_module(f"tilewright.{name}")
+        with MAKING:
+            return import_module(f"tilewright.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
