@@ -133,6 +133,15 @@ def test_scans(hidden, is_constant):
     assert [i.dtype for i in scan.inputs] == [types.f32, types.bf16 if is_narrow else types.f32, types.f32]
 
 
+def test_a_scan_rounds_its_weights_alone_where_the_state_is_the_same_constant():
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (5, 24, 24)))
+    rt = b.const(weights(24, 24))
+    y, _ = b.results(b(ops.rnn_scan, x, rt, rt))
+    (scan,) = ops_of(Precision().run(graph(b, [x], y)), ops.rnn_scan)
+    assert [i.dtype for i in scan.inputs] == [types.f32, types.bf16, types.f32]
+
+
 @pytest.mark.parametrize(("rows", "is_rounded"), [(1, False), (15, False), (16, True)])
 def test_a_few_queries_read_a_cache_as_it_is(rows, is_rounded):
     b = Builder(Pool())

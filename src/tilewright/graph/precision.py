@@ -81,12 +81,13 @@ def _is_narrow_scan(node: Node) -> bool:
     """Is it a recurrence in f32 whose weights are a constant with sums that are worth it?"""
     if node.op not in SCANS or node.attrs["panel"]:
         return False
-    weights = _recurrent_weights(node)
+    weights = node.inputs[_recurrent_weights(node)]
     return weights.op is CONST and weights.dtype is types.f32 and _at_least(weights.shape[0], COPIED_LANES)
 
 
-def _recurrent_weights(scan: Node) -> Node:
-    return scan.inputs[scan.op.operands.index("rt")]
+def _recurrent_weights(scan: Node) -> int:
+    """Which operand they are; the state before the first step may be the same constant."""
+    return scan.op.operands.index("rt")
 
 
 def _depth_and_lanes(node: Node) -> tuple[Dim, Dim]:
@@ -154,8 +155,8 @@ class _Rounding:
         """The node over new operands; a chosen product over rounded ones."""
         b = Builder(self.graph.pool, node.loc)
         if node in self.chosen and node.op in SCANS:
-            weights = _recurrent_weights(node)
-            operands = [self._operand(x) if x is weights else self.wide[x] for x in node.inputs]
+            at = _recurrent_weights(node)
+            operands = [self._operand(x) if k == at else self.wide[x] for k, x in enumerate(node.inputs)]
             return b(node.op, *operands, **node.attrs)
         if node in self.chosen:
             return b(node.op, *map(self._operand, node.inputs), **{**node.attrs, "out_dtype": types.f32})
