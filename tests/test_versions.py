@@ -29,6 +29,7 @@ SMALL_CACHES = {"l1_bytes": 8 << 10, "l2_bytes": 32 << 10, "llc_bytes": 64 << 10
 """The weights of small scans come from far, as those of large ones do elsewhere."""
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 STEPS = 6
+pytestmark = pytest.mark.usefixtures("shared_kernels")  # each test compiles one of a few nets
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +75,7 @@ def sizes_of(made: SplitGraph) -> list[int]:
     return [v.size for s in walk_steps(made.program) if isinstance(s, Choice) for v in s.versions]
 
 
+@pytest.mark.one_in(5)  # every gate, number of directions and of threads is in one of the three
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize("n_dirs", [1, 2])
 @pytest.mark.parametrize("threads", [1, 2])
