@@ -124,18 +124,6 @@ def test_a_line_of_the_cache_has_an_element(step: tuple[Any, ...]) -> None:
     refused(product, step, rule="a cache line has an element or more")
 
 
-@tw.kernel
-def doubled(x: tl.f64("n")) -> Any:
-    """A stage and its reader."""
-    (n,) = x.shape
-    a = tl.compute(n, lambda i: x[i] + 1)
-    return tl.compute(n, lambda j: a[j] * 2)
-
-
-def test_a_stage_is_not_computed_where_a_guard_keeps_its_reader_out() -> None:
-    refused(doubled, ("split", "j", 4, "guard"), ("compute_at", "a", "j_o"), rule="the box may reach beyond")
-
-
 def test_updates_whose_number_changes_are_not_kept_in_registers() -> None:
     steps = [("rfactor", "result", "p", 2, 4, "p"), ("kind", "p_v_l", "vector")]
     refused(product, *steps, ("accumulate", "result_p", "p_v"), rule="how many elements are updated changes")

@@ -15,7 +15,6 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import If, Kernel, walk
 from tilewright.tile.rewrite import Body, loops_of, reads, values_of
 from tilewright.tile.schedule.region import Side
-from tilewright.tile.schedule.tree import readers
 
 
 def check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:
@@ -23,8 +22,7 @@ def check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side],
     exact = {x.sym for x in loops_of(kernel.body) if is_known(x.extent)}
     values = (y for s in walk(body) for v in values_of(s) for y in walk_value(v))
     guards = (y for y in values if isinstance(y, Select) and isinstance(y.cond, Inside))
-    guarded = {d for y in guards for d in _kept_inside(y, buffer, exact)}
-    for d in sorted(guarded | _under_conditions(body, buffer)):
+    for d in sorted({d for y in guards for d in _kept_inside(y, buffer, exact)}):
         side, extent = sides[d], buffer.shape[d]
         low = bounds(side.base)[0]
         high = bounds(extent - 1 - side.base - side.offset)[0]
@@ -53,18 +51,6 @@ def _kept_inside(guarded: Select, buffer: Buffer, exact: set[Sym]) -> set[int]:
         return set()
     moving = frozenset[Sym]().union(*(symbols(e) for e in said))
     return {d for d, i, _ in places if symbols(i) & moving}
-
-
-def _under_conditions(body: Body, buffer: Buffer) -> set[int]:
-    """The dimensions in which loops that run under a condition inside of them move a reader.
-
-    One condition around all of the body is around the box, too (``_before_readers``).
-    """
-    if (one := condition_of_all(body, buffer)) is not None:
-        return _under_conditions(one.body, buffer)
-    loads = [x for s in walk(body) if isinstance(s, If) for x in readers(s.body, buffer)]
-    inner = {x.sym for x in loops_of(body)}
-    return {d for x in loads for d, i in placed_by_dimension(x.index) if symbols(i) & inner}
 
 
 def condition_of_all(body: Body, buffer: Buffer) -> If | None:
