@@ -131,6 +131,7 @@ class KernelBuilder:
         self.beside: set[str] = set()
         self.by_size: Sequence[Pass] = ()
         self.paying: dict[tuple[str, str], bool] = {}
+        self.by_rules: dict[str, Scheduled] = {}
         self.stoppable: set[str] = set()
         self.weights = weights or Weights()
         self.process = os.getpid()
@@ -196,7 +197,7 @@ class KernelBuilder:
         if name in self.book.heads or general.name in self.book.heads:
             return name in self.book.heads
         if (pair := (name, general.name)) not in self.paying:
-            own = schedule_with_steps(made.computation, self.target, made.constants, name, self.checks.on_broken)
+            own = self._by_rules(made, name)
             of_all = seconds_of(self.kernels[general.name], self.target, {symbol: size})
             self.paying[pair] = seconds_of(own.kernel, self.target) < (1 - DOUBT) * of_all
         return self.paying[pair]
@@ -245,16 +246,22 @@ class KernelBuilder:
             if found is not None:
                 self.by_search[name] = self.found[name]
         if found is None:
-            parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
-            found = (
-                cheapest(candidates(*parts, machine=self.priced), self.priced)
-                if self.priced
-                else schedule_with_steps(*parts)
-            )
+            found = self._cheapest(made, name, self.priced) if self.priced else self._by_rules(made, name)
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule
         return found.kernel
+
+    def _cheapest(self, made: GroupComputation, name: str, machine: Target) -> Scheduled:
+        parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
+        return cheapest(candidates(*parts, machine=machine), machine)
+
+    def _by_rules(self, made: GroupComputation, name: str) -> Scheduled:
+        """The rules' schedule, made once: a version is priced before it is taken."""
+        if name not in self.by_rules:
+            parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
+            self.by_rules[name] = schedule_with_steps(*parts)
+        return self.by_rules[name]
 
     def _by_lines(self, made: GroupComputation, name: str, lines: Sequence[Line]) -> Scheduled:
         if self.on_gpu is not None:
