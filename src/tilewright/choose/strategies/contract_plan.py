@@ -166,19 +166,11 @@ def plan_contraction(
     unrolled = tuple((x.sym, x.extent) for x in (*stepped, *slid) if is_known(x.extent))
     n_rows, columns = estimate([x.extent for x in rows]), lanes.extent
     n_apart = columns_apart(machine, update, operands, reduced, columns, n_rows, width) if apart else 0
+    n_lanes = columns - n_apart if n_apart and is_known(columns) else known_iterations(lanes)
     box = Box(
-        lanes.sym,
-        columns - n_apart if n_apart and is_known(columns) else known_iterations(lanes),
-        _sym(row),
-        known_iterations(row),
-        _sym(row2),
-        known_iterations(row2),
-        unrolled,
-        operands,
-        dot.registers if dot else 1,
-        max(wide // machine.vector_bytes, 1),
-        dot.instructions - 1 if dot else 0,
-    )
+        lanes.sym, n_lanes, _sym(row), known_iterations(row), _sym(row2), known_iterations(row2), unrolled, operands,
+        dot.registers if dot else 1, max(wide // machine.vector_bytes, 1), dot.instructions - 1 if dot else 0,
+    )  # fmt: skip
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile = choose_tile(box, machine, width, fixed[0] if fixed else None)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
@@ -197,44 +189,26 @@ def plan_contraction(
     order = Order(small if stepped or slid else panels, chunks)
     work = work if threads else 0.0
     # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
-    is_free = not (fixed or n_apart or heavy or is_plane)
-    is_free = is_free and are_known([x.extent for x in (*rest, lanes, *reduced)])
-    is_plain = threads and is_free and dot is None and not (stepped or slid)
-    is_plain = is_plain and machine.has_threads  # machines that have none have little memory for copies
+    is_free = not (fixed or n_apart or heavy or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)])
+    # Machines without threads have little memory for copies.
+    is_plain = is_free and threads and machine.has_threads and dot is None and not (stepped or slid)
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     if is_free and (arrange is not None or brought):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
+        own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
         space = TileSpace(
             _in_numbers(
-                machine,
-                update,
-                leaf,
-                rest,
-                lanes,
-                row,
-                row2,
-                reduced,
-                (*stepped, *slid),
-                operands,
-                dot,
-                width,
-                {p.buffer for p in b.kernel.places if p.role is Role.TMP},
+                machine, update, leaf, rest, lanes, row, row2, reduced, (*stepped, *slid), operands, dot, width, own
             ),
             Outside(
                 tuple(x.sym for x in rest if x.sym not in walked),
                 tuple(x.sym for x in rest if x.sym in walked),
-                bool(stepped or slid),
-                pays_threads(work, machine, width),
+                bool(stepped or slid), pays_threads(work, machine, width),
             ),
             tuple(tiles_of(box, machine, width)),
-        )
-        taken = None if arrange is None else arrange(space)
-        if taken is not None:
-            tile, order = taken.tile, taken.order
-        elif brought:
-            found = order_with_copies(space, brought, tile, order, machine)
-            order, copied = found.order, found.copied
+        )  # fmt: skip
+        tile, order, copied = _arranged(space, arrange, brought, tile, order, machine)
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
     return ContractionPlan(
         acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
@@ -243,6 +217,19 @@ def plan_contraction(
         tuple(x.buffer.name for k, (x, op) in pairs if k in copied and op.lane_stride),
         tuple(x.buffer.name for k, (x, op) in pairs if k in copied and not op.lane_stride),
     )  # fmt: skip
+
+
+def _arranged(
+    space: TileSpace, arrange: Arrange | None, brought: Sequence[int], tile: Tile, order: Order, machine: Target
+) -> tuple[Tile, Order, tuple[int, ...]]:
+    """The tile and the order that ``arrange`` takes; else the rules' tile with copies of ``brought`` operands."""
+    taken = None if arrange is None else arrange(space)
+    if taken is not None:
+        return taken.tile, taken.order, ()
+    if not brought:
+        return tile, order, ()
+    found = order_with_copies(space, brought, tile, order, machine)
+    return tile, found.order, found.copied
 
 
 def _brought(b: ScheduleBuilder, update: Update, operands: Sequence[Operand]) -> list[int]:
