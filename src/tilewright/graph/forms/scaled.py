@@ -1,8 +1,7 @@
 """The pass ``scaled-products``: products with small floats that are widened and scaled read them as they are stored.
 
-In: a graph as it is imported, before constants are folded. Out: the same products as ``scaled_matmul``, or as
-``coded_matmul`` for floats of 4 bits, which are levels of a code book. Not its business: integers
-(``forms.integers``, ``forms.coded``), weights in f16 or bf16, which have a type of their own.
+In: a graph as it is imported, before constants are folded. Out: the same products as ``scaled_matmul``. Not its
+business: integers (``forms.integers``, ``forms.coded``), weights in f16 or bf16, which have a type of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, DType, product
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.coded import half_where_exact
-from tilewright.graph.forms.spread import group_of, spread_of, unshaped
+from tilewright.graph.forms.spread import group_of, spread_of
 from tilewright.ops.scaled import HALVES
 
 
@@ -52,29 +51,22 @@ def _product(b: Rewriting, node: Node) -> Node | None:
         return None
     is_turned = w.op is ops.transpose
     w = w.inputs[0] if is_turned else w
-    found = spread_of(w, _codes)
+    found = spread_of(w, _floats)
     if found is None:
         return None
-    stored, scales = (a.T if is_turned else a for a in found)
-    group, dtype = group_of(scales), _format(w)
+    floats, scales = (a.T if is_turned else a for a in found)
+    group = group_of(scales)
     # A scale for each row of a column would be more than the weights are.
-    if not stored.size or (group == 1 and len(scales) > 1):
+    if not floats.size or (group == 1 and len(scales) > 1):
         return None
-    has_nan = any(np.isnan(row.view(dtype.numpy).astype(np.float32)).any() for row in stored)
-    return None if has_nan else scaled_product(b, x, stored, scales[::group], dtype)
+    if any(np.isnan(row.astype(np.float32)).any() for row in floats):
+        return None
+    return scaled_product(b, x, floats.view(np.uint8), scales[::group], types.dtype_of(floats.dtype))
 
 
-def _codes(node: Node) -> Array | None:
-    """The codes of a constant in a float of 8 bits that is decoded."""
-    found = array_of(node.inputs[0]) if node.op is ops.decode and node.inputs[0].dtype in HALVES else None
-    return None if found is None else found.view(np.uint8)
-
-
-def _format(node: Node) -> DType:
-    """The format of the weights that :func:`_codes` found."""
-    product = unshaped(node)
-    sides = [unshaped(x) for x in (product.inputs if product.op is ops.mul else (product,))]
-    return next(x for x in sides if _codes(x) is not None).inputs[0].dtype
+def _floats(node: Node) -> Array | None:
+    """A constant in a float of 8 bits that is decoded."""
+    return array_of(node.inputs[0]) if node.op is ops.decode and node.inputs[0].dtype in HALVES else None
 
 
 _TABLE = RuleTable(
