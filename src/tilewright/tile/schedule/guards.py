@@ -12,8 +12,8 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.core.indices import placed_by_dimension
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import If, Kernel, walk
-from tilewright.tile.rewrite import Body, loops_of, reads, values_of
+from tilewright.tile.ir import Kernel, walk
+from tilewright.tile.rewrite import Body, loops_of, values_of
 from tilewright.tile.schedule.region import Side
 
 
@@ -51,9 +51,3 @@ def _kept_inside(guarded: Select, buffer: Buffer, exact: set[Sym]) -> set[int]:
         return set()
     moving = frozenset[Sym]().union(*(symbols(e) for e in said))
     return {d for d, i, _ in places if symbols(i) & moving}
-
-
-def condition_of_all(body: Body, buffer: Buffer) -> If | None:
-    """The one condition that all of the body is under, if it does not read the buffer itself."""
-    first = body[0]
-    return first if len(body) == 1 and isinstance(first, If) and not reads(first, buffer) else None

@@ -29,7 +29,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.fresh import starts_fresh
-from tilewright.tile.schedule.guards import check_guarded, condition_of_all
+from tilewright.tile.schedule.guards import check_guarded
 from tilewright.tile.schedule.loops import renamed
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
@@ -340,8 +340,8 @@ def _before_readers(body: Body, nests: Body, buffer: Buffer) -> Body:
 
     Where all of it is under one condition, they are too: what nobody reads may be outside of what it is made from.
     """
-    if (one := condition_of_all(body, buffer)) is not None:
-        return (If(one.cond, _before_readers(one.body, nests, buffer)),)
+    if len(body) == 1 and isinstance(body[0], If) and not reads(body[0], buffer):
+        return (If(body[0].cond, _before_readers(body[0].body, nests, buffer)),)
     first = _first_use(body, buffer)
     return (*body[:first], *nests, *body[first:])
 
