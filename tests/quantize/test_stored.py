@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,9 +98,9 @@ def test_with_data_codes_are_chosen_for_results() -> None:
      ({"max_drop": 0.1, "evaluate": lambda m: 0.0}, "max_drop"), ({"mode": "dynamic", "group": 64}, "group=64"),
      ({"mode": "static", "weights": "nf4"}, "weights='nf4'")],
 )  # fmt: skip
-def test_options_that_say_nothing_are_refused(options: dict[str, object], what: str) -> None:
+def test_options_that_say_nothing_are_refused(options: dict[str, Any], what: str) -> None:
     with pytest.raises(OptionError, match=what) as caught:
-        tw.quantize(two_layers(), **{"mode": "weights", **options})  # type: ignore[arg-type]
+        tw.quantize(two_layers(), **{"mode": "weights", **options})
     assert caught.value.remedy
 
 

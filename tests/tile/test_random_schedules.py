@@ -30,9 +30,11 @@ def test_a_wrong_primitive_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def forgets(kernel: Kernel, *args: Any) -> Kernel:
         return replace(kernel, body=kernel.body[:-1])
 
+    forgetful: Any = forgets
+
     monkeypatch.setattr(fuzz_schedules, "PRIMITIVES", {"split": PRIMITIVES["split"]})
     monkeypatch.setattr(fuzz_schedules, "STEPS_OF_CPUS", ("split",))
-    monkeypatch.setitem(PRIMITIVES, "split", forgets)  # type: ignore[arg-type]
+    monkeypatch.setitem(PRIMITIVES, "split", forgetful)
     monkeypatch.setattr(fuzz_schedules, "drawn_step", lambda random, kernel: ("split", ["i", 2]))
     with pytest.raises(AssertionError):
         for seed in range(5):

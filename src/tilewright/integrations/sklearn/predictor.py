@@ -93,13 +93,13 @@ def from_sklearn(estimator: Any, *, threads: int | None = None, cache: bool = Tr
     classes = np.asarray(estimator.classes_) if sklearn.base.is_classifier(estimator) else None
     numbered, columns = without_text(estimator)
     proto = _in_onnx(numbered, columns.n, classes)
-    made = compile(proto, threads=threads, cache=cache)
+    made: Any = compile(proto, threads=threads, cache=cache)
     n_results = len(proto.graph.output)
     if classes is not None:
         kind = "probabilities" if n_results > 1 and hasattr(estimator, "predict_proba") else "classes"
     else:
         kind = "numbers" if hasattr(estimator, "predict") else "transformer"
-    return Predictor(made, classes, columns, kind)  # type: ignore[arg-type]
+    return Predictor(made, classes, columns, kind)
 
 
 _INSTALL = 'pip install "tilewright[sklearn]"'
