@@ -22,13 +22,14 @@ from benchmarks.polybench import PROGRAMS, STEPS
 import tilewright as tw
 from language.test_schedules import KERNELS, blur
 from tilewright import lang as tl
-from tilewright.core.compute import Computation
 from tilewright.core.expr import evaluate, symbol_order, symbols
 from tilewright.core.types import Array
+from tilewright.language.trace import Traced
 from tilewright.tile.errors import ScheduleError, TileVerifyError
 from tilewright.tile.interp import run
 from tilewright.tile.ir import For, Kernel, Role, walk
 from tilewright.tile.lower import lower
+from tilewright.tile.reach import check_reach
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.script import PRIMITIVES
 from tilewright.tile.verify import verify
@@ -82,11 +83,14 @@ def run_case(case: Case) -> tuple[Status, str]:
 
 def check(seed: int) -> Status:
     """Passed if some steps were legal and changed no result; an error if they did."""
-    builder, start, computation, sizes, arrays = scheduled(Random(seed))
+    builder, start, traced, sizes, arrays = scheduled(Random(seed))
     if not builder.steps:
         return "refused"
     try:
         verify(builder.kernel)
+        check_reach(start, builder.kernel, traced.constraints)
+    except ScheduleError:
+        return "refused"
     except TileVerifyError as e:
         if "at the run-time index" in str(e):  # the loops around registers were not unrolled, which is told at the end
             return "refused"
@@ -96,17 +100,17 @@ def check(seed: int) -> Status:
         run(k, {b: a.copy() for b, a in arrays.items()}, sizes, reverse=k is not start and seed % 2 == 1)
         for k in (start, builder.kernel)
     )
-    for b in computation.outputs:
+    for b in traced.computation.outputs:
         tolerance = 1e-9 if b.dtype.is_float else 0.0
         said = f"{sizes}\n{builder.schedule}"
         np.testing.assert_allclose(after[b.name], before[b.name], tolerance, tolerance, err_msg=said)
     return "passed"
 
 
-def scheduled(random: Random) -> tuple[ScheduleBuilder, Kernel, Computation, dict[str, int], dict[str, Array]]:
+def scheduled(random: Random) -> tuple[ScheduleBuilder, Kernel, Traced, dict[str, int], dict[str, Array]]:
     """The loops after random steps, as they were, and what to run them on."""
-    computation, sizes, arrays = drawn(random)
-    start = lower(computation, "k")
+    traced, sizes, arrays = drawn(random)
+    start = lower(traced.computation, "k")
     builder = ScheduleBuilder(start)
     n_steps = random.randint(1, MOST_STEPS)
     for _ in range(TRIES):
@@ -114,19 +118,20 @@ def scheduled(random: Random) -> tuple[ScheduleBuilder, Kernel, Computation, dic
             with suppress(ScheduleError):
                 primitive, args = drawn_step(random, builder.kernel)
                 builder.do(primitive, *args)
-    return builder, start, computation, sizes, arrays
+    return builder, start, traced, sizes, arrays
 
 
 @cache
-def programs() -> tuple[tuple[str, Computation], ...]:
+def programs() -> tuple[tuple[str, Traced], ...]:
     """Those with intermediate tensors several times: they have more to choose from."""
-    own = [(k.__name__, k.traced().computation) for k in (*KERNELS, *(chain, centred, blur) * 3)]
-    return (*own, *((name, p.kernel.traced().computation) for name, p in PROGRAMS.items()))
+    own = [(k.__name__, k.traced()) for k in (*KERNELS, *(chain, centred, blur) * 3)]
+    return (*own, *((name, p.kernel.traced()) for name, p in PROGRAMS.items()))
 
 
-def drawn(random: Random) -> tuple[Computation, dict[str, int], dict[str, Array]]:
+def drawn(random: Random) -> tuple[Traced, dict[str, int], dict[str, Array]]:
     """A program, its sizes, and arrays for it: whole numbers, with a large diagonal so that none is divided by zero."""
-    name, c = random.choice(programs())
+    name, traced = random.choice(programs())
+    c = traced.computation
     syms = sorted({s for b in c.inputs for d in b.shape for s in symbols(d)}, key=symbol_order)
     sizes = {s.name: random.randint(3, 7) for s in syms}
     if name == "fdtd-2d":
@@ -142,7 +147,7 @@ def drawn(random: Random) -> tuple[Computation, dict[str, int], dict[str, Array]
         if b.dtype.is_float:
             made = made / 8 + 4 * np.eye(*shape) if len(shape) == 2 else made / 8 + 1 / 16
         arrays[b.name] = made.astype(b.dtype.numpy)
-    return c, sizes, arrays
+    return traced, sizes, arrays
 
 
 def drawn_step(random: Random, kernel: Kernel) -> tuple[str, list[Any]]:

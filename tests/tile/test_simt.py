@@ -133,7 +133,7 @@ PARTS = 10
 def test_planted_faults_are_all_found(of: str, part: int) -> None:
     every = list(planted(flat(COMPUTATIONS[of])))[part::PARTS]
     missed = [name for name, kernel, kinds in every if not is_found(of, kernel, kinds)]
-    assert every and missed == []
+    assert missed == [] and (every or part)  # a small kernel has fewer faults than there are parts
 
 
 def test_an_access_of_several_elements_begins_at_a_multiple() -> None:

@@ -25,6 +25,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, walk
 from tilewright.tile.lower import lower
+from tilewright.tile.reach import check_reach
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.script import Arg
 from tilewright.tile.schedule.tree import enclosing, writers
@@ -54,7 +55,8 @@ class KernelSchedule:
         self.kernel = kernel
         self.traced: Traced = kernel.traced(*args)
         self.is_normal = False
-        self._builder = ScheduleBuilder(lower(self.traced.computation, kernel.__name__))
+        self._plain = lower(self.traced.computation, kernel.__name__)
+        self._builder = ScheduleBuilder(self._plain)
         self._before = ""
         self.made: tuple[str, ...] = ()
 
@@ -204,6 +206,10 @@ class KernelSchedule:
     def compile(self) -> UserKernel:
         """The kernel by this schedule: another one that computes the same."""
         verify(self._builder.kernel)
+        try:
+            check_reach(self._plain, self._builder.kernel, self.traced.constraints)
+        except ScheduleError as e:
+            raise self._refused("schedule", e.where, e.rule, e.remedy) from e
         outputs = tuple(b.name for b in self.traced.computation.outputs)
         return UserKernel(self.kernel.function, AuthorSchedule(self.steps, outputs, self.is_normal))
 

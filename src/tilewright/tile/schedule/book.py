@@ -22,6 +22,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.types import product
 from tilewright.tile.errors import ScheduleError, ScheduleFileError, TileVerifyError
 from tilewright.tile.ir import For, If, Kernel, Kind, Space
+from tilewright.tile.reach import check_reach
 from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule.script import PRIMITIVES, Arg, Schedule, Step, apply_step
 from tilewright.tile.verify import verify
@@ -142,6 +143,7 @@ def apply_lines(kernel: Kernel, lines: Sequence[Line]) -> Kernel:
     """The kernel that the steps make of plain loops; ``ScheduleFileError`` names the first step that is not legal."""
     if len(lines) > MAX_STEPS:
         raise _error(lines[MAX_STEPS], kernel, f"over {MAX_STEPS} steps")
+    plain, last = kernel, lines[-1] if lines else Line(0, Step("", ()))
     for line in lines:
         try:
             kernel = apply_step(kernel, line.step)
@@ -152,9 +154,11 @@ def apply_lines(kernel: Kernel, lines: Sequence[Line]) -> Kernel:
     try:
         verify(kernel)
         check_size(kernel)
+        check_reach(plain, kernel)
     except TileVerifyError as e:
-        last = lines[-1] if lines else Line(0, Step("", ()))
         raise _error(last, kernel, f"what its steps make can't be run: {e.message}", _LOOK) from e
+    except ScheduleError as e:
+        raise _error(last, kernel, e.rule, e.remedy) from e
     return kernel
 
 
