@@ -59,6 +59,7 @@ LAZY_FILES: dict[str, str] = {
     "build/kernels.py": "schedules and PTX of grids are loaded only for GPUs",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",
     "tools/debug/peers.py": "PyTorch, ONNX and ONNX Runtime are loaded only where a comparison asks for them",
+    "runtime/artifact.py": "signatures are checked for who gives a key, and nobody else needs what reads them",
     "runtime/cpu/linker.py": "what writes calls of LAPACK is loaded only for models that have some, LLVM for objects "
     "that are not for our own linker",
     "runtime/host.py": "LLVM is asked about a machine once, and takes longer to load than a model",

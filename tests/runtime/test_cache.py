@@ -37,7 +37,7 @@ def scale_artifact(shift: float = 10.0) -> Artifact:
 def the_file(cache: Cache) -> Path:
     assert cache.directory is not None
     (entry,) = cache.entries()
-    return cache.directory / "v1" / entry.kind / entry.digest
+    return Path(cache.directory) / "v1" / entry.kind / entry.digest
 
 
 def test_round_trip(cache: Cache) -> None:
@@ -172,12 +172,12 @@ def test_an_unusable_folder_turns_the_cache_off(folder: str) -> None:
 def test_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path / "c"))
     monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "12345")
-    assert (Cache().directory, Cache().max_bytes, Cache().enabled) == (tmp_path / "c", 12345, True)
+    assert (Cache().directory, Cache().max_bytes, Cache().enabled) == (str(tmp_path / "c"), 12345, True)
     monkeypatch.setenv("TILEWRIGHT_CACHE", "off")
     assert "turned off" in Cache().problem
     monkeypatch.delenv("TILEWRIGHT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert Cache().directory == tmp_path / "x" / "tilewright"
+    assert Cache().directory == str(tmp_path / "x" / "tilewright")
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:

@@ -72,8 +72,28 @@ def test_classes_behave_as_the_standard_ones(options: dict[str, bool]) -> None:
 def test_copies_are_equal() -> None:
     pair = Pair(1, (2, 3))
     assert copy.copy(pair) == copy.deepcopy(pair) == pair
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        copy.copy(pair).left = 2
     assert not hasattr(pair, "__dict__") and Empty() == Empty() and hash(Empty()) == hash(())
 
 
 def test_methods_that_a_class_writes_stay() -> None:
     assert repr(Named("x")) == "<x>" and Named("x") == 5 and hash(Named("x")) == 1
+
+
+def test_arguments_that_do_not_fit_are_told() -> None:
+    for given, named in (((1, "b", None, 4), {}), ((1,), {"d": 4}), ((1,), {"a": 4}), ((), {"b": "x"})):
+        with pytest.raises(TypeError, match="Record"):
+            made(quick, frozen=True)(*given, **named)
+
+
+def test_records_that_change_have_no_hash_and_lists_of_their_own() -> None:
+    @quick(slots=True)
+    class Counts:
+        seen: list[int] = field(default_factory=list)
+
+    one, other = Counts(), Counts()
+    one.seen.append(1)
+    assert other.seen == [] and one != other
+    with pytest.raises(TypeError):
+        hash(one)

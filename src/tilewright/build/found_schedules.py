@@ -199,7 +199,9 @@ class FoundSchedules:
 
 def cached_schedules(cache: Cache, wait: float = WAIT_SECONDS) -> FoundSchedules | None:
     """The database in the cache's folder; None where the cache can't be used."""
-    return None if cache.problem or cache.directory is None else FoundSchedules(cache.directory / SEARCHES, wait)
+    if cache.problem or cache.directory is None:
+        return None
+    return FoundSchedules(os.path.join(cache.directory, SEARCHES), wait)
 
 
 def _row(found: Any) -> tuple[str, str, str, float, float]:

@@ -154,14 +154,13 @@ def cache_command(
             show.line(f"removed {n} entries")
         return
     rows = [{"kind": e.kind, "digest": e.digest[:16], "n_bytes": e.n_bytes} for e in cache.entries()]
-    folder = None if cache.directory is None else str(cache.directory)
     if json:
-        show.emit_json({"enabled": cache.enabled, "problem": cache.problem, "folder": folder, "entries": rows})
+        enabled = {"enabled": cache.enabled, "problem": cache.problem}
+        show.emit_json({**enabled, "folder": cache.directory, "entries": rows})
         return
     if cache.problem:
         show.line(f"the cache is off: {cache.problem}")
         return
     total = show.human_bytes(sum(e.n_bytes for e in cache.entries()))
-    show.table(
-        f"{len(rows)} entries, {total}, in {folder}", ("kind", "digest", "bytes"), [list(r.values()) for r in rows]
-    )
+    title = f"{len(rows)} entries, {total}, in {cache.directory}"
+    show.table(title, ("kind", "digest", "bytes"), [list(r.values()) for r in rows])

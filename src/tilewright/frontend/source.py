@@ -71,8 +71,8 @@ def import_called(
     """:func:`import_source`, with how the source is called where that is more than tensors in and tensors out."""
     if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
         source = torch_frontend.load_program(Path(source))
-    if isinstance(source, FileContent) and source.path.suffix == ".pt2":
-        source = torch_frontend.load_program(source.path, source.data)
+    if isinstance(source, FileContent) and Path(source.path).suffix == ".pt2":
+        source = torch_frontend.load_program(Path(source.path), source.data)
     module = _stablehlo(source)
     if module is not None:
         found = Called(module.graph, module.convention, (), module.complex_inputs, module.complex_outputs)
@@ -91,8 +91,8 @@ def _tflite_bytes(source: Source) -> tuple[bytes, str] | None:
     """The bytes and the name of a TFLite model; None for any other source."""
     if isinstance(source, str | Path) and Path(source).suffix == TFLITE:
         return bytes(map_file(Path(source))[0]), Path(source).stem
-    if isinstance(source, FileContent) and source.path.suffix == TFLITE:
-        return bytes(source.data), source.path.stem
+    if isinstance(source, FileContent) and Path(source.path).suffix == TFLITE:
+        return bytes(source.data), Path(source.path).stem
     if isinstance(source, bytes) and is_tflite(source):
         return source, "model"
     return None
@@ -102,8 +102,8 @@ def _stablehlo(source: Source) -> stablehlo_frontend.ImportedModule | None:
     """The program of a StableHLO source; None for any other source."""
     if isinstance(source, str | Path) and Path(source).suffix in stablehlo_frontend.SUFFIXES:
         return stablehlo_frontend.import_file(Path(source))
-    if isinstance(source, FileContent) and source.path.suffix in stablehlo_frontend.SUFFIXES:
-        return stablehlo_frontend.import_file(source.path, bytes(source.data))
+    if isinstance(source, FileContent) and Path(source.path).suffix in stablehlo_frontend.SUFFIXES:
+        return stablehlo_frontend.import_file(Path(source.path), bytes(source.data))
     if is_a(source, "jax.export", "Exported"):
         return stablehlo_frontend.import_exported(source)
     return None

@@ -13,7 +13,6 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,11 +61,11 @@ def keyed_source(
     Files that keep tensors in other files have none, nor have exported programs: how they are called is found by
     importing them.
     """
-    if not isinstance(source, str | Path) or Path(source).suffix == ".pt2":
+    path = os.fspath(source) if isinstance(source, str | os.PathLike) else None
+    if not isinstance(path, str) or path.endswith(".pt2"):
         return Keyed(source)
     if not all(given is None or isinstance(given, Mapping) for given in (input_shapes, fix_dims)):
         return Keyed(source)  # the compiler says what is wrong with them
-    path = Path(source)
     try:
         known = None if read else store.known_of_file(path, "onnx")
         if known is not None:
@@ -98,7 +97,7 @@ def searches_text(store: Cache, threads: int | None) -> tuple[object, ...]:
     facts: list[object] = []
     for name in (SEARCHES, f"{SEARCHES}-wal"):
         try:
-            info = os.stat(store.directory / name)
+            info = os.stat(os.path.join(store.directory, name))
         except OSError:
             continue
         if info.st_size:
@@ -135,15 +134,15 @@ def _state() -> str:
     if not os.path.exists(os.path.join(package, "..", "..", "pyproject.toml")):
         return ""
     facts, folders = [], [package]
-    while folders:
-        with os.scandir(folders.pop()) as entries:
+    for folder in folders:
+        with os.scandir(folder) as entries:
             for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(entry.path)
-                elif entry.name.endswith(".py"):
+                if entry.name.endswith(".py"):
                     info = entry.stat()
-                    facts.append((entry.path[len(package) :], info.st_size, info.st_mtime_ns))
-    return hashlib.sha256(repr(sorted(facts)).encode()).hexdigest()
+                    facts.append(f"{entry.path[len(package) :]} {info.st_size} {info.st_mtime_ns}")
+                elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+    return hashlib.sha256("\n".join(sorted(facts)).encode()).hexdigest()
 
 
 def _key(content: str, input_shapes: Shapes | None, fix_dims: Mapping[str, int] | None) -> str | None:

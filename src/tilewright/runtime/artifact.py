@@ -18,7 +18,6 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,8 @@ from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import map_file, open_regular, reason_of, write_atomically
 from tilewright.runtime.formats import COMPILED, recognise
 from tilewright.runtime.manifest import FORMAT_VERSION, Manifest, ObjectSpec, WeightsSpec
+from tilewright.runtime.once import MAKING
 from tilewright.runtime.plain import dataclass
-from tilewright.runtime.signature import check_signature
 from tilewright.runtime.values import aligned_buffer
 
 ALIGNMENT = 64
@@ -63,7 +62,7 @@ def save(path: str | os.PathLike[str], manifest: Manifest, objects: Sequence[Obj
     ``weights`` is anything with a contiguous buffer. ``OSError`` when the file can't be written.
     """
     sealed, pieces = pack(manifest, objects, weights)
-    write_atomically(Path(path), pieces, durable=True)
+    write_atomically(path, pieces, durable=True)
     return sealed
 
 
@@ -83,6 +82,9 @@ def load(
     except (OSError, ValueError, TypeError) as error:
         raise ArtifactError(f"can't read {path!r}: {reason_of(error)}", remedy="check the path") from error
     if key is not None:
+        with MAKING:
+            from tilewright.runtime.signature import check_signature
+
         check_signature(path, key, view)
     return parse(view, os.fspath(path))
 

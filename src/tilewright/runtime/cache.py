@@ -23,7 +23,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 
 from tilewright.runtime import artifact as artifacts
@@ -47,7 +46,7 @@ LARGE_BYTES = 32 << 20
 """Weights of which writing takes noticeably long."""
 
 _MAGIC = b"TWCACHE1"
-_writers: dict[Path, threading.Thread] = {}
+_writers: dict[str, threading.Thread] = {}
 """Models that are being written, changed under ``MAKING``; a forked child has none."""
 in_forked_child(_writers.clear)
 _OLD_TEMPORARY_S = 3600.0
@@ -89,7 +88,7 @@ class Cache:
         env = read_environment()
         self.max_bytes = next(n for n in (max_bytes, env.cache_bytes, DEFAULT_MAX_BYTES) if n is not None)
         self.stats = CacheStats()
-        self.directory: Path | None = Path(directory) if directory is not None else _default_folder(env)
+        self.directory: str | None = os.fspath(directory) if directory is not None else _default_folder(env)
         self.problem = _open_folder(self.directory)
         self._bytes_on_disk: int | None = None
 
@@ -184,7 +183,8 @@ class Cache:
 
     def entries(self) -> list[CacheEntry]:
         """All entries, most recently used first."""
-        found = [CacheEntry(p.parent.name, p.name, info.st_size, info.st_mtime) for p, info in self._scan()]
+        split = [(*os.path.split(path), info) for path, info in self._scan()]
+        found = [CacheEntry(os.path.basename(kind), name, info.st_size, info.st_mtime) for kind, name, info in split]
         return sorted(found, key=lambda e: -e.last_used)
 
     def clear(self) -> int:
@@ -195,9 +195,10 @@ class Cache:
 
     # --- one entry
 
-    def _path(self, kind: str, key_text: str) -> Path:
+    def _path(self, kind: str, key_text: str) -> str:
         assert self.directory is not None and kind.isidentifier()
-        return self.directory / "v1" / kind / hashlib.sha256(key_text.encode("utf-8", "surrogatepass")).hexdigest()
+        name = hashlib.sha256(key_text.encode("utf-8", "surrogatepass")).hexdigest()
+        return os.path.join(self.directory, "v1", kind, name)
 
     def _find(self, kind: str, key_text: str) -> memoryview | None:
         """The payload, checked; a miss is counted here, a hit by the caller."""
@@ -221,7 +222,7 @@ class Cache:
         self.stats.misses += 1
         self.stats.reasons[reason] += 1
 
-    def _discard(self, path: Path, reason: str) -> None:
+    def _discard(self, path: str, reason: str) -> None:
         _unlink(path)
         self._miss(reason)
 
@@ -233,7 +234,8 @@ class Cache:
             return False
         path = self._path(kind, key_text)
         try:
-            path.parent.mkdir(mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(path), mode=0o700)
             write_atomically(path, [header, *pieces], durable=False, mode=0o600)
         except OSError as error:
             self.stats.reasons[f"not stored: {error.strerror}"] += 1
@@ -244,15 +246,15 @@ class Cache:
 
     # --- the folder
 
-    def _scan(self) -> Iterator[tuple[Path, os.stat_result]]:
+    def _scan(self) -> Iterator[tuple[str, os.stat_result]]:
         """Every entry with its status; clears up what killed writers left behind."""
         if self.problem or self.directory is None:
             return
-        for folder in _list(self.directory / "v1"):
+        for folder in _list(os.path.join(self.directory, "v1")):
             for path in _list(folder):
                 with contextlib.suppress(OSError):
-                    info = path.lstat()
-                    if path.suffix != TEMPORARY:
+                    info = os.lstat(path)
+                    if not path.endswith(TEMPORARY):
                         yield path, info
                     elif time.time() - info.st_mtime > _OLD_TEMPORARY_S:
                         _unlink(path)
@@ -274,27 +276,27 @@ class Cache:
                 self.stats.evicted += 1
 
 
-def _default_folder(env: Environment) -> Path | None:
+def _default_folder(env: Environment) -> str | None:
     if env.cache is not None:
-        return None if env.cache.lower() in ("off", "0") else Path(env.cache)
-    return Path(env.home) / "tilewright" if env.home else None
+        return None if env.cache.lower() in ("off", "0") else env.cache
+    return os.path.join(env.home, "tilewright") if env.home else None
 
 
-def _open_folder(folder: Path | None) -> str:
+def _open_folder(folder: str | None) -> str:
     """Make the folder; says what keeps it from being used, or nothing."""
     if folder is None:
         return "the cache is turned off, or there is no home folder"
     try:
-        inner = folder / "v1"
-        inner.mkdir(mode=0o700, parents=True, exist_ok=True)
-        info = inner.stat()
+        inner = os.path.join(folder, "v1")
+        os.makedirs(inner, mode=0o700, exist_ok=True)
+        info = os.stat(inner)
         if info.st_uid != os.geteuid():
             return f"{inner} belongs to another user"
         if info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return f"{inner} can be written by other users; run chmod go-w on it"
     except (OSError, ValueError) as error:
         return f"{folder} can't be used: {error}"
-    return "" if os.access(folder / "v1", os.W_OK | os.X_OK) else f"{folder} can't be written"
+    return "" if os.access(inner, os.W_OK | os.X_OK) else f"{folder} can't be written"
 
 
 def _entry_header(kind: str, key_text: str, n_bytes: int, check: str) -> bytes:
@@ -304,7 +306,7 @@ def _entry_header(kind: str, key_text: str, n_bytes: int, check: str) -> bytes:
     return _MAGIC + len(raw).to_bytes(8, "little") + raw
 
 
-def _read_entry(path: Path, kind: str, key_text: str) -> memoryview:
+def _read_entry(path: str, kind: str, key_text: str) -> memoryview:
     """The checked payload of an entry; ``FieldError`` or ``OSError`` says why there is none."""
     view, info = map_file(path, os.O_NOFOLLOW)
     if info.st_uid != os.geteuid() or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -357,16 +359,16 @@ def _stat_key(s: os.stat_result, path: str | os.PathLike[str]) -> str:
     return json.dumps([os.path.abspath(path), s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino, s.st_dev])
 
 
-def _list(folder: Path) -> list[Path]:
+def _list(folder: str) -> list[str]:
     try:
-        return list(folder.iterdir())
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
     except OSError:
         return []
 
 
-def _unlink(path: Path) -> bool:
+def _unlink(path: str) -> bool:
     try:
-        path.unlink()
+        os.unlink(path)
     except OSError:
         return False
     return True

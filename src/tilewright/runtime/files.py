@@ -15,7 +15,6 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from tilewright.runtime.errors import FileError
@@ -25,33 +24,34 @@ TEMPORARY = ".tmp"
 """Suffix of files being written; one that stays behind belongs to a process that was killed."""
 
 
-def write_atomically(path: Path, pieces: Iterable[Any], *, durable: bool, mode: int = 0o666) -> None:
+def write_atomically(path: str | os.PathLike[str], pieces: Iterable[Any], *, durable: bool, mode: int = 0o666) -> None:
     """Write ``pieces`` in place of what ``path`` holds, as :func:`replacing` does."""
     with replacing(path, durable=durable, mode=mode) as file:
         for piece in pieces:
             file.write(piece)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a text in place of what ``path`` holds, as :func:`replacing` does."""
     write_atomically(path, [text.encode("utf-8")], durable=False)
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterator[BinaryIO]:
+def replacing(path: str | os.PathLike[str], *, durable: bool = False, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file beside ``path`` to write to, renamed over it in the end: readers see the old file or the new one.
 
     Who has mapped or loaded the old one keeps it. ``durable`` also makes the new one survive a power failure. Any error
     leaves the old file as it was. A device or a pipe (``/dev/stdout``) is written to and stays what it is.
     """
-    if not path.name:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    folder, name = os.path.split(os.fspath(path))
+    if name in ("", "."):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if _is_stream(path):
         with open(path, "wb") as file:
             yield file
         return
     # beside it, since a rename stays within one file system; cut, as names have 255 bytes at most
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{os.urandom(6).hex()}{TEMPORARY}")
+    temporary = os.path.join(folder, f".{name[:200]}.{os.getpid()}.{os.urandom(6).hex()}{TEMPORARY}")
     # not by tempfile, whose files are their owner's alone whatever the umask says
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -66,12 +66,12 @@ def replacing(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iterat
             os.unlink(temporary)
         raise
     if durable:
-        _sync_folder(path.parent)
+        _sync_folder(folder or ".")
 
 
-def _is_stream(path: Path) -> bool:
+def _is_stream(path: str | os.PathLike[str]) -> bool:
     try:
-        mode = path.stat().st_mode
+        mode = os.stat(path).st_mode
     except OSError:  # nothing there, or nothing that can be looked at: opening says so
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
@@ -121,7 +121,7 @@ def _write_failure(path: str, error: OSError) -> FileError:
 class FileContent:
     """A file's bytes as they were read, once: what is found out about them stays true whatever becomes of the file."""
 
-    path: Path
+    path: str | os.PathLike[str]
     data: bytes
 
 
@@ -131,7 +131,7 @@ def read_file(path: str | os.PathLike[str], most: int | None = None) -> FileCont
         size = os.fstat(file.fileno()).st_size
         if most is not None and size > most:
             raise ValueError(f"{os.fspath(path)} has {size} bytes")
-        return FileContent(Path(path), file.read())
+        return FileContent(path, file.read())
 
 
 def open_regular(path: str | os.PathLike[str], flags: int = 0) -> io.FileIO:
@@ -165,7 +165,7 @@ def map_file(path: str | os.PathLike[str], flags: int = 0) -> tuple[memoryview, 
         return memoryview(mmap.mmap(file.fileno(), info.st_size, access=mmap.ACCESS_READ)), info
 
 
-def _sync_folder(folder: Path) -> None:
+def _sync_folder(folder: str) -> None:
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

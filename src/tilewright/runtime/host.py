@@ -10,7 +10,6 @@ import os
 import platform
 from functools import lru_cache
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import NamedTuple
 
 import llvmlite
@@ -121,7 +120,8 @@ def machine_text() -> str:
 def cpu_model() -> str:
     """The CPU's name as its maker writes it, as Linux or the system tells it; may be empty."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n")
+        with open("/proc/cpuinfo") as file:
+            lines = file.read().split("\n")
     except OSError:
         return platform.processor()
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), platform.processor())
@@ -130,13 +130,23 @@ def cpu_model() -> str:
 def cache_sizes() -> dict[int, int]:
     """Bytes of the first CPU's data caches by level, as Linux describes them."""
     sizes: dict[int, int] = {}
-    for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+    folder = "/sys/devices/system/cpu/cpu0/cache"
+    try:
+        entries = sorted(name for name in os.listdir(folder) if name.startswith("index"))
+    except OSError:
+        return sizes
+    for entry in entries:
         try:
-            if (entry / "type").read_text().strip() != "Instruction":
-                sizes[int((entry / "level").read_text())] = _n_bytes((entry / "size").read_text().strip())
+            if _line(folder, entry, "type") != "Instruction":
+                sizes[int(_line(folder, entry, "level"))] = _n_bytes(_line(folder, entry, "size"))
         except (OSError, ValueError):
             continue
     return sizes
+
+
+def _line(*path: str) -> str:
+    with open(os.path.join(*path)) as file:
+        return file.read().strip()
 
 
 def _n_bytes(text: str) -> int:

@@ -10,14 +10,13 @@ import math
 import operator
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from tilewright.runtime.env import Environment, read_environment
 from tilewright.runtime.errors import InputError
 
 
-def default_threads(env: Environment | None = None, root: Path = Path("/")) -> int:
+def default_threads(env: Environment | None = None, root: str | os.PathLike[str] = "/") -> int:
     """Threads of a model whose user named no number; asked when the model is made, not at import."""
     env = read_environment() if env is None else env
     limits = [available_cpus()]
@@ -48,31 +47,32 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cgroup_cpus(root: Path = Path("/")) -> float | None:
+def cgroup_cpus(root: str | os.PathLike[str] = "/") -> float | None:
     """The least CPU quota of this process's control groups, in CPUs; None when there is none (v1 and v2)."""
     quotas = [q for folder in _cpu_groups(root) if (q := _quota_v2(folder) or _quota_v1(folder)) is not None]
     return min(quotas, default=None)
 
 
-def _cpu_groups(root: Path) -> Iterator[Path]:
+def _cpu_groups(root: str | os.PathLike[str]) -> Iterator[str]:
     """Folders whose quota binds us: our group and all above it. Inside a container the upper ones are all we see."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in _read(os.path.join(root, "proc/self/cgroup")).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
         for mount in ("", "unified") if not controllers else (controllers, "cpu", "cpu,cpuacct"):
-            base = root / "sys/fs/cgroup" / mount
-            group = base / path.lstrip("/")
-            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(base))
+            base = os.path.join(root, "sys/fs/cgroup", mount)
+            names = [name for name in path.split("/") if name]
+            yield from (os.path.join(base, *names[:n]) for n in range(len(names), -1, -1))
 
 
-def _quota_v2(folder: Path) -> float | None:
-    return _ratio(*_read(folder / "cpu.max").split()[:2])
+def _quota_v2(folder: str) -> float | None:
+    return _ratio(*_read(os.path.join(folder, "cpu.max")).split()[:2])
 
 
-def _quota_v1(folder: Path) -> float | None:
-    return _ratio(_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip())
+def _quota_v1(folder: str) -> float | None:
+    quota, period = (_read(os.path.join(folder, f"cpu.cfs_{name}_us")).strip() for name in ("quota", "period"))
+    return _ratio(quota, period)
 
 
 def _ratio(quota: str = "", period: str = "") -> float | None:
@@ -82,8 +82,9 @@ def _ratio(quota: str = "", period: str = "") -> float | None:
     return int(quota) / int(period) or None
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text()
+        with open(path) as file:
+            return file.read()
     except (OSError, ValueError):
         return ""

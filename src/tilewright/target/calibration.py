@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -36,13 +37,13 @@ RATES = {
 not have. The last three need several threads."""
 
 
-def calibration_file(target: Target, cache: Path) -> Path:
+def calibration_file(target: Target, cache: str | os.PathLike[str]) -> Path:
     """Where a machine's numbers are kept below the cache's folder."""
     key = f"{target.cpu}\n{cpu_model()}\n{target.vector_bytes}"
-    return cache / "machines" / f"{target.cpu}-{sha256(key.encode()).hexdigest()[:12]}.json"
+    return Path(cache) / "machines" / f"{target.cpu}-{sha256(key.encode()).hexdigest()[:12]}.json"
 
 
-def store_calibration(target: Target, cache: Path, numbers: Mapping[str, float]) -> Path:
+def store_calibration(target: Target, cache: str | os.PathLike[str], numbers: Mapping[str, float]) -> Path:
     """Keep ``numbers``, names of ``RATES``, for this model of CPU; ``OSError`` where the file can't be written."""
     path = calibration_file(target, cache)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -51,7 +52,7 @@ def store_calibration(target: Target, cache: Path, numbers: Mapping[str, float])
     return path
 
 
-def stored_calibration(target: Target, cache: Path) -> dict[str, float]:
+def stored_calibration(target: Target, cache: str | os.PathLike[str]) -> dict[str, float]:
     """What was measured of this model of CPU, nothing where nothing was.
 
     ``CalibrationError`` where the file can't be read, or is not one of ours for this CPU.

@@ -157,7 +157,7 @@ def _bytes_of(source: Any) -> tuple[memoryview, str, Path | None] | None:
     if isinstance(source, bytes | bytearray | memoryview):
         return memoryview(bytes(source)), "the given bytes", None
     if isinstance(source, FileContent):
-        return memoryview(source.data), str(source.path), source.path.parent
+        return memoryview(source.data), str(source.path), Path(source.path).parent
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(source)

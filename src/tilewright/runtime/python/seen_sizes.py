@@ -10,7 +10,6 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 
 from tilewright.runtime.errors import FileError
 from tilewright.runtime.fields import FieldError, Fields, decode_json
@@ -54,14 +53,15 @@ class SeenSizes:
             total.add(sizes, count)
         rows = [{"sizes": sizes, "calls": count} for sizes, count in total.counts]
         with writing(path):
-            write_text(Path(path), json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n")
+            write_text(path, json.dumps({"format": FORMAT, "rows": rows}, indent=1) + "\n")
 
 
 def read_counts(path: str | os.PathLike[str]) -> SeenSizes:
     """The counts of a file; ``FileError`` where it can't be read or holds something else."""
     found = SeenSizes()
     try:
-        fields = Fields(decode_json(Path(path).read_bytes()), "sizes")
+        with open(path, "rb") as file:
+            fields = Fields(decode_json(file.read()), "sizes")
         if fields.text("format") != FORMAT:
             raise FieldError(f"the format is not {FORMAT!r}")
         for row in fields.children("rows"):
