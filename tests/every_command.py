@@ -61,7 +61,7 @@ WALK: tuple[tuple[str, int, str], ...] = (
     ("ops --of onnx", -1, ONNX),
     *((f"{command} model.onnx", -1, ONNX) for command in (
         "compile", "run", "bench", "bench --kernels", "tune", "aot -o out", "inspect", "ir", "compare", "reduce",
-        "quantize --data x.npy",
+        "quantize --data x.npy", "prune --amount 0.5",
     )),
     *((f"{command} program.pt2", -1, TORCH) for command in ("compile", "run", "aot -o out", "inspect", "compare")),
     ("compare model.onnx --against onnxruntime", -1, "pip install"),
@@ -85,10 +85,16 @@ WALK: tuple[tuple[str, int, str], ...] = (
 """Commands, their exit codes (-1: the usual ones of an error), and a part of what they say."""
 OF_FILES = {
     *("compile", "run", "aot", "export", "bench", "tune", "explain", "ir", "inspect", "compare", "reduce", "quantize"),
-    *("sign", "verify", "refit"),
+    *("prune", "sign", "verify", "refit"),
 }
 """The commands that read a file."""
-MORE = {"quantize": "--data x.npy", "sign": "--key key.pem", "refit": "x.safetensors", "aot": "-o out"}
+MORE = {
+    "quantize": "--data x.npy",
+    "prune": "--amount 0.5",
+    "sign": "--key key.pem",
+    "refit": "x.safetensors",
+    "aot": "-o out",
+}
 """What such a command asks for beside it."""
 
 
@@ -156,6 +162,7 @@ EXTRAS: tuple[tuple[str, Callable[[], object], str], ...] = (
     ("compare", lambda: tw.compare("model.onnx", (X,)), "onnx"),
     ("reduce", lambda: tw.reduce("model.onnx", (X,)), "onnx"),
     ("quantize", lambda: tw.quantize("model.onnx", (X,)), "onnx"),
+    ("prune", lambda: tw.prune("model.onnx", 0.5), "onnx"),
     ("quantize_weights", lambda: tw.quantize_weights("model.onnx", (X,)), "onnx"),
     ("decoder", lambda: tw.decoder("model.gguf"), "weights"),
     ("with_weights", lambda: tw.with_weights("model.onnx", "model.gguf"), "weights"),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tilewright.target.target import Target
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
+    from tilewright.tools.prune.prune import prune
     from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
     from tilewright.tools.tune import tune
     from tilewright.tools.weights import quantize_weights
@@ -53,6 +54,7 @@ _HOMES = {
     "refit": "build.refit",
     "compare": "tools.debug.compare",
     "reduce": "tools.debug.reduce",
+    "prune": "tools.prune.prune",
     "quantize": "tools.quantize.quantize",
     "CalibrationWarning": "tools.quantize.quantize",
     "quantize_weights": "tools.weights",
@@ -108,6 +110,7 @@ __all__ = [
     "kernel",
     "load",
     "load_decoder",
+    "prune",
     "quantize",
     "quantize_weights",
     "reduce",

@@ -540,7 +540,9 @@ def test_bench_can_not_hand_another_engine_our_file(cli: Cli, linear: Path) -> N
     assert ran.code == 2 and "the .onnx file" in ran.err
 
 
-COMMANDS = "compile aot sign verify run bench inspect ir passes ops targets cache doctor explain refit tune quantize"
+COMMANDS = (
+    "compile aot sign verify run bench inspect ir passes ops targets cache doctor explain refit tune quantize prune"
+)
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS.split()])

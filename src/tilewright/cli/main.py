@@ -27,6 +27,7 @@ from tilewright.cli import (
     found,
     ir,
     machines,
+    prune,
     quantize,
     sign,
     tune,
@@ -49,6 +50,7 @@ bench.register(app)
 tune.register(app)
 found.register(app)
 quantize.register(app)
+prune.register(app)
 explain.register(app)
 ir.register(app)
 about.register(app)

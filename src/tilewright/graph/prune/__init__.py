@@ -1,0 +1,1 @@
+"""Graphs with fewer weights: which channels belong together, and the graph without some of them."""

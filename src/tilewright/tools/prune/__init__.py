@@ -1,0 +1,1 @@
+"""Pruning a model by the size of its weights."""
