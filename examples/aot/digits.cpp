@@ -53,7 +53,7 @@ int main() try {
   }
   std::printf("\n");
   try {
-    Digits none(0);
+    Digits none(-1);
   } catch (const std::runtime_error &error) {
     std::printf("%s\n", error.what());
   }

@@ -97,7 +97,7 @@ func main() {
 		os.Exit(1)
 	}
 	fmt.Println(digit)
-	if _, err := newDigits(0); err != nil {
+	if _, err := newDigits(-1); err != nil {
 		fmt.Println(err)
 	}
 }

@@ -59,6 +59,6 @@ fn main() -> Result<(), String> {
     let scores = Digits::new(1)?.run(&image)?;
     let best = (0..10).max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap();
     println!("{best}");
-    println!("{}", Digits::new(0).err().unwrap());
+    println!("{}", Digits::new(-1).err().unwrap());
     Ok(())
 }

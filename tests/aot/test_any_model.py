@@ -74,8 +74,9 @@ def test_digits_without_a_compiler(tmp_path: Path) -> None:
     library = ObjectModel(model.export(tmp_path).object)
     x = np.random.default_rng(0).random((5, 1, 8, 8), np.float32)
     np.testing.assert_array_equal(library(x), model(x))
-    with pytest.raises(tw.InputError, match="at least 1"):
-        library(x[:0])
+    assert library(x[:0]).shape == (0, 10)
+    with pytest.raises(tw.InputError):
+        library(x[:, :, :7])
 
 
 @pytest.mark.one_in(2)

@@ -42,12 +42,11 @@ def test_answers_are_the_compiled_model_s(pair: Pair) -> None:
 
 
 def test_wrong_inputs_are_refused(pair: Pair) -> None:
-    _, library, _ = pair
+    model, library, _ = pair
     for wrong in (np.zeros((1, 2, 63), np.float32), np.zeros((1, 64), np.float32), np.zeros((1, 2, 64)), "x"):
         with pytest.raises(tw.InputError):
             library(wrong)
-    with pytest.raises(tw.InputError, match=r"batch.*at least 1"):
-        library(np.zeros((0, 2, 64), np.float32))
+    assert library(np.zeros((0, 2, 64), np.float32)).shape == model(np.zeros((0, 2, 64), np.float32)).shape
 
 
 def test_threads_call_at_once(pair: Pair) -> None:

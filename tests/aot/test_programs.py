@@ -188,7 +188,7 @@ def test_wrong_calls_are_refused_in_words(tmp_path: Path) -> None:
 #define SAY(call) do { tw_status s = call; printf("%d %s\\n", TW_STATUS_KIND(s), lm_status_text(s)); } while (0)
 static _Alignas(64) char few[64];
 int main(int argc, char **argv) {
-  int64_t shape[3] = {2, 5, 64}, wrong[3] = {2, 5, 63}, dims[2] = {0, 0}, none[2] = {0, 5}, bytes, more[2] = {20, 50};
+  int64_t shape[3] = {2, 5, 64}, wrong[3] = {2, 5, 63}, dims[2] = {0, 0}, none[2] = {-1, 5}, bytes, more[2] = {20, 50};
   const int64_t *shapes[1] = {wrong};
   const void *weights = NULL, *in[1] = {0};
   void *out[1] = {0};

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.aot.cpu import cpu_text, needs_of, plain_attributes
 from tilewright.aot.embed import WEIGHTS_SECTIONS
+from tilewright.aot.empty import begins_with_one, is_empty, return_if_empty
 from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, DTYPES, HANDLE_BYTES, STATUS, Interface
 from tilewright.aot.system import System
 from tilewright.aot.weights_file import mapping_text
@@ -150,17 +151,23 @@ class _Glue:
         """``NAME_check(dims)``: ranges and rules of the symbols. Internal."""
         w = FunctionWriter(f"define internal i32 @{self.of.name}_check(ptr %dims) nounwind {self.plain}".rstrip())
         values = self.symbols(w)
+        least = {s.name: str(s.lo) for s in self.manifest.symbols}
+        if empty := is_empty(w, self.manifest, values):
+            least |= dict.fromkeys(begins_with_one(self.manifest), w.let(f"select i1 {empty}, i64 0, i64 1"))
         for s in self.manifest.symbols:
             limits = f"at least {s.lo}" if s.hi is None else f"between {s.lo} and {s.hi}"
             status = self.of.status("TW_ERROR_SHAPE", f"{s.name}: the model is compiled for {limits}")
-            w.return_if(w.let(f"icmp slt i64 {values[s.name]}, {s.lo}"), status)
+            w.return_if(w.let(f"icmp slt i64 {values[s.name]}, {least[s.name]}"), status)
             if isinstance(s.hi, int) and s.hi < MAX_VALUE:
                 w.return_if(w.let(f"icmp sgt i64 {values[s.name]}, {s.hi}"), status)
         for c in self.manifest.constraints:
             reason = f" ({c.reason})" if c.reason else ""
             rule = parse_rule(c.rule)
             status = self.of.status("TW_ERROR_SHAPE", f"{spoken(rule)}{reason}")
+            w.take_by_zero()
             is_broken = w.let(f"xor i1 {w.rule(rule, values)}, true")
+            if by_zero := w.take_by_zero():
+                is_broken = w.let(f"or i1 {is_broken}, {by_zero}")
             self.need_within(w)
             w.return_if(is_broken, status)
         w.emit("ret i32 0")
@@ -189,6 +196,7 @@ class _Glue:
         table = w.room(f"[{max(self.manifest.n_dims, 1)} x i64]")
         status = w.let(f"call i32 @{self.of.name}_table(ptr %dims, ptr {table})")
         w.return_if(w.let(f"icmp ne i32 {status}, 0"), status)
+        return_if_empty(w, self.manifest, self.symbols(w), "%sizes")
         w.emit(f"call void @tw_plan(ptr {table}, ptr %sizes)")
         if self.manifest.symbols:
             least = arena = w.load("%sizes")
@@ -458,6 +466,7 @@ class _Glue:
                 k += 1
         dims = w.at("%handle", self.of.dims_at)
         w.let(f"call i32 @{self.of.name}_table(ptr %dims, ptr {dims})")  # checked above
+        return_if_empty(w, self.manifest, values)
         weights, threads = w.load("%handle", WEIGHTS, "ptr"), w.load("%handle", THREADS, "i32")
         memory = w.at("%handle", self.of.scratch_at)
         call = f"call i32 @tw_run(ptr {args}, ptr {dims}, ptr {weights}, ptr {memory}, i32 {threads})"

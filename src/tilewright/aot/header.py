@@ -9,6 +9,7 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
+from tilewright.aot.empty import begins_with_one
 from tilewright.aot.interface import ABI_VERSION, ALIGNMENT, DTYPES, STATUS, Interface, unique_macros
 from tilewright.aot.system import System
 from tilewright.runtime.manifest import COMPLEX, TensorSpec
@@ -215,6 +216,7 @@ def _facts(of: Interface) -> list[str]:
         lines.append("symbols, in the order of dims:")
         for k, s in enumerate(m.symbols):
             limit = f"at least {s.lo}" if s.hi is None else f"{s.lo} to {s.hi}"
+            limit += ", or 0 where every output is then empty" if s.name in begins_with_one(m) else ""
             lines.append(f"  {k}  {_comment(s.name)}: {limit}")
         lines += [f"  where {_comment(c.rule)}" for c in m.constraints]
     lines += [f"state: output {o} is input {i} of the next call" for i, o, _ in of.state]

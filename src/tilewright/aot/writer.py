@@ -26,6 +26,7 @@ class FunctionWriter:
         self._entry: list[str] = ["entry:"]
         self._lines: list[str] = []
         self._beyond: list[str] = []
+        self._by_zero: list[str] = []
         self._n = 0
 
     def text(self) -> str:
@@ -87,7 +88,12 @@ class FunctionWriter:
     def take_beyond(self) -> str:
         """An i1: has any size computed since the last question left 64 bits? \"\" where none could."""
         found, self._beyond = self._beyond, []
-        return self._joined(found, "or") if found else ""
+        return self.joined(found, "or") if found else ""
+
+    def take_by_zero(self) -> str:
+        """An i1: was any size since the last question divided by zero? \"\" where none could."""
+        found, self._by_zero = self._by_zero, []
+        return self.joined(found, "or") if found else ""
 
     def return_if(self, condition: str, status: int | str) -> None:
         """Return a status where an i1 holds."""
@@ -131,7 +137,7 @@ class FunctionWriter:
         match node:
             case ast.BoolOp(op=op, values=values):
                 join = "and" if isinstance(op, ast.And) else "or"
-                return self._joined([self._rule(value, symbols) for value in values], join)
+                return self.joined([self._rule(value, symbols) for value in values], join)
             case ast.UnaryOp(operand=operand):
                 return self.let(f"xor i1 {self._rule(operand, symbols)}, true")
             case ast.Compare(left=left, ops=ops, comparators=rest):
@@ -140,24 +146,27 @@ class FunctionWriter:
                     self.let(f"icmp {_COMPARE[type(op)]} i64 {x}, {y}")
                     for op, x, y in zip(ops, sizes, sizes[1:], strict=False)
                 ]
-                return self._joined(tests, "and")
+                return self.joined(tests, "and")
         raise AssertionError(f"{ast.unparse(node)!r} is not a rule")
 
-    def _joined(self, values: Sequence[str], join: str) -> str:
+    def joined(self, values: Sequence[str], join: str) -> str:
+        """An i1 of several by ``and`` or ``or``."""
         total = values[0]
         for value in values[1:]:
             total = self.let(f"{join} i1 {total}, {value}")
         return total
 
     def floored(self, x: str, y: str) -> tuple[str, str]:
-        """Quotient rounded down and remainder with the divisor's sign; a zero divisor counts as one.
+        """Quotient rounded down and remainder with the divisor's sign; zero divides as one, and ``take_by_zero`` tells.
 
         What left 64 bits is divided as zero: the least number divided by -1 would end the program.
         """
         if self._beyond:
-            self._beyond = [self._joined(self._beyond, "or")]
+            self._beyond = [self.joined(self._beyond, "or")]
             x = self.let(f"select i1 {self._beyond[0]}, i64 0, i64 {x}")
         is_zero = self.let(f"icmp eq i64 {y}, 0")
+        if y == "0" or not y.isdigit():
+            self._by_zero.append(is_zero)
         safe = self.let(f"select i1 {is_zero}, i64 1, i64 {y}")
         rest = self.let(f"srem i64 {x}, {safe}")
         negative = self.let(f"icmp slt i64 {self.let(f'xor i64 {rest}, {safe}')}, 0")

@@ -15,8 +15,17 @@ from tilewright.core.relations import rule_of
 
 
 def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
-    """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a wrong name or size."""
+    """``graph`` with the named symbols replaced by numbers; raises ``OptionError`` for a wrong name or size.
+
+    The graph was made for symbols within their range. A size of 0 below it is taken only where every result is then
+    empty, because there is nothing that could be wrong.
+    """
     values = chosen(graph.symbols(), sizes)
+    if any(size == 0 < (s.lo or 0) for s, size in values.items()):
+        shapes = [[substitute(d, values) for d in n.shape] for n in graph.outputs]
+        if not all(0 in shape for shape in shapes):
+            given = ", ".join(f"{s.name}=0" for s, size in values.items() if size == 0 < (s.lo or 0))
+            raise OptionError(f"{given} leaves results that are not empty", remedy="choose sizes of 1 and more")
     for c in graph.constraints:
         if values and is_known(e := substitute(c, values)) and e < 0:
             given = ", ".join(f"{s.name}={values[s]}" for s in sorted(symbols(c) & values.keys(), key=lambda s: s.name))
@@ -25,15 +34,20 @@ def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 
 def chosen(symbols: Iterable[Sym], sizes: Mapping[str, int]) -> dict[Sym, Dim]:
-    """Sizes by symbol where they are given by name; raises ``OptionError`` for a wrong name or size."""
+    """Sizes by symbol where they are given by name; raises ``OptionError`` for a wrong name or size.
+
+    0 is a size of a symbol that begins with 1: models are imported for 1 and more where nothing says that their sizes
+    may be 0.
+    """
     named = {s.name: s for s in symbols}
     for name, size in sizes.items():
         s = named.get(name)
         if s is None:
             raise OptionError(f"no symbolic dimension {name!r}", remedy=f"the model has {sorted(named) or 'none'}")
-        if size < (s.lo or 0) or (s.hi is not None and size > s.hi):
+        least = 0 if s.lo == 1 else s.lo or 0
+        if size < least or (s.hi is not None and size > s.hi):
             raise OptionError(
-                f"{name}={size} is outside its range {s.lo}..{'' if s.hi is None else s.hi}",
+                f"{name}={size} is outside its range {least}..{'' if s.hi is None else s.hi}",
                 remedy="choose a size in the range",
             )
     return {named[name]: size for name, size in sizes.items()}

@@ -14,6 +14,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -127,10 +128,12 @@ class LibraryModel:
         self.inputs = tuple(_without(self._all_inputs, [i for i, _ in self._kept]))
         self.outputs = tuple(_without(self._all_outputs, [o for _, o in self._kept]))
         self.symbols = tuple(_symbol(info.symbols[k]) for k in range(info.n_symbols))
-        # for reading arguments, so without outputs: their shapes are the library's business
+        # for reading arguments, so without outputs: their shapes are the library's business, and so is whether a size
+        # of 0 leaves nothing to compute
+        symbols = tuple(replace(s, lo=0) if s.lo == 1 else s for s in self.symbols)
         manifest = Manifest(
             info.compiler_version.decode(), TargetSpec(info.target.decode(), info.cpu.decode()), self._all_inputs, (),
-            self.symbols, n_dims=len(self.symbols),
+            symbols, n_dims=len(symbols),
         )  # fmt: skip
         try:
             self._reader = ArgumentReader(self.inputs, Planner(manifest), len(self._kept))
