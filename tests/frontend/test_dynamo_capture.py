@@ -206,8 +206,8 @@ def quantised() -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(("f", "args", "says"), [
-    (suppress, (torch.rand(5, 2) + torch.arange(2), torch.rand(5)), "suppress at .*captured no graph"),
-    (quantised(), (torch.randn(2, 4),), "broke the graph"),
+    (suppress, (torch.rand(5, 2) + torch.arange(2), torch.rand(5)), "suppress at .*captured no graph.*torch.where"),
+    (quantised(), (torch.randn(2, 4),), r"Sequential.forward at .*broke the graph.*tilewright\.quantize"),
 ])  # fmt: skip
 def test_a_frame_that_is_not_captured_is_told_once(f: Any, args: tuple[Any, ...], says: str) -> None:
     torch._dynamo.reset()
@@ -219,7 +219,8 @@ def test_a_frame_that_is_not_captured_is_told_once(f: Any, args: tuple[Any, ...]
         compiled(*args)
     torch._dynamo.reset()  # it skips what it once failed to capture, whoever asks
     strict = torch.compile(f, backend="tilewright", options={"fallback": False})
-    with torch.no_grad(), pytest.raises(ImportFailed, match="leaves a part of the program to Python"):
+    remedy = says.rpartition("*")[2]
+    with torch.no_grad(), pytest.raises(ImportFailed, match=rf"(?s)leaves a part of the program.*remedy: .*{remedy}"):
         strict(*args)
 
 

@@ -38,7 +38,7 @@ def check_examples(module: torch.nn.Module, inputs: Any) -> None:
     # of nested ones the outer one says enough
     quantised = [path for path in quantised if path.rpartition(".")[0] not in quantised]
     if quantised:
-        remedy = "compile the float module with precision='bf16', or an ONNX model quantised by ONNX Runtime's tools"
+        remedy = "quantise the float module by tilewright.quantize or torchao, or compile it with precision='bf16'"
         raise ImportFailed(f"{name} has PyTorch's packed quantised weights in {_listed(quantised)}", remedy=remedy)
     _check_names(module, inputs)
     leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))

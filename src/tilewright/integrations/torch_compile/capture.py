@@ -36,6 +36,13 @@ true."""
 ASKED_FOR = ("torch._dynamo.graph_break", "torch.compiler.disable", "torch._dynamo.disable")
 """What users write to break a graph; such breaks are not told."""
 
+REMEDIES = {
+    ("ScriptObject", "quantized"): "quantise the float module by tilewright.quantize or torchao",
+    ("data-dependent", "Data dependent"): "choose by torch.where or torch.cond, or compile the parts around it",
+    ("Tensor.item()",): "keep the number a tensor",
+}
+"""What helps, by words of Dynamo's explanation: packed weights, branches that data decide, numbers."""
+
 NOT_CAPTURED = "{} runs in PyTorch, not in Tilewright: Dynamo captured no graph of it"
 
 
@@ -52,10 +59,11 @@ class _Frame:
         if self.one_graph or any(name in text for name in ASKED_FOR):
             return
         if self.is_strict:
-            remedy = "write it as Dynamo captures it, or keep it out by torch.compiler.disable"
+            remedy = _remedy(text) or "write it as Dynamo captures it, or keep it out by torch.compiler.disable"
             problem = Problem(self.loc, "torch.compile", _reason(text), remedy)
             raise ImportFailed("PyTorch's Dynamo leaves a part of the program to Python", [problem])
-        warnings.warn(f"{what.format(self.loc)} ({_reason(text)})", FallbackWarning, stacklevel=_depth_of_caller())
+        told = "; ".join([f"{what.format(self.loc)} ({_reason(text)})", *filter(None, [_remedy(text)])])
+        warnings.warn(told, FallbackWarning, stacklevel=_depth_of_caller())
 
 
 _frame: ContextVar[_Frame | None] = ContextVar("frame", default=None)
@@ -82,7 +90,7 @@ def watch() -> None:
         options = _options_of_ours(compiler_fn)
         if options is None:
             return convert(*given, **kwargs)
-        with _following(_Frame(_place(code), one_graph, is_strict(options))):
+        with _following(_Frame(_place(code, closure), one_graph, is_strict(options))):
             return convert(*given, **kwargs)
 
     convert_frame._compile = followed
@@ -260,7 +268,18 @@ def _reason(text: str) -> str:
     return ": ".join([*lines[:1], *why[:1]])
 
 
-def _place(code: CodeType) -> Loc:
+def _remedy(text: str) -> str:
+    """What helps against what Dynamo explains; empty where that is not known."""
+    return next((remedy for words, remedy in REMEDIES.items() if any(word in text for word in words)), "")
+
+
+def _place(code: CodeType, closure: Any = ()) -> Loc:
+    """Where a frame's code was written: of the frame that PyTorch puts around modules of its own, their ``forward``."""
+    from torch._dynamo import external_utils
+
+    if code.co_filename == external_utils.__file__ and "fn" in code.co_freevars:
+        called = closure[code.co_freevars.index("fn")].cell_contents
+        code = getattr(getattr(called, "forward", called), "__code__", code)
     text = f"{code.co_qualname} at {code.co_filename}:{code.co_firstlineno}"
     return Loc(text, code.co_filename, code.co_firstlineno)
 
