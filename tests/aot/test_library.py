@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +81,19 @@ def test_weights_beside_the_library(tmp_path: Path) -> None:
     made.weights.write_bytes(data)
     with pytest.raises(tw.ArtifactError, match=r"net\.safetensors.*not net's weights"):
         LibraryModel(made.library)
+
+
+def test_python_needs_numpy_alone(pair: Pair) -> None:
+    """Types that NumPy lacks are loaded where arguments have them, and LLVM and the compiler never."""
+    program = """
+import sys
+sys.modules.update(dict.fromkeys(("ml_dtypes", "llvmlite", "onnx", "torch", "tilewright.codegen", "tilewright.graph")))
+import numpy
+from tilewright.runtime.library import LibraryModel
+print(LibraryModel(sys.argv[1])(numpy.zeros((1, 2, 64), numpy.float32)).shape)
+"""
+    ran = subprocess.run([sys.executable, "-c", program, pair[2]], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"{pair[0](np.zeros((1, 2, 64), np.float32)).shape}\n"
 
 
 def test_sizes_that_the_data_decide(tmp_path: Path) -> None:

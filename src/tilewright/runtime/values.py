@@ -101,7 +101,7 @@ def read_safely(value: Any, spec: TensorSpec, read: Callable[[Any], Array]) -> A
         raise ResourceError(f"there is no memory to read {spec.name}", remedy="use smaller inputs") from error
     except Exception as error:  # methods of any library may run here, and raise anything
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        why = f"a {kind} can't be read ({str(error)[:200] or type(error).__name__})"
+        why = f"a {kind} can't be read ({str(error).strip()[:200] or type(error).__name__})"
         return Violation(spec.name, why, "inputs are arrays in this machine's memory", _remedy(value))
 
 
