@@ -77,6 +77,21 @@ LONG = 25
 COMMENT = re.compile(r"(?:^ *|  )#(?! ?(?:noqa|type:|fmt:|---))")
 
 
+ASKED = {
+    "int": {"ops", "graph", "partition", "tile", "choose", "codegen"},  # where a number or else is a part of an index
+    "Value": LAYERS.keys() - {"core"},
+}
+"""Types that no file of these folders tells a size or an index apart by."""
+TOLD_APART = {
+    "choose/mutations.py": "int",  # arguments of steps: numbers and names
+    "choose/strategies/pointwise.py": "int",  # estimates, which may be floats
+    "codegen/llvm/index.py": "int",  # takes expressions apart
+    "ops/resize.py": "Value",  # truth values, Python's or the kernel's
+    "tile/elementary/build.py": "int",  # limits of dtypes, which may be floats
+}
+"""Files that tell them apart, or something else of the type."""
+
+
 class Import(NamedTuple):
     """One imported module, as a dotted name."""
 
@@ -291,6 +306,32 @@ def test_every_class_has_one_home() -> None:
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(f"{relative_path(path)} line {node.lineno}")
     assert len(homes) > 400 and {name: at for name, at in homes.items() if len(at) > 1} == {}
+
+
+def types_asked_for(path: Path) -> Iterator[tuple[str, str]]:
+    """The types that ``isinstance`` is called with, each behind its place."""
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Call(func=ast.Name(id="isinstance"), args=[_, types]):
+                at = f"{relative_path(path)} line {node.lineno}"
+                yield from ((at, name.id) for name in ast.walk(types) if isinstance(name, ast.Name))
+
+
+def test_sizes_and_indices_are_asked_what_they_are() -> None:
+    """``core.dims`` and ``core.indices`` answer, so that a change of the two unions is a change of these files.
+
+    Frontends, the runtime and what faces callers tell values of other languages apart, which may be numbers too.
+    """
+    wrong = []
+    for path in FILES:
+        unit, told_apart = unit_of_file(path), TOLD_APART.get(relative_path(path))
+        by_type = {kind for kind, folders in ASKED.items() if unit in folders}
+        found = [(at, kind) for at, kind in types_asked_for(path) if kind in by_type]
+        if told_apart is None:
+            wrong += found
+        else:
+            assert {kind for _, kind in found} == {told_apart}
+    assert wrong == []
 
 
 def test_only_one_file_reads_the_environment() -> None:

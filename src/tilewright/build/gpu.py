@@ -17,6 +17,7 @@ from tilewright.build.manifest import manifest_of
 from tilewright.build.options import Clock, Options
 from tilewright.codegen.ptx.compile import compile_kernel
 from tilewright.codegen.ptx.launch import Launch
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.partition.program import (
@@ -87,7 +88,7 @@ def _entry(launch: Launch) -> GpuEntry:
 
 
 def _size(d: Dim) -> Size:
-    return d if isinstance(d, int) else compile_size(to_text(d))
+    return d if is_known(d) else compile_size(to_text(d))
 
 
 def _place(p: Pointer) -> DevicePlace:

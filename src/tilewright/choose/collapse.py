@@ -35,7 +35,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, floordiv, mod, substitute, symbols
-from tilewright.core.indices import chosen, mentioned_at
+from tilewright.core.indices import chosen, is_chosen, mentioned_at
 from tilewright.tile.affine import coefficient
 from tilewright.tile.rewrite import loop_sym
 
@@ -147,7 +147,7 @@ class _AxisMerge:
 
             return rewrite_value(v, leaf)
 
-        index = tuple(value(i) if isinstance(i, Value) else i for i in s.index)
+        index = tuple(value(i) if is_chosen(i) else i for i in s.index)
         moved = [place(b, index) for b in s.outs]
         red = s.reduction
         if red is not None:
@@ -173,7 +173,7 @@ def _merged(b: Buffer, d: int) -> Buffer:
 def _merged_index(b: Buffer, index: tuple[IndexLike, ...], d: int) -> tuple[IndexLike, ...]:
     e = _next(b, d)
     x, y = index[d], index[e]
-    assert not isinstance(x, Value) and not isinstance(y, Value)
+    assert not is_chosen(x) and not is_chosen(y)
     return (*index[:d], x * b.shape[e] + y, *index[e + 1 :])
 
 
@@ -263,7 +263,7 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
     """-1: already one (or not used); ``d``: after merging dimensions d and d+1; None: never."""
     dims: list[int] = []
     for d, i in enumerate(index):
-        if isinstance(i, Value):
+        if is_chosen(i):
             if {a.sym, b.sym} & mentioned_at(i):
                 return None
         elif {a.sym, b.sym} & symbols(i):
@@ -272,7 +272,7 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
         return -1
     if len(dims) == 1:
         i = index[dims[0]]
-        if not isinstance(i, Value) and _as_one(i, a, b):
+        if not is_chosen(i) and _as_one(i, a, b):
             return -1
         neighbours = [d for d in (dims[0] - 1,) if d >= 0 and _next(buffer, d) == dims[0]]
     else:
@@ -280,11 +280,7 @@ def _where(buffer: Buffer, index: tuple[IndexLike, ...], a: Axis, b: Axis) -> in
     # Two dimensions, of which the pair walks one each or one of them alone, are one if their places together are.
     for d in neighbours:
         x, y = index[d], index[_next(buffer, d)]
-        if (
-            not isinstance(x, Value)
-            and not isinstance(y, Value)
-            and _as_one(x * buffer.shape[_next(buffer, d)] + y, a, b)
-        ):
+        if not is_chosen(x) and not is_chosen(y) and _as_one(x * buffer.shape[_next(buffer, d)] + y, a, b):
             return d
     return None
 
@@ -302,7 +298,7 @@ def _followers(stages: list[Stage], buffer: Buffer, d: int) -> list[tuple[int, A
             if b is not buffer:
                 continue
             x, y = index[d], index[_next(b, d)]
-            if isinstance(x, Value) or isinstance(y, Value):
+            if is_chosen(x) or is_chosen(y):
                 return None
             pair = pairs.get((x, y)) if isinstance(x, Sym) and isinstance(y, Sym) else None
             must = is_write and not _is_copy(stage, made)

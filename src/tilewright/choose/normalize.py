@@ -46,7 +46,7 @@ from tilewright.core.compute import (
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import COPIED_LANES, IDLE
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
-from tilewright.core.indices import chosen, lies_at, symbols_at
+from tilewright.core.indices import chosen, is_chosen, lies_at, symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
@@ -193,7 +193,7 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
     if x.buffer not in inputs or row.buffer not in reduced or x.dtype.bits < types.f32.bits or v.op not in CHEAP:
         return False
     last = maker.axes[-1].sym
-    along = [i for i in row.index if isinstance(i, Value) or last in symbols(i)]
+    along = [i for i in row.index if is_chosen(i) or last in symbols(i)]
     return not along and stride_along(x.buffer, x.index, last) == 1
 
 
@@ -333,8 +333,8 @@ def _padded(stage: Stage, select: Select, machine: Target, serial: int) -> tuple
     values: list[tuple[Dim, Dim]] = []
     for d, e in enumerate(load.index):
         # The copy holds the whole range that any iteration reads, from the least place on.
-        span = None if isinstance(e, Value) else _span(e, extents)
-        if span is None or isinstance(e, Value):
+        span = None if is_chosen(e) else _span(e, extents)
+        if span is None or is_chosen(e):
             return None
         lo, size = span
         sym = loop_symbol(f"p{d}", size)

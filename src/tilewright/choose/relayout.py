@@ -32,6 +32,7 @@ from tilewright.core.compute import (
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.estimates import COPIED_LANES, COPIED_ROWS
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, is_nonneg, mod, symbols
+from tilewright.core.indices import is_chosen
 from tilewright.core.types import DType, product
 from tilewright.target.dots import Dot
 from tilewright.tile.affine import is_affine, stride_along
@@ -157,7 +158,7 @@ def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Do
 
 def _walks(load: Load, known: set[Sym]) -> bool:
     """Is every index a sum of loops times numbers?"""
-    return all(not isinstance(i, Value) and is_affine(i, known) and symbols(i) <= known for i in load.index)
+    return all(not is_chosen(i) and is_affine(i, known) and symbols(i) <= known for i in load.index)
 
 
 def _in_groups(stage: Stage, load: Load, group: int, serial: int) -> tuple[Stage, Load]:

@@ -8,9 +8,18 @@ not tell the cases of this union apart. Not its business: what is asked of a ``D
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from tilewright.core.compute import IndexLike, Value, symbols_of_value
 from tilewright.core.expr import Atom, Dim, Sym, symbols, terms_of
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # in `typing` from Python 3.13 on; type checkers bring its types along
+
+
+def is_chosen(i: IndexLike | None) -> TypeIs[Value]:
+    """Do the data choose it, in a gather or a scatter? Where they don't, loops decide it."""
+    return isinstance(i, Value)
 
 
 def placed(index: Iterable[IndexLike]) -> tuple[Dim, ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.core.compute import Buffer, IndexLike, Load, Serial, Stage, Value, index_text
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, symbols
+from tilewright.core.indices import chosen, is_chosen
 from tilewright.core.ranges import Guards, range_of, under_guards
 from tilewright.language.errors import KernelError
 from tilewright.language.trace import Traced
@@ -56,7 +57,7 @@ class _Check:
             for v in s.reduction.init:
                 self.value(v, extents, ())
             extents = {**extents, **{a.sym: a.extent for a in s.reduction.axes}}
-        for v in (*s.exprs, *(i for i in s.index if isinstance(i, Value))):
+        for v in (*s.exprs, *chosen(s.index)):
             self.value(v, extents, ())
 
     def value(self, v: Value, extents: Extents, guards: Guards) -> None:
@@ -67,7 +68,7 @@ class _Check:
     def access(self, b: Buffer, index: Sequence[IndexLike], extents: Extents, guards: Guards, what: object) -> None:
         text = f"{b.name}[{', '.join(map(index_text, index))}]"
         for i, size in zip(index, b.shape, strict=True):
-            low, high = range_of(i) if isinstance(i, Value) else (i, i)
+            low, high = range_of(i) if is_chosen(i) else (i, i)
             if low is None or high is None:
                 rule = f"{text}: nothing bounds the index that the data choose"
                 raise KernelError(self.traced.name, rule, _CLAMP, self.traced.lines.get(what))

@@ -24,6 +24,7 @@ from tilewright.core.diag import OpError
 from tilewright.core.dims import known_under
 from tilewright.core.expr import Dim, Expr, Sym, substitute, to_text
 from tilewright.core.graph import Attrs
+from tilewright.core.indices import is_chosen
 from tilewright.core.opdef import AuthorSchedule, OpDef
 from tilewright.core.types import Array, TensorType
 from tilewright.language.trace import Item, Traced
@@ -112,7 +113,7 @@ def _rebuilt(item: Item, dims: Dims, to: Mapping[Buffer, Buffer]) -> Item:
         item,
         outs=tuple(to[b] for b in item.outs),
         axes=axes,
-        index=tuple(_value(i, outer, to) if isinstance(i, Value) else substitute(i, outer) for i in item.index),
+        index=tuple(_value(i, outer, to) if is_chosen(i) else substitute(i, outer) for i in item.index),
         exprs=tuple(_value(v, dims, to) for v in item.exprs),
         reduction=reduction,
     )

@@ -19,6 +19,7 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Inside, Select, Unary, Value, value_text
 from tilewright.core.compute import Index as IndexValue
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv, maximum, minimum, mod, to_text
 from tilewright.core.types import DType
 from tilewright.language.errors import KernelError, refused
@@ -137,7 +138,7 @@ class IndexExpr(_Expression):
         return to_text(self.dim)
 
     def __index__(self) -> int:
-        if isinstance(self.dim, int):
+        if is_known(self.dim):
             return self.dim
         raise _undecided(f"the index {self}", "go through it with tl.loop, not range")
 
@@ -317,7 +318,7 @@ def element(x: Scalar, dtype: DType | None = None) -> Element:
     if isinstance(x, Element):
         return x
     if isinstance(x, IndexExpr):
-        x = x.dim if isinstance(x.dim, int) else Element(IndexValue(x.dim))
+        x = x.dim if is_known(x.dim) else Element(IndexValue(x.dim))
     if isinstance(x, Element):
         return x.cast(dtype) if dtype is not None and dtype.is_float else x
     x = _number(x)

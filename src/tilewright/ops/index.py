@@ -20,6 +20,7 @@ from tilewright.core.diag import OpError
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Attrs
+from tilewright.core.indices import is_chosen
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.shapes import surely_differ, surely_negative
 from tilewright.core.types import Array, TensorType
@@ -36,7 +37,7 @@ def wrap_array(indices: Array, n: int) -> Array:
 
 def guarded(x: Buffer, index: Sequence[IndexLike]) -> Value:
     """``x[index]``, or 0 where a dimension read at a run-time index has turned out empty."""
-    empty = tuple(n - 1 for n, i in zip(x.shape, index, strict=True) if isinstance(i, Value) and not is_nonneg(n - 1))
+    empty = tuple(n - 1 for n, i in zip(x.shape, index, strict=True) if is_chosen(i) and not is_nonneg(n - 1))
     load = Load(x, tuple(index))
     return Select(Inside(empty), load, Const(0, x.dtype)) if empty else load
 

@@ -28,6 +28,7 @@ from tilewright.core.dims import are_known
 from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
+from tilewright.core.indices import is_chosen
 from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.types import DType, dtype_of, product
 from tilewright.partition.facts import Facts
@@ -163,7 +164,7 @@ def _connect(item: Item, to: dict[Buffer, Buffer | Const]) -> Item:
     return replace(
         item,
         outs=outs,
-        index=tuple(go(i) if isinstance(i, Value) else i for i in item.index),
+        index=tuple(go(i) if is_chosen(i) else i for i in item.index),
         exprs=tuple(go(v) for v in item.exprs),
         reduction=None if red is None else Reduction(red.axes, red.op, tuple(go(v) for v in red.init)),
     )

@@ -33,7 +33,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import BinaryExpr, Dim, Sym, coef_of, substitute, symbols, terms_of
 from tilewright.core.graph import CONST, Node
-from tilewright.core.indices import chosen, placed, symbols_at, symbols_in, terms_at
+from tilewright.core.indices import chosen, is_chosen, placed, symbols_at, symbols_in, terms_at
 from tilewright.core.opdef import Trait
 from tilewright.core.types import product
 
@@ -165,7 +165,7 @@ class Facts:
             return False
         at: Dim = 0
         for i, d in zip(x.index, x.buffer.shape, strict=True):
-            if isinstance(i, Value):
+            if is_chosen(i):
                 return False
             at = at * d + i
         rows = [w for w, d in zip(written, self.main.out.shape, strict=True) if d != 1]
@@ -346,7 +346,7 @@ def cost_of(v: Value) -> int:
 def is_affine(v: Value) -> bool:
     """No load of ``v`` has a quotient, remainder, minimum, maximum or run-time value in its index."""
     found = [x for x in walk(v) if isinstance(x, Load)]
-    return all(not isinstance(i, Value) and _is_affine_dim(i) for x in found for i in x.index)
+    return all(not is_chosen(i) and _is_affine_dim(i) for x in found for i in x.index)
 
 
 def _is_affine_dim(e: Dim) -> bool:

@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tilewright.core.compute import IndexLike, Load, Stage, Value
+from tilewright.core.compute import IndexLike, Load, Stage
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
 from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.expr import Dim, Sym, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
-from tilewright.core.indices import symbols_at, terms_at
+from tilewright.core.indices import is_chosen, symbols_at, terms_at
 from tilewright.core.types import f32, product
 from tilewright.partition.chains import find_chains
 from tilewright.partition.facts import Facts, Form, facts_of, row_space
@@ -258,7 +258,7 @@ class _Fuser:
             if facts.is_padding and into.is_walked_by_window(operand):
                 return True  # it makes the padded copy itself, as of what it pads
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
-        if any(not facts.is_affine or isinstance(i, Value) for x in into.reads(operand) for i in x.index):
+        if any(not facts.is_affine or is_chosen(i) for x in into.reads(operand) for i in x.index):
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
         if self.row_values.get(node) == group.root.shape:
             return True  # the group becomes one over rows, and this is computed once per row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known, known_at_least, known_over, known_under
 from tilewright.core.expr import (
     BinaryExpr,
@@ -24,7 +24,7 @@ from tilewright.core.expr import (
     symbols,
     terms_of,
 )
-from tilewright.core.indices import at_first
+from tilewright.core.indices import at_first, is_chosen
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -88,7 +88,7 @@ def linear(buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim | None:
     """The element offset of an access; None when an index is a run-time value."""
     total: Dim = 0
     for i, stride in zip(index, strides_of(buffer), strict=True):
-        if isinstance(i, Value):
+        if is_chosen(i):
             return None
         total = total + i * stride
     return total
@@ -110,7 +110,7 @@ def stride_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> Dim 
 def group_along(buffer: Buffer, index: tuple[IndexLike, ...], sym: Sym) -> int:
     """``g`` when an access is ``B[.., sym // g, .., sym % g]``, its last dimension a group of ``g``; else 0."""
     last, size = index[-1] if index else 0, buffer.shape[-1] if buffer.shape else 1
-    if isinstance(last, Value) or last == sym or not known_at_least(size, 2):
+    if is_chosen(last) or last == sym or not known_at_least(size, 2):
         return 0
     return size if last == mod(sym, size) else 0
 

@@ -34,10 +34,10 @@ from itertools import pairwise
 from math import gcd, prod
 from typing import TypeAlias
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load
 from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
-from tilewright.core.indices import chosen, symbols_at, symbols_in
+from tilewright.core.indices import chosen, is_chosen, symbols_at, symbols_in
 from tilewright.runtime.once import computed
 from tilewright.target.matrices import WARP
 from tilewright.tile.errors import TileVerifyError
@@ -353,7 +353,7 @@ class _Flattener:
 
     def _differ(self, a: IndexLike, b: IndexLike) -> bool:
         """Is ``a`` a remainder ``x % n``, and ``b`` another one? A number below ``n`` is its own remainder."""
-        if not isinstance(a, BinaryExpr) or a.op != "mod" or not is_known(a.b) or isinstance(b, Value):
+        if not isinstance(a, BinaryExpr) or a.op != "mod" or not is_known(a.b) or is_chosen(b):
             return False
         if isinstance(b, BinaryExpr) and b.op == "mod" and b.b == a.b:
             b = b.a
@@ -487,7 +487,7 @@ class _Change:
     def moved(self, index: Index) -> Index:
         found: list[IndexLike] = [*self.lanes]
         for i, side in zip(index, self.sides, strict=True):
-            found += [i] if isinstance(i, Value) else side.places(i)
+            found += [i] if is_chosen(i) else side.places(i)
         return tuple(found)
 
     def __call__(self, index: Index) -> Load:
@@ -504,7 +504,7 @@ def _part(column: Sequence[IndexLike], owners: tuple[Sym, ...], extent: Dim) -> 
     rests: list[Dim] = []
     step = 0
     for i in column:
-        if isinstance(i, Value):
+        if is_chosen(i):
             return everything
         rest = substitute(i, zero)
         lo, hi = bounds(rest)

@@ -40,6 +40,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
+from tilewright.core.indices import is_chosen
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
 from tilewright.tile.ir import Barrier, Commit, Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
@@ -199,7 +200,7 @@ class Compiler:
 
     def position(self, i: IndexLike) -> DimFn:
         """A closure that evaluates one dimension of a place."""
-        if not isinstance(i, Value):
+        if not is_chosen(i):
             return self.dim(i)
         value = self.value(i)
         return lambda env: int(value(env))

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value, index_text
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load, index_text
 from tilewright.core.expr import Dim
+from tilewright.core.indices import is_chosen
 from tilewright.core.ranges import range_of, under_guards
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Store, Update
@@ -52,7 +53,7 @@ class Accessed:
     def is_inside(self) -> bool:
         """Is it proved that every part of the index is within the buffer's shape?"""
         for i, size in zip(self.index, self.buffer.shape, strict=True):
-            low, high = range_of(i) if isinstance(i, Value) else (i, i)
+            low, high = range_of(i) if is_chosen(i) else (i, i)
             if low is None or high is None or not all(map(self.where.never_negative, (low, size - 1 - high))):
                 return False
         return True

@@ -25,7 +25,7 @@ from tilewright.core.compute import (
     walk as walk_value,
 )
 from tilewright.core.expr import Dim, Sym, bounds, substitute, symbols
-from tilewright.core.indices import chosen, placed, symbols_in
+from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
 from tilewright.tile.ir import (
     NESTS,
     Barrier,
@@ -90,7 +90,7 @@ def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]
         return rewrite_value(v, lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None)
 
     def index(ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
-        return tuple(value(i) if isinstance(i, Value) else i for i in ix)
+        return tuple(value(i) if is_chosen(i) else i for i in ix)
 
     def place(buffer: Buffer, ix: tuple[IndexLike, ...]) -> tuple[Buffer, tuple[IndexLike, ...]]:
         new = change(buffer, ix)

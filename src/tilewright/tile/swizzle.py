@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv, mod
+from tilewright.core.indices import is_chosen
 
 PIECE_BYTES = 128
 """Bytes of a row that lie together."""
@@ -41,11 +42,11 @@ def in_panels(buffer: Buffer, index: Sequence[IndexLike]) -> Dim | None:
     n_piece, n_chunk = (n // buffer.dtype.n_bytes for n in (PIECE_BYTES, CHUNK_BYTES))
     total: Dim = 0
     for i, d in zip(index[:-2], buffer.shape[:-2], strict=True):
-        if isinstance(i, Value):
+        if is_chosen(i):
             return None
         total = total * d + i
     row, column = index[-2:]
-    if isinstance(row, Value) or isinstance(column, Value):
+    if is_chosen(row) or is_chosen(column):
         return None
     # By the runs that columns are made of, so that neighbours in one are neighbours whatever run it is.
     runs = (n for n in _halves(n_chunk) if n * floordiv(column, n) + mod(column, n) == column)

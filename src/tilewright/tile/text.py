@@ -33,6 +33,7 @@ from tilewright.core.compute import Buffer, Combiner, IndexLike, Load, Param, Va
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, parse, to_text
+from tilewright.core.indices import is_chosen
 from tilewright.core.types import Array, dtype_named
 from tilewright.tile.errors import TileTextError
 from tilewright.tile.ir import (
@@ -147,7 +148,7 @@ def _access(b: Buffer, index: tuple[IndexLike, ...]) -> str:
 
 
 def _index(i: IndexLike) -> str:
-    return f"@{_value(i)}" if isinstance(i, Value) else index_text(i)
+    return f"@{_value(i)}" if is_chosen(i) else index_text(i)
 
 
 def _value(v: Value) -> str:

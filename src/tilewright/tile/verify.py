@@ -17,6 +17,7 @@ from tilewright.core import types
 from tilewright.core.compute import REDUCE_OPS, Binary, Buffer, IndexLike, Param, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Sym, bounds, symbols
+from tilewright.core.indices import is_chosen
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.grid import OF_BLOCKS, check_grids
 from tilewright.tile.ir import (
@@ -128,7 +129,7 @@ class _Checker:
         if len(index) != len(b.shape):
             raise _error(_where(s), f"{b.name} takes {len(b.shape)} indices, not {len(index)}")
         for i in index:
-            if isinstance(i, Value) and not i.dtype.is_integer:
+            if is_chosen(i) and not i.dtype.is_integer:
                 raise _error(_where(s), f"an index of dtype {i.dtype}")
         self.indices.setdefault(b, []).append((path, index))
 
@@ -177,7 +178,7 @@ class _Checker:
         for path, index in found:
             run_time = {f.loop.sym for f in path[len(common) :] if f.loop.kind not in IN_REGISTERS}
             for i in index:
-                if isinstance(i, Value) or symbols(i) & (run_time | _dynamic(common)):
+                if is_chosen(i) or symbols(i) & (run_time | _dynamic(common)):
                     raise _error(b.name, f"a register buffer at the run-time index {i}")
 
 

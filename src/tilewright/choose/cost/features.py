@@ -18,6 +18,7 @@ from tilewright.choose.cost.traffic import Area, CacheLevel, Touch, levels_of, r
 from tilewright.core.compute import Buffer, IndexLike, Value, symbols_of_value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, evaluate, symbols
+from tilewright.core.indices import chosen
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
@@ -165,7 +166,7 @@ class _FeatureWalk:
         offset = self.sizes.offset(buffer, index)
         used = symbols(offset)
         walks: dict[Sym, int | None] = {s: self._step(offset, s, around) * n_bytes for s in around.extents if s in used}
-        by_data = frozenset[Sym]().union(*(symbols_of_value(i) for i in index if isinstance(i, Value)))
+        by_data = frozenset[Sym]().union(*(symbols_of_value(i) for i in chosen(index)))
         walks |= {s: None for s in around.extents if s in by_data}
         start = evaluate(offset, dict.fromkeys(used, 0)) * n_bytes
         area = Area(n_bytes, float(max(self.sizes.elements(buffer) * n_bytes, n_bytes)), self.target.line_bytes)

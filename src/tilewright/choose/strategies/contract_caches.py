@@ -9,10 +9,11 @@ from tilewright.choose.cost.tile import Tile, estimate
 from tilewright.choose.strategies.operands import own_loops, root_terms, update_of
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.choose.strategies.view import nests, statement_of
-from tilewright.core.compute import Load, Value
+from tilewright.core.compute import Load
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, bounds, substitute
+from tilewright.core.indices import is_chosen
 from tilewright.target.target import Target
 from tilewright.tile.ir import Loop, Role, Update
 from tilewright.tile.schedule import ScheduleBuilder
@@ -34,7 +35,7 @@ def shared_by_rows(b: ScheduleBuilder, acc: str, root: str, outermost: list[Sym]
         if isinstance(x, Load):
             n = 1.0
             for i, d in zip(x.index, x.buffer.shape, strict=True):
-                lo, hi = (None, None) if isinstance(i, Value) else bounds(substitute(substitute(i, dims), here))
+                lo, hi = (None, None) if is_chosen(i) else bounds(substitute(substitute(i, dims), here))
                 whole = estimate([d])
                 n *= whole if lo is None or hi is None else min(hi - lo + 1, whole)
             most = max(most, n)

@@ -12,11 +12,11 @@ from math import lcm
 from tilewright.choose.cost.tile import FAR, Operand, estimate
 from tilewright.choose.strategies.dots import is_dot
 from tilewright.choose.strategies.view import nests, only_nest, statement_of, vector_width
-from tilewright.core.compute import Load, Value, symbols_of_value
+from tilewright.core.compute import Load, symbols_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import known
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, substitute, symbols
-from tilewright.core.indices import chosen, symbols_in
+from tilewright.core.indices import chosen, is_chosen, symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, first_offset, period, remainder
 from tilewright.tile.errors import ScheduleError
@@ -59,9 +59,9 @@ def root_terms(b: ScheduleBuilder, acc: str, root: str) -> dict[Sym, Dim]:
         raise ScheduleError("contract", acc, f"the epilogue reads it at {len(reads)} places")
     dims: dict[Sym, Dim] = {}
     for own, at in zip(update.index, reads.pop(), strict=True):
-        if isinstance(own, Sym) and not isinstance(at, Value):
+        if isinstance(own, Sym) and not is_chosen(at):
             dims[own] = at
-        elif own != at and not isinstance(own, int):
+        elif own != at and (is_chosen(own) or not is_known(own)):
             raise ScheduleError("contract", acc, f"it is written at {own} and read at {at}")
     return dims
 

@@ -26,10 +26,10 @@ from tilewright.choose.strategies.view import (
     statement_of,
     vector_width,
 )
-from tilewright.core.compute import Buffer, Load, Value
+from tilewright.core.compute import Buffer, Load
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Sym, symbols
-from tilewright.core.indices import symbols_at, symbols_in
+from tilewright.core.indices import is_chosen, symbols_at, symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
@@ -113,7 +113,7 @@ def is_scalar(b: ScheduleBuilder, name: str, row: str) -> bool:
     inner = {s.loop.sym for s in walk(body) if isinstance(s, For)}
     for s in walk(body):
         for x in loads_of(s):
-            if x.buffer.name == name and any(isinstance(i, Value) or symbols(i) & inner for i in x.index):
+            if x.buffer.name == name and any(is_chosen(i) or symbols(i) & inner for i in x.index):
                 return False
     return True
 

@@ -11,7 +11,7 @@ from tilewright.core import types
 from tilewright.core.compute import Buffer, Index, Load, Unary, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
-from tilewright.core.indices import placed
+from tilewright.core.indices import chosen, placed
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
@@ -86,7 +86,7 @@ def may_vectorize(body: Body, sym: Sym, *, gathers: bool = False, packed: Contai
         places = [] if gathers else [x.index for x in loads_of(s)]
         places += [s.index] if isinstance(s, Store | Update) else []
         for index in places:
-            if any(isinstance(i, Value) and depends(i, sym) for i in index):
+            if any(depends(i, sym) for i in chosen(index)):
                 return False
         if isinstance(s, For) and sym in symbols(s.loop.extent):
             return False

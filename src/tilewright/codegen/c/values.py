@@ -35,6 +35,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, is_nonneg, terms_of
+from tilewright.core.indices import is_chosen
 from tilewright.core.types import DType
 
 LONG = 90
@@ -121,7 +122,7 @@ class ValueTexts:
         chosen: list[str] = []
         stride: Dim = 1
         for i, extent in zip(reversed(index), reversed(buffer.shape), strict=True):
-            if isinstance(i, Value):
+            if is_chosen(i):
                 at = f"(int64_t){self.value(i, block)}"
                 chosen.append(at if stride == 1 else f"{at} * {self.dim(stride)}")
             else:

@@ -25,6 +25,7 @@ from tilewright.codegen.llvm.types import VALUE_TYPE, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Lookup, Value, buffers_of_value, symbols_of_value
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym
 from tilewright.target.dots import (
     BF16_BY_SHIFTS,
@@ -96,7 +97,7 @@ def emit(fn: CpuFunction, f: For, extent: object, ctx: Lanes) -> bool:
     for dot in fn.module.target.dots:
         loads = _operands(update, dot)
         found = None if loads is None else _fits(fn, f, update, loads, dot, ctx)
-        if found is None or not isinstance(extent, int):
+        if found is None or not is_known(extent):
             continue
         if dot is BYTES and not fn.module.target.has_vnni and ctx.count != 4:  # AArch64's has 128 bits
             continue

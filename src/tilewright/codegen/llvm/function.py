@@ -30,7 +30,7 @@ from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, Select, Value, symbols_of_value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.indices import chosen, symbols_in
+from tilewright.core.indices import chosen, is_chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.target.instructions import Instructions
 from tilewright.tile import math as tile_math
@@ -182,7 +182,7 @@ class KernelFunction:
             for d in reversed(buffer.shape[1:]):
                 strides.append(strides[-1] * d)
             pairs = list(zip(index, reversed(strides), strict=True)) if buffer.shape else []
-            dynamic = tuple([(self.module.expand(i), stride) for i, stride in pairs if isinstance(i, Value)])
+            dynamic = tuple([(self.module.expand(i), stride) for i, stride in pairs if is_chosen(i)])
             mention = Mention(buffer, self.space.lin(self.offset_of(buffer, index)), dynamic)
             found = self._mentions[id(owner), n] = (owner, mention)
         return found[1]

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.core.compute import Buffer
+from tilewright.core.dims import numbers
 from tilewright.core.expr import Dim, Sym, bounds
 from tilewright.target.gpu import Gpu
 from tilewright.tile.ir import Loop
@@ -47,10 +48,10 @@ def block_of(threads: tuple[Loop, ...], gpu: Gpu, *, of_warps: bool = False) -> 
     extents = [*([gpu.warp_lanes] if of_warps else []), *[loop.extent for loop in reversed(threads)]]
     if len(extents) > len(AXES):
         raise CodegenError(f"{len(threads)} thread loops count warps, whose lanes have an axis too; there are three")
-    numbers = [e for e in extents if isinstance(e, int)]
-    if len(numbers) < len(extents):
+    sizes = numbers(extents)
+    if len(sizes) < len(extents):
         raise CodegenError(f"a block of {' by '.join(map(str, extents))} threads, not all of them numbers")
-    padded = (*numbers, 1, 1, 1)
+    padded = (*sizes, 1, 1, 1)
     x, y, z = padded[:3]
     is_long = any(n > most for n, most in zip((x, y, z), gpu.max_block_extents, strict=True))
     if is_long or x * y * z > gpu.max_block_threads:

@@ -12,6 +12,7 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.loops import Loops
 from tilewright.codegen.ptx import warps
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.tile.ir import For, Kind
 
@@ -37,7 +38,7 @@ class PtxLoops(Loops):
         most = self.fn.space.limit(f.loop.extent)
         self.fn.space.bind_run(f.loop.sym, index.text, index.level, (0, None if most is None else most - 1))
         # No block is launched beyond the extent, and no block is empty, from which guards inside may follow.
-        mark = self.fn.space.assume([] if isinstance(extent, int) else [extent - 1 - f.loop.sym])
+        mark = self.fn.space.assume([] if is_known(extent) else [extent - 1 - f.loop.sym])
         self._body(f, ctx)
         self.fn.space.release(mark)
         self.fn.space.unbind(f.loop.sym)

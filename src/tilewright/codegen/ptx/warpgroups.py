@@ -23,6 +23,7 @@ from tilewright.codegen.llvm.registers import Key
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Load
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, const_of, evaluate, substitute, symbols, terms_of
 from tilewright.target.matrices import GROUP_WARPS, LEFT, SUMS, group_shape_for
 from tilewright.tile.grid import is_of_four_warps, is_uniform
@@ -161,7 +162,7 @@ def _take(fn: PtxFunction, keys: Sequence[Key], done: str) -> None:
 def _innermost_warps(fn: PtxFunction) -> tuple[Sym, int]:
     """The thread loop that counts the four warps of an instruction, and its extent."""
     inner = next((x for x in reversed(fn.grid.threads) if x.extent != 1), None)
-    if inner is None or not isinstance(inner.extent, int) or inner.extent % GROUP_WARPS:
+    if inner is None or not is_known(inner.extent) or inner.extent % GROUP_WARPS:
         raise CodegenError(f"a matrix instruction of {GROUP_WARPS} warps where neighbours are not as many")
     return inner.sym, inner.extent
 

@@ -32,7 +32,8 @@ from tilewright.codegen.ptx import fragments, warpgroups
 from tilewright.codegen.ptx.exchange import exchanged
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Buffer, Cast, IndexLike, Load
-from tilewright.core.expr import Sym, symbols
+from tilewright.core.dims import is_known, numbers
+from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
@@ -59,7 +60,7 @@ def emit(fn: PtxFunction, f: For) -> None:
         _across_lanes(fn, loops[0], update)
     elif len(loops) == 1 and fragments.are_rows(fn, body):
         fragments.of_rows(fn, loops[0], body)
-    elif len(loops) == 1 and isinstance(extents[0], int):
+    elif len(loops) == 1 and is_known(extents[0]):
         _shared_out(fn, syms[0], extents[0], body)
     elif len(loops) == len(SUMS.lane) and (layout := fragments.layout_of(extents)) is not None:
         if not fragments.of_all_lanes(fn, syms, layout, body):
@@ -142,17 +143,17 @@ class _Operand:
     fragment: Fragment
 
 
-def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[object], body: tuple[Stmt, ...]) -> None:
+def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[Dim], body: tuple[Stmt, ...]) -> None:
     m, n, k = syms
     update = body[0] if len(body) == 1 else None
     match update:
         case Update(op="add", value=Binary(op="mul", a=Cast(a=Load() as left), b=Cast(a=Load() as right))):
-            numbers = tuple(e for e in extents if isinstance(e, int))
+            sizes = tuple(numbers(extents))
             same = left.dtype is right.dtype and update.buffer in fn.fragments
             if same and {left.buffer, right.buffer} <= fn.addresses.swizzled:
-                warpgroups.emit(fn, (m, n, k), numbers, update, (left, right))
+                warpgroups.emit(fn, (m, n, k), sizes, update, (left, right))
                 return
-            found = instruction_for(left.dtype, numbers) if same else None
+            found = instruction_for(left.dtype, sizes) if same else None
         case _:
             found = None
     if found is None or not isinstance(update, Update):

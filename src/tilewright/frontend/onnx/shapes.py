@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from tilewright import ops
 from tilewright.core import expr
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Expr, is_nonneg
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef
@@ -60,7 +61,7 @@ def as_values(items: Sequence[Any]) -> Values:
 def evaluate(op: OpDef, operands: Sequence[Values], attrs: Attrs, result: TensorType) -> Values | None:
     """The value of ``op`` on known operands, in the shape of ``result``; None when it can't be told."""
     rule = _RULES.get(op)
-    if rule is None or not result.is_static or math.prod(d for d in result.shape if isinstance(d, int)) > MAX_VALUES:
+    if rule is None or not result.is_static or math.prod(d for d in result.shape if is_known(d)) > MAX_VALUES:
         return None
     try:
         value = rule(operands, attrs, result)
@@ -72,7 +73,7 @@ def evaluate(op: OpDef, operands: Sequence[Values], attrs: Attrs, result: Tensor
         if isinstance(v, Expr | SymbolicRatio)
     ):
         return None
-    shape = tuple(d for d in result.shape if isinstance(d, int))
+    shape = tuple(numbers(result.shape))
     return value if value.shape == shape else None
 
 
@@ -283,7 +284,7 @@ def _fold(function: Callable[[Any, Any], Any], start: Any) -> Rule:
             for item in items:
                 total = function(total, item)
             out[at] = total
-        return out.reshape([d for d in result.shape if isinstance(d, int)])
+        return out.reshape(numbers(result.shape))
 
     return rule
 
@@ -310,11 +311,11 @@ def _gather(xs: Sequence[Values], a: Attrs, result: TensorType) -> Values:
 
 
 def _reshape(xs: Sequence[Values], a: Attrs, result: TensorType) -> Values:
-    return xs[0].reshape([d for d in result.shape if isinstance(d, int)])
+    return xs[0].reshape(numbers(result.shape))
 
 
 def _expand(xs: Sequence[Values], a: Attrs, result: TensorType) -> Values:
-    return np.broadcast_to(xs[0], [d for d in result.shape if isinstance(d, int)])
+    return np.broadcast_to(xs[0], numbers(result.shape))
 
 
 def _where(condition: Scalar, a: Scalar, b: Scalar) -> Scalar:

@@ -12,7 +12,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import OpError
-from tilewright.core.dims import is_known
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import OpDef
@@ -80,7 +80,7 @@ def _roll(b: Builder, node: Node) -> Node:
     (made,) = node.inputs
     for shift, axis in zip(node.attrs["shifts"], node.attrs["axes"], strict=True):
         n = made.shape[axis]
-        if not isinstance(n, int) or not isinstance(shift, int):
+        if not is_known(n) or not is_known(shift):
             raise OpError(f"a turn by {shift} of {n} elements is not known")
         at = shift % n if n else 0
         if at:
@@ -112,7 +112,7 @@ def _trilu(b: Builder, node: Node) -> Node:
     (x,), a = node.inputs, node.attrs
     rank = len(x.shape)
     row, column = (ramp(b, x.shape[k], i64, k, rank, x) for k in (rank - 2, rank - 1))
-    k = a["k"] if isinstance(a["k"], int) else None
+    k = a["k"] if is_known(a["k"]) else None
     if k is None:
         raise OpError(f"a diagonal {a['k']} that each call gives")
     distance = b(ops.sub, column, row)
@@ -269,13 +269,13 @@ def _joined(b: Builder, one: _Labelled, two: _Labelled, later: set[str]) -> _Lab
 def _resize(b: Builder, node: Node) -> Node:
     """Interpolation along each axis is a product with a matrix: what it makes of each element alone."""
     a, (made,) = node.attrs, node.inputs
-    if a["coordinate_mode"] == "tf_crop_and_resize" or not all(isinstance(n, int) for n in (*made.shape, *a["sizes"])):
+    if a["coordinate_mode"] == "tf_crop_and_resize" or not are_known((*made.shape, *a["sizes"])):
         raise OpError("resizing of a cut, or to sizes that each call gives, has no plainer form")
     dtype = made.dtype
     made = made if dtype.is_float else b(ops.cast, made, dtype=f32)
     for axis, (n, size) in enumerate(zip(node.inputs[0].shape, a["sizes"], strict=True)):
         scale = a["scales"][axis] if a["scales"] else 1.0
-        if not isinstance(n, int) or (n == size and scale == 1):
+        if not is_known(n) or (n == size and scale == 1):
             continue
         scales = (1.0, scale) if a["scales"] else ()
         alone = Attrs({**a, "sizes": (n, size), "scales": scales})
@@ -296,7 +296,7 @@ def _pad(b: Builder, node: Node) -> Node:
         n = made.shape[axis]
         if pads == (0, 0):
             continue
-        if not isinstance(n, int) or not all(isinstance(d, int) for d in pads):
+        if not is_known(n) or not are_known(pads):
             raise OpError("padding by sizes that each call gives has no plainer form")
         at = np.asarray(ops.pad.reference((np.arange(n), np.array(0)), Attrs({**a, "pads": (pads,)})))
         made = b(ops.gather, made, b.const(at, i64), axis=axis)
@@ -306,7 +306,7 @@ def _pad(b: Builder, node: Node) -> Node:
 def _tile(b: Builder, node: Node) -> Node:
     (made,) = node.inputs
     for axis, n in enumerate(node.attrs["repeats"]):
-        if not isinstance(n, int) or n < 1:
+        if not is_known(n) or n < 1:
             raise OpError(f"{n} copies, a number that each call gives, have no plainer form")
         made = b(ops.concat, *[made] * n, axis=axis) if n > 1 else made
     return made

@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
@@ -40,7 +41,7 @@ def _turned(b: Builder, node: Node) -> Node | tuple[Node, ...] | None:
 def _padded(b: Builder, node: Node, outside: float) -> tuple[Node, dict[str, Any]] | None:
     """The operand with its padding as elements, and attributes without it; None where padding is plain."""
     pads = node.attrs["pads"]
-    if all(isinstance(p, int) and p >= 0 for pair in pads for p in pair):
+    if all(is_known(p) and p >= 0 for pair in pads for p in pair):
         return None
     x = node.inputs[0]
     whole: list[tuple[Dim, Dim]] = [(0, 0), (0, 0), *pads]
@@ -63,7 +64,7 @@ def _conv_transpose(b: Builder, node: Node) -> Node | tuple[Node, ...]:
     if turned is not None:
         return turned
     pads = node.attrs["pads"]
-    if any(not isinstance(p, int) or p < 0 for pair in pads for p in pair):
+    if any(not is_known(p) or p < 0 for pair in pads for p in pair):
         # Padding of a transposed convolution crops its result, so negative padding is what surrounds it.
         plain = b(ops.conv_transpose, *node.inputs, **{**node.attrs, "pads": ((0, 0),) * len(pads)})
         around = ((0, 0), (0, 0), *((-lo, -hi) for lo, hi in pads))
@@ -104,7 +105,7 @@ def _avg_pool(b: Builder, node: Node) -> Node | tuple[Node, ...]:
     pads = tuple((lo, hi + more) for (lo, hi), more in zip(a["pads"], extra, strict=True))
     n_taps = 1
     for k in a["kernel"]:
-        if not isinstance(k, int):
+        if not is_known(k):
             raise OpError("the window's size is not known")
         n_taps *= k
 

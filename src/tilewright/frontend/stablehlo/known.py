@@ -88,7 +88,7 @@ class Known:
             self.of(node.inputs[0]),
             *(node.attrs[k] for k in ("starts", "stops", "steps")),
         )
-        are_numbers = whole is not None and isinstance(start, int) and isinstance(stop, int) and step > 0
+        are_numbers = whole is not None and is_known(start) and is_known(stop) and step > 0
         return whole[start:stop:step] if are_numbers and whole is not None else None
 
     def _pairwise(self, of: Callable[[Dim, Dim], Dim | None], a: Node, b: Node) -> Elements | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import OpError
+from tilewright.core.dims import are_known, numbers
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import Array, DType
 from tilewright.frontend.tflite.quantisation import Quantisation
@@ -113,9 +114,9 @@ class TfliteCall:
 
     def size(self, x: Node) -> tuple[int, ...]:
         """The sizes of an operand, which are numbers in this format."""
-        if not all(isinstance(d, int) for d in x.shape):
+        if not are_known(x.shape):
             raise OpError(f"sizes that data decide, {x.type}, are read by few operators", remedy="fix them")
-        return tuple(int(d) for d in x.shape if isinstance(d, int))
+        return tuple(numbers(x.shape))
 
 
 Converter = Callable[[TfliteCall], "Node | Sequence[Node]"]

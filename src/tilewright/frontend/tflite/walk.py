@@ -14,6 +14,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.diag import CompileError, ImportFailed, Loc, OpError, Problem
+from tilewright.core.dims import numbers
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, TensorType
 from tilewright.frontend.tflite.call import Converter, TfliteCall
@@ -217,7 +218,7 @@ VARIABLES = {"VAR_HANDLE": _handle, "READ_VARIABLE": _read, "ASSIGN_VARIABLE": _
 
 def _sizes(t: TensorType) -> tuple[int, ...]:
     """The sizes of a tensor, which are numbers in this format."""
-    return tuple(int(d) for d in t.shape if isinstance(d, int))
+    return tuple(numbers(t.shape))
 
 
 def _unpacked(data: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, INPUT, AttrValue, Graph, Node
 from tilewright.core.opdef import OpDef
@@ -64,7 +65,7 @@ def _check(t: AxedTensor, made: Node, kept: Sequence[Ids]) -> None:
 
 
 def _shape(t: AxedTensor, kept: Sequence[Ids]) -> tuple[Dim, ...]:
-    return tuple([len(k) if isinstance(d, int) else d for d, k in zip(t.node.shape, kept, strict=True)])
+    return tuple([len(k) if is_known(d) else d for d, k in zip(t.node.shape, kept, strict=True)])
 
 
 def _with_shape(t: AxedTensor, kept: Kept) -> dict[str, AttrValue]:

@@ -17,6 +17,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.graph.prune.links import Ids
 from tilewright.graph.prune.tensors import AxedTensor
@@ -111,12 +112,12 @@ def _full(t: AxedTensor) -> Iterator[Pair]:
 
 def _concat(t: AxedTensor) -> Iterator[Pair]:
     axis, start = t.node.attrs["axis"], 0
-    is_known = all(isinstance(x.node.shape[axis], int) for x in t.inputs)
+    is_whole = are_known(x.node.shape[axis] for x in t.inputs)
     for x in t.inputs:
         for k, (a, b) in enumerate(zip(x.axes, t.axes, strict=True)):
             if k != axis:
                 yield a, b
-        if is_known:
+        if is_whole:
             yield x.axes[axis], t.axes[axis][start : start + len(x.axes[axis])]
         start += len(x.axes[axis])
 
@@ -127,13 +128,13 @@ def _pad(t: AxedTensor) -> Iterator[Pair]:
     for a, b, (low, high) in zip(t.inputs[0].axes, t.axes, t.node.attrs["pads"], strict=True):
         if (low, high) == (0, 0):
             yield a, b
-        elif is_constant and isinstance(low, int) and isinstance(high, int) and low >= 0 and high >= 0:
+        elif is_constant and is_known(low) and is_known(high) and low >= 0 and high >= 0:
             yield a, b[low : low + len(a)]
 
 
 def is_run(start: object, stop: object, step: int, n: int) -> bool:
     """Does a slice take neighbours of an axis of size ``n``?"""
-    return isinstance(start, int) and isinstance(stop, int) and step == 1 and 0 <= start <= stop <= n
+    return is_known(start) and is_known(stop) and step == 1 and 0 <= start <= stop <= n
 
 
 def _slice(t: AxedTensor) -> Iterator[Pair]:
@@ -141,7 +142,7 @@ def _slice(t: AxedTensor) -> Iterator[Pair]:
     x, attrs = t.inputs[0], t.node.attrs
     for k, (start, stop, step) in enumerate(zip(attrs["starts"], attrs["stops"], attrs["steps"], strict=True)):
         a, b = x.axes[k], t.axes[k]
-        if isinstance(x.node.shape[k], int) and is_run(start, stop, step, len(a)):
+        if is_known(x.node.shape[k]) and is_run(start, stop, step, len(a)):
             yield a[start:stop], b
             yield from ((rest, rest) for rest in (a[:start], a[stop:]))
         elif x.node.shape[k] == t.node.shape[k] and step == 1:
@@ -234,7 +235,7 @@ def _attention(t: AxedTensor) -> Iterator[Pair]:
     q, k, v, *masks = t.inputs
     yield from ((x.axes[0], t.axes[0]) for x in (q, k, v))
     yield q.axes[1], t.axes[1]
-    if all(isinstance(x.node.shape[1], int) for x in (q, k)):
+    if are_known(x.node.shape[1] for x in (q, k)):
         n_each = len(q.axes[1]) // len(k.axes[1])
         yield from ((np.repeat(x.axes[1], n_each), t.axes[1]) for x in (k, v))
     yield v.axes[3], t.axes[3]

@@ -17,6 +17,7 @@ from math import prod
 
 import numpy as np
 
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.graph.prune.links import STAYS, Ids, Links
 from tilewright.graph.prune.tensors import AxedTensor
@@ -78,7 +79,7 @@ def _blocks(before: Sequence[Dim], after: Sequence[Dim]) -> Iterator[tuple[list[
     i, j = len(before) - 1, len(after) - 1
     while i >= 0 and j >= 0:
         if before[i] == after[j]:
-            if isinstance(before[i], int):
+            if is_known(before[i]):
                 yield [i], [j]
             i, j = i - 1, j - 1
         elif 1 in (before[i], after[j]):
@@ -99,7 +100,7 @@ def _block(before: Sequence[Dim], after: Sequence[Dim]) -> tuple[Sequence[Dim], 
         k = int(n[1] < n[0])
         ends[k] -= 1
         size = sides[k][ends[k]] if ends[k] >= 0 else None
-        if not isinstance(size, int) or size == 0:
+        if not is_known(size) or size == 0:
             return None
         n[k] *= size
     return before[ends[0] :], after[ends[1] :]

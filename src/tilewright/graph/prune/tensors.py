@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.evaluate import evaluate_nodes
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
@@ -73,7 +74,7 @@ class Tensors:
     def _add(self, node: Node, is_constant: bool) -> AxedTensor:
         inputs = tuple(self._of(x) for x in node.inputs)
         shape: Sequence[Dim] = node.shape if len(node.types) == 1 else ()
-        axes = tuple(self.links.fresh(d) if isinstance(d, int) else UNKNOWN_SIZE for d in shape)
+        axes = tuple(self.links.fresh(d) if is_known(d) else UNKNOWN_SIZE for d in shape)
         self.order.append(made := AxedTensor(node, inputs, axes, is_constant))
         return made
 

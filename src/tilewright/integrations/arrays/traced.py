@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, OpError, Problem, loc_of_frame, users_frame
+from tilewright.core.dims import numbers
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
@@ -44,7 +45,7 @@ class TracedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return tuple(int(d) for d in self.node.shape if isinstance(d, int))
+        return tuple(numbers(self.node.shape))
 
     @property
     def ndim(self) -> int:

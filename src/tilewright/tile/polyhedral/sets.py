@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.compute import Buffer, IndexLike
+from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Expr, Mul, Sym, symbol_order, symbols
-from tilewright.core.indices import chosen, placed
+from tilewright.core.indices import chosen, is_chosen, placed
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Loop, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of
@@ -157,16 +158,16 @@ class _Text:
 
     def access(self, index: tuple[IndexLike, ...], buffer: int) -> str:
         names = [f"e{d}" for d in range(len(index))]
-        told = [f"{e} = {self.of(i)}" for e, i in zip(names, index, strict=True) if not isinstance(i, Value)]
+        told = [f"{e} = {self.of(i)}" for e, i in zip(names, index, strict=True) if not is_chosen(i)]
         return self.whole(f"{self.statement}[{self.inside}] -> B{buffer}[{', '.join(names)}]", told)
 
     def of(self, e: Dim) -> str:
-        if isinstance(e, int):
+        if is_known(e):
             return str(e)
         if isinstance(e, Sym):
             return self.names[e]
         if isinstance(e, BinaryExpr):
-            if e.op in ("floordiv", "mod") and not isinstance(e.b, int):
+            if e.op in ("floordiv", "mod") and not is_known(e.b):
                 raise ScheduleError("dependences", self.statement, f"{e} divides by what no number tells")
             return _SPELLED[e.op].format(a=self.of(e.a), b=self.of(e.b))
         if isinstance(e, Mul):

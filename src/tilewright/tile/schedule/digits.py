@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import gcd
 
-from tilewright.core.compute import IndexLike, Value
+from tilewright.core.compute import IndexLike
 from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, coef_of, floordiv, terms_of
+from tilewright.core.indices import is_chosen
 
 
 def numbers_of_digits(indices: list[tuple[IndexLike, ...]]) -> Iterator[list[IndexLike]]:
@@ -24,15 +25,15 @@ def numbers_of_digits(indices: list[tuple[IndexLike, ...]]) -> Iterator[list[Ind
         weights = {last: 1}
         while (radix := _radix(digit)) and (at := last - len(weights)) >= 0:
             weights[at], digit = weights[at + 1] * radix, first[at]
-        if len(weights) > 1 and not any(isinstance(ix[d], Value) for ix in indices for d in weights):
+        if len(weights) > 1 and not any(is_chosen(ix[d]) for ix in indices for d in weights):
             yield [_number([(w, ix[d]) for d, w in weights.items()]) for ix in indices]
 
 
 def _radix(i: IndexLike) -> int | None:
     """``c * n`` of a term ``c * (x % n)``; a number is no digit of anything, and is passed over."""
-    if isinstance(i, int):
-        return 1
-    return None if isinstance(i, Value) else next((coef_of(i, a) * a.b for a in _remainders(i) if is_known(a.b)), None)
+    if is_chosen(i):
+        return None
+    return 1 if is_known(i) else next((coef_of(i, a) * a.b for a in _remainders(i) if is_known(a.b)), None)
 
 
 def _remainders(d: Dim) -> list[BinaryExpr]:
@@ -44,7 +45,7 @@ def _number(digits: Sequence[tuple[int, IndexLike]]) -> Dim:
     quotients: Dim = 0
     rest: Dim = 0
     for weight, i in digits:
-        assert not isinstance(i, Value)
+        assert not is_chosen(i)
         for a in _remainders(i):
             c = coef_of(i, a)
             i = i - c * a

@@ -36,7 +36,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.indices import chosen, placed
+from tilewright.core.indices import chosen, is_chosen, placed
 from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.affine import coefficient, never_negative, without
 from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update, walk, written
@@ -226,7 +226,7 @@ def _as_loops(read: _Access) -> tuple[list[Dim], dict[Sym, Dim]]:
     index: list[Dim] = []
     loops: dict[Sym, Dim] = {}
     for d, (i, extent) in enumerate(zip(read.index, read.shape, strict=True)):
-        if isinstance(i, Value):
+        if is_chosen(i):
             i = loop_sym(f"any {d}", extent)
             loops[i] = extent
         index.append(i)
@@ -237,7 +237,7 @@ def _iterations(stored: Sequence[IndexLike], read: Sequence[Dim], own: Iterable[
     """Values of the store's own loops with which it writes at ``read``; None where there is no such expression."""
     found: dict[Sym, Dim] = {}
     for i, at in zip(stored, read, strict=True):
-        if isinstance(i, Value):
+        if is_chosen(i):
             return None
         mine = [s for s in own if s in symbols(i)]
         digits = [(c, s) for s in mine if is_known(c := coefficient(i, s)) and c > 0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load
 from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import (
     Dim,
@@ -22,7 +22,7 @@ from tilewright.core.expr import (
     symbol_order,
     symbols,
 )
-from tilewright.core.indices import chosen, placed, symbols_in
+from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Prefetch, Space, Stmt, Store, Update, walk, written
@@ -437,8 +437,8 @@ def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
     a, b = top.loop.sym, low.loop.sym
 
     def as_one(i: IndexLike) -> IndexLike:
-        steps = (None, None) if isinstance(i, Value) else (coefficient(i, a), coefficient(i, b))
-        if isinstance(i, Value) or steps[1] is None or steps[0] != steps[1] * n:
+        steps = (None, None) if is_chosen(i) else (coefficient(i, a), coefficient(i, b))
+        if is_chosen(i) or steps[1] is None or steps[0] != steps[1] * n:
             return i
         return substitute(i, {a: 0, b: loop.sym})
 
@@ -471,7 +471,7 @@ def alternate(kernel: Kernel, loop: str, outer: str) -> Kernel:
         return v + mod(around.loop.sym, 2) * (n - 1 - v * 2)
 
     def ahead(i: IndexLike) -> IndexLike:
-        return walked(i) if not isinstance(i, Value) and is_known(i - sym) else i
+        return walked(i) if not is_chosen(i) and is_known(i - sym) else i
 
     def turned(body: Body) -> Iterator[Stmt]:
         for s in body:

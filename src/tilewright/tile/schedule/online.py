@@ -34,6 +34,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Sym, ceildiv, coef_of, floordiv, is_nonneg, minimum, mod, symbols
+from tilewright.core.indices import is_chosen
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, shape_for
 from tilewright.tile.affine import linear
@@ -202,7 +203,7 @@ class _Builder:
 
     def _of_block(self, e: Dim, row: Dim) -> Dim:
         (found,) = self._indices((e,), {self.w.row.sym: row})
-        assert not isinstance(found, Value)
+        assert not is_chosen(found)
         return found
 
     def _indices(self, index: Sequence[IndexLike], env: dict[Sym, Dim]) -> tuple[IndexLike, ...]:
@@ -343,7 +344,7 @@ class _Builder:
         row = self.first_row + self.rows * self.warp.sym + (0 if coef_of(e, w.row.sym) > 0 else self.rows - 1)
         key = self.keys * self.tile.sym + (0 if coef_of(e, w.key.sym) > 0 else self.keys - 1)
         (found,) = self._indices((e,), {w.row.sym: row, w.key.sym: key})
-        assert not isinstance(found, Value)
+        assert not is_chosen(found)
         return found
 
     def _greatest(self, greatest: Buffer, scores: Buffer) -> Body:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 from math import prod
 
-from tilewright.core.compute import Buffer, IndexLike, Load, Select, Value
+from tilewright.core.compute import Buffer, IndexLike, Load, Select
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known_at_least, known_under
 from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
-from tilewright.core.indices import chosen, placed, symbols_in
+from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
 from tilewright.core.types import product
 from tilewright.tile.affine import coefficient, is_affine, never_negative, stride_along
 from tilewright.tile.errors import ScheduleError
@@ -101,7 +101,7 @@ def _walk_order(path: tuple[Loop, ...], load: Load, where: str) -> tuple[list[Lo
     """The loops that the access depends on, in their order, lanes last; and the access's index."""
     index: list[Dim] = []
     for i in load.index:
-        if isinstance(i, Value):
+        if is_chosen(i):
             raise ScheduleError("pack", where, "it is read at a run-time index")
         index.append(i)
     used = frozenset().union(*(symbols(i) for i in index)) if index else frozenset()
@@ -261,7 +261,7 @@ def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Ker
 
     def cut(index: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
         k, j = index[dim : dim + 2]
-        if isinstance(k, Value) or isinstance(j, Value):
+        if is_chosen(k) or is_chosen(j):
             raise ScheduleError("panels", where, "it is accessed at a run-time index")
         parts = (floordiv(k, depth), floordiv(j, width), mod(k, depth), mod(j, width))
         if not all(is_affine(i, known) for i in parts):

@@ -15,7 +15,7 @@ from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Const, IndexLike, Inside, Load, Value
 from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
-from tilewright.core.indices import chosen, symbols_in
+from tilewright.core.indices import chosen, is_chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
@@ -137,7 +137,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
         copies = {x.sym: Sym(name(f"{x.sym.name}_{suffix}"), x.sym.lo, x.sym.hi) for x in tile}
         loops = [Loop(copies[x.sym], substitute(x.extent, dict(copies)), x.kind) for x in tile]
         lane = Loop(Sym(name(f"{loop}_{suffix}"), 0, lanes - 1), width, Kind.VECTOR)
-        at = tuple(i if isinstance(i, Value) else substitute(i, dict(copies)) for i in update.index)
+        at = tuple(i if is_chosen(i) else substitute(i, dict(copies)) for i in update.index)
         return Nest((*loops, lane), (leaf(at, lane.sym),)).wrap()
 
     identity = identity_of(update.op, part.dtype)

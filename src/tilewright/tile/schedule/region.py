@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.core.compute import Load, Value
+from tilewright.core.compute import Load
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, bounds, minimum, symbol_order, symbols
+from tilewright.core.indices import is_chosen
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop
@@ -42,7 +43,7 @@ def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, whe
     exprs: list[Dim] = []
     for load in loads:
         e = load.index[d]
-        if isinstance(e, Value):
+        if is_chosen(e):
             return _interval(0, extent, name)
         if e not in exprs:
             exprs.append(e)

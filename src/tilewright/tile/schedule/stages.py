@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.compute import Buffer, IndexLike, Load
 from tilewright.core.dims import are_known, is_known, known_at_least
 from tilewright.core.expr import (
     Dim,
@@ -23,7 +23,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.indices import chosen, symbols_at, symbols_in
+from tilewright.core.indices import chosen, is_chosen, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
@@ -274,7 +274,7 @@ def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
         if b is not old:
             return None
         return Load(new, tuple(
-            i if isinstance(i, Value) else mod(i - start, size) if d == dim else i - side.base
+            i if is_chosen(i) else mod(i - start, size) if d == dim else i - side.base
             for d, (i, side) in enumerate(zip(ix, sides, strict=True)) if side.loops
         ))  # fmt: skip
 
@@ -291,7 +291,7 @@ def _window(indices: Sequence[IndexLike], inner: set[Sym], v: Sym, where: str) -
     bases: list[tuple[Dim, int, int]] = []
     steps: set[Dim | None] = set()
     for e in indices:
-        if isinstance(e, Value) or any(coefficient(e, s) is None for s in symbols(e) & inner):
+        if is_chosen(e) or any(coefficient(e, s) is None for s in symbols(e) & inner):
             raise ScheduleError("ring", where, f"the index {e} is not affine in the loops inside")
         base = without(e, inner)
         lo, hi = bounds(e - base)
@@ -396,7 +396,7 @@ def _rebased(index: tuple[IndexLike, ...], sides: list[Side]) -> tuple[IndexLike
     moved: list[IndexLike] = []
     for i, s in zip(index, sides, strict=True):
         if s.loops:
-            moved.append(i if isinstance(i, Value) else i - s.base)
+            moved.append(i if is_chosen(i) else i - s.base)
     return tuple(moved) or (0,)
 
 
@@ -442,7 +442,7 @@ def _moved(
 
 
 def _settled(i: IndexLike, extents: Mapping[Sym, Dim]) -> IndexLike:
-    return i if isinstance(i, Value) else settled(i, extents)
+    return i if is_chosen(i) else settled(i, extents)
 
 
 def _copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) -> str:
@@ -458,7 +458,8 @@ def _own_axes(nest: Nest, buffer: Buffer, where: str, points: Sequence[Dim | Non
     for s in writes:
         assert isinstance(s, Store | Update) or hasattr(s, "index")
         for d, i in enumerate(s.index):
-            if (isinstance(i, int) and buffer.shape[d] == 1) or (points and i not in own and i == points[d]):
+            is_only_one = buffer.shape[d] == 1 and not is_chosen(i) and is_known(i)
+            if is_only_one or (points and i not in own and i == points[d]):
                 continue
             if not isinstance(i, Sym) or i not in own or axes.setdefault(i, d) != d:
                 raise ScheduleError("compute_at", where, f"its nest writes at {i}, which is not a loop of its own")
@@ -487,8 +488,8 @@ def fold(kernel: Kernel, buffer: str, dim: int, loop: str) -> Kernel:
     bases: set[Dim] = set()
     size = 0
     for e in (ix[dim] for s in inside for ix in _accesses(s, old)):
-        base = None if isinstance(e, Value) else substitute(e, {s: 0 for s in inner})
-        hi = None if base is None or isinstance(e, Value) else bounds(e - base)[1]
+        base = None if is_chosen(e) else substitute(e, {s: 0 for s in inner})
+        hi = None if base is None or is_chosen(e) else bounds(e - base)[1]
         if base is None or hi is None:
             raise ScheduleError("fold", where, f"the range of {e} inside the loop is not known at compile time")
         bases.add(base)
@@ -504,7 +505,7 @@ def fold(kernel: Kernel, buffer: str, dim: int, loop: str) -> Kernel:
     def moved(b: Buffer, ix: tuple[IndexLike, ...]) -> Load | None:
         if b is not old:
             return None
-        return Load(new, tuple(i - base if d == dim and not isinstance(i, Value) else i for d, i in enumerate(ix)))
+        return Load(new, tuple(i - base if d == dim and not is_chosen(i) else i for d, i in enumerate(ix)))
 
     places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
     return with_body(replace(kernel, places=places), rewrite_accesses(kernel.body, moved))

@@ -17,6 +17,7 @@ from math import inf
 from tilewright.core.compute import Binary, Cast, Const, Inside, Load, Select, Unary, Value
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, bounds, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
+from tilewright.core.indices import is_chosen
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Store, Update, walk, written
@@ -141,15 +142,13 @@ def _stored(kernel: Kernel, load: Load) -> Known | None:
     unknown: set[Sym] = set()
     joined: list[Dim] = []
     for own, at in zip(stores[0].index, load.index, strict=True):
-        if isinstance(own, Value):
+        if is_chosen(own):
             return None
-        if isinstance(own, Sym) and not isinstance(at, Value):
+        if isinstance(own, Sym) and not is_chosen(at):
             dims[own] = at
         else:
             unknown |= symbols(own)
-            joined += (
-                [] if isinstance(at, Value) else [e for g in known[1] if (e := _of_joined(g, own, at)) is not None]
-            )
+            joined += [] if is_chosen(at) else [e for g in known[1] if (e := _of_joined(g, own, at)) is not None]
     return known[0], (*(substitute(g, dims) for g in known[1] if not symbols(g) & unknown), *joined)
 
 

@@ -35,7 +35,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
-from tilewright.core.indices import chosen
+from tilewright.core.indices import chosen, is_chosen
 from tilewright.core.types import DType
 from tilewright.tile.affine import never_negative
 from tilewright.tile.errors import ScheduleError
@@ -181,7 +181,7 @@ class _Recognition:
     def _where(self, stage: _Read, load: Load) -> dict[Sym, Dim]:
         found: dict[Sym, Dim] = {}
         for own, at in zip(stage.index, load.index, strict=True):
-            if isinstance(own, Value) or isinstance(at, Value):
+            if is_chosen(own) or is_chosen(at):
                 raise ScheduleError(PRIMITIVE, self.root, f"{load.buffer.name} is indexed by data")
             if isinstance(own, Sym) and own not in found:
                 found[own] = at

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
-from tilewright.core.compute import Buffer, IndexLike, Value
+from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, mod, symbols
-from tilewright.core.indices import symbols_at
+from tilewright.core.indices import is_chosen, symbols_at
 from tilewright.target.gpu import Gpu
 from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.errors import ScheduleError
@@ -98,7 +98,7 @@ def as_one(b: ScheduleBuilder, loops: Sequence[str]) -> str:
 
 def outermost_first(index: IndexLike, loops: Sequence[str]) -> list[str]:
     """The loops that an index is made of, the one with the longest steps first."""
-    if isinstance(index, Value):
+    if is_chosen(index):
         return []
     inside = sorted(symbols_at(index), key=lambda s: s.name)
     steps = [(coefficient(index, s), s.name) for s in inside if s.name in loops]

@@ -36,7 +36,7 @@ from tilewright.target.gpu import Gpu
 from tilewright.tile.affine import linear, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.grid import MAX_DIMENSIONS
-from tilewright.tile.ir import For, Role, Space, Store, Update, walk, written
+from tilewright.tile.ir import For, Kind, Role, Space, Store, Update, walk, written
 from tilewright.tile.rewrite import loads_of, places_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place, nest_of
@@ -219,7 +219,8 @@ def _pass(b: ScheduleBuilder, gpu: Gpu, s: For, shape: RowShape) -> None:
     name, leaf = s.loop.sym.name, s.body[-1]
     if isinstance(leaf, Update) and s.loop.sym not in symbols_in(leaf.index):
         made = b.do("tree", leaf.buffer.name, name, shape.warps, shape.lanes).loops
-        (turn,) = [x for x in made if x.endswith("_j")]
+        # The others are lanes, warps and unrolled: of a lane's own share alone the iterations follow one another.
+        (turn,) = [x for x in made if find_loop(b.kernel, x, "rows").loop.kind is Kind.SERIAL]
     else:
         if shape.lanes > 1:
             name, vector = b.split(name, shape.lanes)

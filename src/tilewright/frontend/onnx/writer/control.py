@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import known
 from tilewright.core.graph import Graph, Node
 from tilewright.frontend.onnx.writer.nodes import OnnxNodes, Writer, tensor, value_info
 
@@ -62,8 +63,8 @@ def _graph(w: OnnxNodes, graph: Graph, inputs: Sequence[ValueInfoProto], given: 
         # A sub-graph's results are its own: what stands outside, or is a result already, gets a name of its own.
         result = w.fresh(name)
         made.nodes.append(made.node("Identity", [made.name(node)], [result]))
-        known = [d if isinstance(d, int) else None for d in node.shape]
-        outputs.append(value_info(result, node.type, known))
+        sizes = [known(d, None) for d in node.shape]
+        outputs.append(value_info(result, node.type, sizes))
     numbers = [tensor(name, a) for name, a in made.constants.items()]
     return helper.make_graph(made.nodes, w.fresh(graph.name), inputs, outputs, numbers)
 

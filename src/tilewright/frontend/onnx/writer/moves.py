@@ -11,6 +11,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known, known
 from tilewright.core.graph import Node
 from tilewright.frontend.onnx.writer.nodes import ELEMENT_CODES, OnnxNodes, Writer
 from tilewright.frontend.onnx.writer.ops import flat
@@ -28,9 +29,9 @@ def shaped(name: str, attr: str) -> Writer:
 def reshape(w: OnnxNodes, node: Node) -> None:
     """Sizes as they are; one that must be computed is left to ONNX where it is the only one."""
     shape = node.attrs["shape"]
-    computed = [d for d in shape if not isinstance(d, int)]
+    computed = [d for d in shape if not is_known(d)]
     if len(computed) == 1 and 0 not in shape:
-        shape = [d if isinstance(d, int) else -1 for d in shape]
+        shape = [known(d, -1) for d in shape]
     w.give(node, "Reshape", [w.name(node.inputs[0]), w.dims(shape)], allowzero=int(0 in shape))
 
 

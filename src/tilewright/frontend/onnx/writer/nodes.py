@@ -37,7 +37,7 @@ def value_info(name: str, type_: TensorType, sizes: Sequence[int | None] | None 
     """A value's name and type; symbolic sizes are written out as they are called, or ``sizes`` in place of all."""
     from onnx import helper
 
-    shape = [d if isinstance(d, int) else to_text(d) for d in type_.shape] if sizes is None else list(sizes)
+    shape = [d if is_known(d) else to_text(d) for d in type_.shape] if sizes is None else list(sizes)
     return helper.make_tensor_value_info(name, ELEMENT_CODES[type_.dtype.numpy], shape)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Attrs, Node
 from tilewright.core.types import Array
@@ -173,7 +174,7 @@ def flat(pads: Sequence[tuple[Dim, Dim]]) -> list[Dim]:
 def _window(a: Attrs) -> dict[str, Any]:
     if a["layout"] != "NCHW":
         raise OpError("ONNX's windows have channels first")
-    if any(not isinstance(p, int) or p < 0 for pair in a["pads"] for p in pair):
+    if any(not is_known(p) or p < 0 for pair in a["pads"] for p in pair):
         raise OpError("ONNX's windows have padding of a known size, and crop nothing")
     dilations = {"dilations": list(a["dilations"])} if a["dilations"] else {}
     return {"strides": list(a["strides"]), "pads": flat(a["pads"]), **dilations}

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import numbers
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import OpDef
@@ -46,7 +47,7 @@ class HloValue:
 
 def sizes(t: TensorType) -> tuple[int, ...]:
     """The sizes of a type; ``OpError`` where one is symbolic."""
-    known = tuple(d for d in t.shape if isinstance(d, int))
+    known = tuple(numbers(t.shape))
     if len(known) < t.rank:
         raise OpError(f"the sizes of {t} are not all known", remedy="fix its symbols: fix_dims, or --fix")
     return known

@@ -13,6 +13,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import TensorType
 from tilewright.frontend.stablehlo.writer.lines import HloLines, HloValue, Region, array_text, sizes
@@ -66,7 +67,7 @@ def pad(w: HloLines, node: Node) -> None:
     a = node.attrs
     if a["mode"] != "constant":
         raise OpError("padding that repeats elements is made of lookups")
-    if not all(isinstance(d, int) for pair in a["pads"] for d in pair):
+    if not all(is_known(d) for pair in a["pads"] for d in pair):
         raise OpError("padding by sizes that each call gives is not written")
     low, high = (array_text([pair[k] for pair in a["pads"]]) for k in (0, 1))
     none = array_text([0] * len(a["pads"]))
@@ -81,7 +82,7 @@ def sources(w: HloLines, node: Node) -> None:
     if node.op is ops.iota:
         w.give(node, w.one("iota", [], t, "iota_dimension = 0 : i64"))
     elif node.op is ops.dim_values:
-        if not all(isinstance(d, int) for d in a["dims"]):
+        if not are_known(a["dims"]):
             raise OpError("sizes that each call gives are not written", remedy="fix them: fix_dims, or --fix")
         w.give(node, w.number(np.array(a["dims"], np.int64)))
     else:
@@ -267,7 +268,7 @@ def loop(w: HloLines, node: Node) -> None:
     for t in node.types:
         sizes(t)  # what is carried keeps its size
     length = node.attrs["length"]
-    if scanned and (not isinstance(length, int) or length < 0):
+    if scanned and (not is_known(length) or length < 0):
         raise OpError("a loop whose results grow by a number of trips that each call gives is not written")
     room = [broadcast(w, w.scalar(0, t.dtype), sizes(t)) for t in scanned]
     given = [w.scalar(0, types.i64), condition, *carried, *room]

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, TensorType
 from tilewright.frontend.stablehlo.writer.lines import (
@@ -184,8 +186,8 @@ def matmul(w: HloLines, node: Node) -> None:
     w.give(node, w.one("dot_general", [a, b], node.type, text))
 
 
-def _pads(pads: Sequence[tuple[object, object]]) -> list[tuple[int, int]]:
-    known = [(lo, hi) for lo, hi in pads if isinstance(lo, int) and isinstance(hi, int)]
+def _pads(pads: Sequence[tuple[Dim, Dim]]) -> list[tuple[int, int]]:
+    known = [(lo, hi) for lo, hi in pads if is_known(lo) and is_known(hi)]
     if len(known) < len(pads):
         raise OpError("padding by sizes that each call gives is not written")
     return known

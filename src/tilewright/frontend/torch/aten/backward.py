@@ -52,7 +52,7 @@ def _by_input(c: AtenCall, grad: Node, x: Node, w: Node) -> Node:
                 x.shape[2:], grad.shape[2:], strides, w.shape[2:], dilations, pads, strict=True
             )
         ]
-        most = tuple(m if isinstance(m, int) else s - 1 for m, s in zip(missing, strides, strict=True))
+        most = tuple(m if is_known(m) else s - 1 for m, s in zip(missing, strides, strict=True))
         found = c.b(ops.conv_transpose, grad, w, **window, output_padding=most)
     for axis, size in enumerate(x.shape[2:], 2):
         found = slice_axis(c.b, found, axis, 0, size)

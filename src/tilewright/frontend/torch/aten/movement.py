@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import are_known, is_known, known_over
 from tilewright.core.expr import Dim, ceildiv, maximum, symbols
 from tilewright.core.graph import Node
 from tilewright.core.types import i64
@@ -72,7 +72,7 @@ def _slice(c: AtenCall) -> Node:
     x = c.tensor("self")
     axis, step = c.axis(len(x.shape)), c["step"]
     whole, size = x.shape[axis], c.shape[axis]
-    if not isinstance(step, int):
+    if not is_known(step):
         return _every(c, x, axis, clamp_index(c["start"], whole, 0))
     if isinstance(c["start"], Node) or isinstance(c["end"], Node):
         return slice_by_data(c, x, axis, step)
@@ -217,7 +217,7 @@ def _as_strided(c: AtenCall) -> Node:
     """A view by strides of the dense operand: the elements' positions are known, so it is a gather."""
     x = c.tensor("self")
     given = (*c["size"], *c["stride"], *x.shape, c["storage_offset"])
-    if not all(isinstance(n, int) for n in given):
+    if not are_known(given):
         return _by_symbolic_strides(c, x)
     size, stride = c.pair("size", len(c.shape)), c.pair("stride", len(c.shape))
     n = math.prod(_static_shape(x))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64, product
@@ -75,7 +76,7 @@ def slice_by_data(c: AtenCall, x: Node, axis: int, step: int) -> Node:
         length = b(ops.floor_div, b(ops.add, length, b.const(step - 1, i64)), b.const(step, i64))
         marker, _ = b.results(b(ops.as_size, length, count=size.name, most=x.shape[axis]))
         size = marker.shape[1]
-    if c["start"] is None or (isinstance(c["start"], int) and c["start"] == 0):
+    if c["start"] is None or (is_known(c["start"]) and c["start"] == 0):
         return slice_axis(b, x, axis, 0, size, step)
     at = b(ops.add, start, b(ops.mul, b(ops.iota, extent=size, dtype=i64), b.const(step, i64)))
     return b(ops.gather, x, at, axis=axis)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known, numbers
+from tilewright.core.dims import are_known, is_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, i64
@@ -160,7 +160,7 @@ def _diagonal_scatter(c: AtenCall) -> Node:
 def _as_strided_scatter(c: AtenCall) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
     size, stride, start = list(c["size"]), list(c["stride"]), c["storage_offset"]
-    if not all(isinstance(n, int) for n in (*size, *stride, start, *x.shape)):
+    if not are_known((*size, *stride, start, *x.shape)):
         return _at_strides(c, x, src, size, stride, start)
     at = np.asarray(start, np.int64)
     for k, (count, step) in enumerate(zip(size, stride, strict=True)):

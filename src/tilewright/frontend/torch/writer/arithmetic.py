@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Attrs, Node
 from tilewright.core.types import DType
 from tilewright.frontend.torch.writer.values import TorchValues, Writer
@@ -187,7 +188,7 @@ def flat_pads(w: TorchValues, pads: Any) -> list[Any]:
 
 def _even(pads: Any) -> list[int] | None:
     """Padding that is the same at both ends, which PyTorch's windows have of themselves."""
-    known = [lo for lo, hi in pads if isinstance(lo, int) and isinstance(hi, int) and lo == hi and lo >= 0]
+    known = [lo for lo, hi in pads if is_known(lo) and is_known(hi) and lo == hi and lo >= 0]
     return known if len(known) == len(pads) else None
 
 

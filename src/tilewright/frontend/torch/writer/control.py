@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Graph, Node
 from tilewright.core.specialize import fix_symbols
@@ -48,7 +49,7 @@ def _planned(w: TorchValues, graph: Graph, given: Sequence[Node]) -> _Plan:
         d.name: n
         for x, v in zip(graph.inputs, given, strict=True)
         for d, n in zip(x.shape, v.shape, strict=True)
-        if isinstance(d, Sym) and isinstance(n, int)
+        if isinstance(d, Sym) and is_known(n)
     }
     graph = fix_symbols(graph, meant)
     constants: list[Array] = []
@@ -99,7 +100,7 @@ def loop(w: TorchValues, node: Node) -> None:
     """The number of the trip, the condition, what is carried, and room for what each trip adds to the results."""
     n, length = node.attrs["n_carried"], node.attrs["length"]
     scanned = node.types[n:]
-    if scanned and not (isinstance(length, int) and length >= 0):
+    if scanned and not (is_known(length) and length >= 0):
         raise OpError("a loop whose results grow by a number of trips that each call gives is not written")
     # Of the number of the trip, which is no operand, only the type counts: it is that of the number of trips.
     (plan,) = _plans(w, node, node.inputs, "body")

@@ -10,6 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import OpError
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.frontend.torch.writer.arithmetic import flat_pads
@@ -83,7 +84,7 @@ def pad(w: TorchValues, node: Node) -> None:
 
 def trilu(w: TorchValues, node: Node) -> None:
     a = node.attrs
-    if a["fill"] or not isinstance(a["k"], int):
+    if a["fill"] or not is_known(a["k"]):
         raise OpError("PyTorch's triangles have zeros outside, and a known diagonal")
     function = w.torch.triu if a["upper"] else w.torch.tril
     w.give(node, function(w.value(node.inputs[0]), a["k"]))
@@ -152,7 +153,7 @@ def scatter_elements(w: TorchValues, node: Node) -> None:
 def _columns(w: TorchValues, at: Node) -> list[Tensor]:
     """Each column of rows of indices."""
     depth = at.shape[-1]
-    if not isinstance(depth, int) or depth == 0:
+    if not is_known(depth) or depth == 0:
         raise OpError("rows of indices of a width that each call gives, or without any, are not written")
     table = w.value(at).to(w.torch.int64)
     return [w.torch.select(table, -1, k) for k in range(depth)]

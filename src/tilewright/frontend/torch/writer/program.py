@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import CompileError, OpError, OptionError, Problem
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, const_of, evaluate, terms_of
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array, tensor_type_of
@@ -54,8 +55,7 @@ def to_exported(graph: Graph) -> ExportedProgram:
     examples = tuple(_example(walked, node.shape, node.dtype, sizes) for node in graph.inputs)
     dimensions = _dimensions(graph)
     specs = tuple(
-        {axis: _dimension(d, dimensions) for axis, d in enumerate(x.shape) if not isinstance(d, int)}
-        for x in graph.inputs
+        {axis: _dimension(d, dimensions) for axis, d in enumerate(x.shape) if not is_known(d)} for x in graph.inputs
     )
     return export_module(_module(graph, walked, constants), examples, specs if graph.symbols() else None)
 

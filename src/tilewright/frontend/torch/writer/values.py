@@ -145,7 +145,7 @@ class TorchValues(NodeWriter):
 
     def size(self, d: Dim) -> Any:
         """One size, computed of the sizes of tensors that are there."""
-        if isinstance(d, int):
+        if is_known(d):
             return d
         if isinstance(d, Sym):
             if d not in self._sizes:
