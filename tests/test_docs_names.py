@@ -18,7 +18,7 @@ import typer.main
 
 import tilewright
 from test_docs import DOCS, README, ROOT
-from test_layers import FILES, LAYERS, PACKAGE, parsed, relative_path
+from test_layers import FILES, LAYERS, PACKAGE, nodes, relative_path
 from tilewright.cli.main import app
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
@@ -128,7 +128,7 @@ def test_the_words_of_others_are_used() -> None:
 def docstrings() -> Iterator[tuple[str, str]]:
     """Every text that stands alone in the sources, below a name or at the top, with the place of its end."""
     for path in FILES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     yield f"{relative_path(path)} line {node.end_lineno}", text

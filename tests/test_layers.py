@@ -113,6 +113,12 @@ def parsed(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a file's syntax tree: most of these tests read the whole package."""
+    return tuple(ast.walk(parsed(path)))
+
+
+@cache
 def imports(path: Path) -> list[Import]:
     """Every import of a file, `if TYPE_CHECKING` and `import_module("a.literal")` among them."""
     package = path.relative_to(SOURCE).parent.parts
@@ -286,7 +292,7 @@ def test_long_functions_say_why() -> None:
     lines, said = Counter[str](), Counter[str]()
     for path in FILES:
         comments = comment_lines(path)
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if not isinstance(node, ast.FunctionDef):
                 continue
             first = node.body[0].lineno if ast.get_docstring(node) is None else (node.body[0].end_lineno or 0) + 1
@@ -302,7 +308,7 @@ def test_every_class_has_one_home() -> None:
     """So that a reader who meets a name knows which it is, and a search for it finds one thing. Nested classes too."""
     homes: dict[str, list[str]] = {}
     for path in FILES:
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name, []).append(f"{relative_path(path)} line {node.lineno}")
     assert len(homes) > 400 and {name: at for name, at in homes.items() if len(at) > 1} == {}
@@ -310,7 +316,7 @@ def test_every_class_has_one_home() -> None:
 
 def types_asked_for(path: Path) -> Iterator[tuple[str, str]]:
     """The types that ``isinstance`` is called with, each behind its place."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         match node:
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, types]):
                 at = f"{relative_path(path)} line {node.lineno}"
@@ -337,7 +343,7 @@ def test_sizes_and_indices_are_asked_what_they_are() -> None:
 def test_only_one_file_reads_the_environment() -> None:
     """Ruff bans it too; this also sees what a `noqa` would hide."""
     others = [path for path in FILES if relative_path(path) != ENVIRONMENT_READER]
-    readers = [(relative_path(p), ast.unparse(n)) for p in others for n in ast.walk(parsed(p)) if reads_environment(n)]
+    readers = [(relative_path(p), ast.unparse(n)) for p in others for n in nodes(p) if reads_environment(n)]
     assert readers == []
 
 
