@@ -5,6 +5,7 @@ import random
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -247,11 +248,21 @@ def test_tuning_measures_fixed_sizes_on_this_machine(net: Path) -> None:
     assert isinstance(ran.exception, OptionError) and "--fix rows=..." in str(ran.exception)
 
 
-def test_a_search_keeps_its_budget(net: Path, saved: Path) -> None:
+def test_a_search_keeps_its_budget(net: Path, saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on for ever, and ends with the round in which the time is over."""
     saved.write_text("".join(f"schedule {name}\n" for name in names_in(saved.read_text())))
-    start, options = time.perf_counter(), Options(schedule=saved.read_text())
-    found = search(texts.read_graph(net), [X], options, threads=1, seconds=0.1, budget=15.0)
-    assert found.n_candidates and time.perf_counter() - start < 60.0
+    passed, rounds = [0.0], list[int]()
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if stage == "round":
+            rounds.append(done)
+            passed[0] += 2000.0 * (done == 3)
+
+    clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + passed[0])
+    monkeypatch.setattr(tilewright.tools.search, "time", clock)
+    options = Options(schedule=saved.read_text())
+    found = search(texts.read_graph(net), [X], options, threads=1, seconds=0.1, budget=1000.0, tell=tell)
+    assert found.n_candidates >= 3 and rounds == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("steps", ["no step at all", "split(no_such_loop, 8)"])
