@@ -16,7 +16,6 @@ from tilewright.core.expr import (
     ceildiv,
     evaluate,
     floordiv,
-    largest,
     maximum,
     minimum,
     mod,
@@ -25,6 +24,7 @@ from tilewright.core.expr import (
     symbols,
     to_text,
 )
+from tilewright.core.largest import largest
 
 X, J, B = Sym("i", 0, 3), Sym("j", 0, 15), Sym("B", 1)
 NAMES = {"i": X, "j": J, "B": B}

@@ -26,8 +26,9 @@ from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import DOUBT
-from tilewright.core.expr import Sym, largest
+from tilewright.core.expr import Sym
 from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.largest import largest
 from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product

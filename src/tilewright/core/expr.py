@@ -22,16 +22,17 @@ Interval: TypeAlias = tuple[int | None, int | None]
 class Expr:
     """``const + sum(coef * atom)`` with the atoms in a fixed order. Immutable; build it with operators."""
 
-    __slots__ = ("_hash", "_symbols", "_text", "const", "terms")
+    __slots__ = ("_bounds", "_hash", "_symbols", "_text", "const", "terms")
     _text: str | None
     _symbols: frozenset[Sym] | None
+    _bounds: Interval | None
     const: int
     terms: tuple[tuple[Atom, int], ...]
 
     def __init__(self, const: int, terms: tuple[tuple[Atom, int], ...]) -> None:
         self.const = const
         self.terms = terms
-        self._text = self._symbols = None
+        self._text = self._symbols = self._bounds = None
         self._hash = hash((const, terms))
 
     def __hash__(self) -> int:
@@ -49,7 +50,7 @@ class Expr:
 
     def __add__(self, other: Dim) -> Dim:
         if isinstance(other, int):
-            return self if other == 0 else _linear(self.const + other, dict(self.terms))
+            return self if other == 0 else _of_terms(self.const + other, self.terms)
         if not isinstance(other, Expr):
             return NotImplemented
         coefs = dict(self.terms)
@@ -62,7 +63,7 @@ class Expr:
         if isinstance(other, int):
             if other == 1:
                 return self
-            return _linear(self.const * other, {a: c * other for a, c in self.terms})
+            return _of_terms(self.const * other, tuple([(a, c * other) for a, c in self.terms])) if other else 0
         if not isinstance(other, Expr):
             return NotImplemented
         total: Dim = other * self.const
@@ -103,12 +104,13 @@ class Expr:
 class Atom(Expr):
     """An expression that a sum can't look into: a symbol, product, quotient, remainder, minimum or maximum."""
 
-    __slots__ = ("key",)
+    __slots__ = ("_order", "key")
     key: tuple[object, ...]
+    _order: tuple[str, ...] | None
 
     def __init__(self, key: tuple[object, ...]) -> None:
         self.key = key
-        self._text = self._symbols = None
+        self._text = self._symbols = self._bounds = self._order = None
         self.const = 0
         self.terms = ((self, 1),)
         self._hash = hash(key)
@@ -154,18 +156,30 @@ class BinaryExpr(Atom):
 
 
 def _order(atom: Atom) -> tuple[str, ...]:
-    return (atom.name,) if isinstance(atom, Sym) else ("~", to_text(atom))
+    found = atom._order
+    if found is None:
+        found = atom._order = (atom.name,) if isinstance(atom, Sym) else ("~", to_text(atom))
+    return found
+
+
+def _order_of_term(term: tuple[Atom, int]) -> tuple[str, ...]:
+    return term[0]._order or _order(term[0])
 
 
 def _linear(const: int, coefs: dict[Atom, int]) -> Dim:
     terms = [(a, c) for a, c in coefs.items() if c]
     if not terms:
         return const
+    if len(terms) > 1:
+        terms.sort(key=_order_of_term)
+    return _of_terms(const, tuple(terms))
+
+
+def _of_terms(const: int, terms: tuple[tuple[Atom, int], ...]) -> Dim:
+    """The sum of terms that are in their order already, none of them of coefficient 0, and at least one."""
     if const == 0 and len(terms) == 1 and terms[0][1] == 1:
         return terms[0][0]
-    if len(terms) > 1:
-        terms.sort(key=lambda t: _order(t[0]))
-    return Expr(const, tuple(terms))
+    return Expr(const, terms)
 
 
 def _without_remainders(e: Dim) -> Dim:
@@ -206,12 +220,22 @@ def bounds(e: Dim, env: Mapping[Sym, Interval] | None = None) -> Interval:
     """An interval that holds ``e``; ``env`` narrows symbols. Sound, and exact for sums of distinct symbols."""
     if isinstance(e, int):
         return e, e
+    if env:
+        return _bounds_in(e, env)
+    # Asked again and again of the same index; what symbols say of themselves never changes.
+    found = e._bounds
+    if found is None:
+        found = e._bounds = _bounds_in(e, None)
+    return found
+
+
+def _bounds_in(e: Expr, env: Mapping[Sym, Interval] | None) -> Interval:
     if isinstance(e, Atom):
         return _atom_bounds(e, env)
     lo: int | None = e.const
     hi: int | None = e.const
     for atom, coef in e.terms:
-        a_lo, a_hi = _atom_bounds(atom, env)
+        a_lo, a_hi = bounds(atom, env)
         if coef < 0:
             a_lo, a_hi = a_hi, a_lo
         lo = None if lo is None or a_lo is None else lo + coef * a_lo
@@ -246,7 +270,7 @@ def _mul_bounds(factors: Iterable[Atom], env: Mapping[Sym, Interval] | None) -> 
     lo: int | None = 1
     hi: int | None = 1
     for f in factors:
-        f_lo, f_hi = _atom_bounds(f, env)
+        f_lo, f_hi = bounds(f, env)
         if lo is None or f_lo is None or lo < 0 or f_lo < 0:
             if None in (lo, hi, f_lo, f_hi):
                 return None, None
@@ -471,41 +495,6 @@ def _substitute_atom(atom: Atom, values: Mapping[Sym, Dim]) -> Dim:
         return total
     assert isinstance(atom, BinaryExpr)
     return _BINARY[atom.op](substitute(atom.a, values), substitute(atom.b, values))
-
-
-def largest(e: Dim, caps: Mapping[Sym, Dim]) -> Dim:
-    """A bound of ``e`` where each symbol of ``caps`` is at least its lower bound and at most that value.
-
-    A quotient is largest where its divisor is least. Factors, dividends and divisors are sizes: none is negative.
-    """
-    return _extreme(e, caps, most=True)
-
-
-def _extreme(e: Dim, caps: Mapping[Sym, Dim], *, most: bool) -> Dim:
-    if isinstance(e, int) or not symbols(e) & caps.keys():
-        return e
-    total: Dim = e.const
-    for atom, coef in e.terms:
-        total = total + _extreme_atom(atom, caps, most=most == (coef > 0)) * coef
-    return total
-
-
-def _extreme_atom(atom: Atom, caps: Mapping[Sym, Dim], *, most: bool) -> Dim:
-    if not symbols(atom) & caps.keys():
-        return atom
-    if isinstance(atom, Sym):
-        return caps[atom] if most else atom.lo or 0
-    if isinstance(atom, Mul):
-        total: Dim = 1
-        for f in atom.factors:
-            total = total * _extreme_atom(f, caps, most=most)
-        return total
-    assert isinstance(atom, BinaryExpr)
-    if atom.op == "mod":
-        return _extreme(atom.b, caps, most=True) - 1 if most else 0
-    if atom.op == "floordiv":
-        return floordiv(_extreme(atom.a, caps, most=most), maximum(_extreme(atom.b, caps, most=not most), 1))
-    return _BINARY[atom.op](_extreme(atom.a, caps, most=most), _extreme(atom.b, caps, most=most))
 
 
 def evaluate(e: Dim, values: Mapping[Sym, int]) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.core.diag import CompileError, Problem
-from tilewright.core.expr import Dim, Sym, largest, maximum, symbols
+from tilewright.core.expr import Dim, Sym, maximum, symbols
 from tilewright.core.graph import Graph, Node
+from tilewright.core.largest import largest
 from tilewright.core.specialize import substitute_symbols
 from tilewright.core.types import TensorType, i64
 from tilewright.ops.control import bind_formals

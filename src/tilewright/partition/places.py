@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tilewright.core.expr import Dim, Sym, largest
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import CONST, INPUT, Node
+from tilewright.core.largest import largest
 from tilewright.core.types import TensorType
 from tilewright.partition.grouped import GroupedGraph, Result
 from tilewright.partition.memory import Storage

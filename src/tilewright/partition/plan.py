@@ -14,8 +14,9 @@ from functools import partial
 
 from tilewright.core.diag import Loc, join_locs
 from tilewright.core.estimates import ASSUMED_SIZE, nearest_size, size_at
-from tilewright.core.expr import Dim, Sym, largest, symbols
+from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.graph import Node
+from tilewright.core.largest import largest
 from tilewright.core.types import product
 from tilewright.partition.beside import CallGroup, Item, arrange
 from tilewright.partition.control import plan_control

@@ -166,12 +166,16 @@ class Splits:
                 self._found[id(f)] = []
         known = all(expr.symbols(c.e).isdisjoint(sizes) for found in self._found.values() for c in found)
         most = MAX_STATEMENTS if known else MAX_STATEMENTS_OF_SIZES
+        size = self._size(body)
         for guards_only in (True, False):
             for f in order:
-                if self._size(body) <= most:
+                if size <= most:
                     return
                 kept = self._found[id(f)]
-                self._found[id(f)] = [c for c in kept if not c.is_guard] if guards_only else []
+                fewer = [c for c in kept if not c.is_guard] if guards_only else []
+                if len(fewer) < len(kept):
+                    self._found[id(f)] = fewer
+                    size = self._size(body)
 
     def of(self, f: For) -> list[Condition]:
         """The conditions that may cut ``f``."""
