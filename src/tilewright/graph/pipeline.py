@@ -17,6 +17,7 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.forms.ahead import ProjectAhead
+from tilewright.graph.forms.blocked import BlockProducts
 from tilewright.graph.forms.coded import CodedProducts
 from tilewright.graph.forms.depthwise import DepthwiseFloats
 from tilewright.graph.forms.fourier import FourierBlocks
@@ -56,6 +57,7 @@ PASSES: tuple[type[Pass], ...] = (
     Recognise,
     FoldAffine,
     UnscaleWeights,
+    BlockProducts,
     DepthwiseFloats,
     Ordering,
     FourierBlocks,
@@ -123,6 +125,7 @@ def passes_for(
         FoldAffine(),  # batch norms and scales into weights
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
+        *((BlockProducts.on(target),) if target is not None and target.lanes(f32) > 1 else ()),  # weights are final
         *((DepthwiseFloats(),) if target is not None and target.lanes(f32) > 1 else ()),  # scales stay beside them
         Ordering(),  # algorithms of sorts
         *((FourierBlocks.on(target),) if target is not None else ()),

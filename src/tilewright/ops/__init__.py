@@ -22,6 +22,7 @@ from tilewright.ops.activations import (
     softsign,
 )
 from tilewright.ops.attend import attention, rotary
+from tilewright.ops.blocked import block_matmul
 from tilewright.ops.coded import coded_matmul
 from tilewright.ops.contract import einsum, matmul
 from tilewright.ops.control import if_, loop
@@ -204,8 +205,8 @@ ALL: tuple[OpDef, ...] = (
     reduce_sum, reduce_prod, reduce_max, reduce_min, reduce_any, reduce_all, reduce_mean, logsumexp, reduce_l1,
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin, linear_scan,
     # contractions and pools
-    matmul, einsum, grouped_matmul, coded_matmul, scaled_matmul, conv, conv_transpose, winograd_conv, max_pool,
-    avg_pool, max_pool_indices,
+    matmul, einsum, grouped_matmul, block_matmul, coded_matmul, scaled_matmul, conv, conv_transpose, winograd_conv,
+    max_pool, avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, orthogonal, eigh, eigvalsh, svd, svdvals, ldl,
     solve_ldl, fourier, fourier_pass,

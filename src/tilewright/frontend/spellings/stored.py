@@ -1,4 +1,4 @@
-"""Products with weights of few bits, as products with what the weights stand for.
+"""Products with weights of few bits or blocks, as products with what the weights stand for.
 
 In: nodes whose weights are constants. Out: dequantised integers, or decoded and scaled floats, which formats have names
 for. Not its business: which types of 4 bits a format stores numbers in.
@@ -16,6 +16,7 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array
 from tilewright.frontend.nodes import reshape
 from tilewright.frontend.spellings.spelling import Spelling
+from tilewright.ops.blocked import matrix_of
 from tilewright.ops.coded import unpacked
 from tilewright.ops.scaled import HALVES
 
@@ -60,4 +61,12 @@ def _scaled_matmul(b: Builder, node: Node) -> Node:
     return b(ops.matmul, node.inputs[0], numbers)
 
 
-SPELLINGS: dict[OpDef, Spelling] = {ops.coded_matmul: _coded_matmul, ops.scaled_matmul: _scaled_matmul}
+def _block_matmul(b: Builder, node: Node) -> Node:
+    blocks, places = _constants(node)
+    w = b.const(matrix_of(blocks, places, node.inputs[0].shape[1]))
+    return reshape(b, b(ops.matmul, node.inputs[0], w), node.shape)
+
+
+SPELLINGS: dict[OpDef, Spelling] = {
+    ops.block_matmul: _block_matmul, ops.coded_matmul: _coded_matmul, ops.scaled_matmul: _scaled_matmul,
+}  # fmt: skip

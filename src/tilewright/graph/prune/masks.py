@@ -16,8 +16,8 @@ from tilewright.graph.prune.importance import POWERS
 
 ELEMENTS, TWO_OF_FOUR, BLOCKS = "elements", "2:4", "blocks"
 PATTERNS = (ELEMENTS, TWO_OF_FOUR, BLOCKS)
-QUAD, PER_QUAD = 4, 2
-"""Of ``2:4``: neighbours along the sum, and how many of them stay."""
+PER_QUAD, QUAD = map(int, TWO_OF_FOUR.split(":"))
+"""How many stay, of how many neighbours along the sum."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,10 @@ class ZeroPattern:
         elif limit is not None:
             kept = size > limit
         else:
-            n_gone = int(self.amount * size.size)
-            ranks = np.empty(size.size, np.int64)
-            ranks[np.argsort(size, axis=None, kind="stable")] = np.arange(size.size)
+            # Each panel of columns keeps as many blocks, because loops over them are as long as the longest.
+            each = size if self.kind == BLOCKS else size.reshape(-1, 1)
+            n_gone = int(self.amount * len(each))
+            ranks = np.argsort(np.argsort(each, axis=0, kind="stable"), axis=0)
             kept = (ranks >= n_gone).reshape(size.shape)
         return self._spread(product, kept, weights)
 
