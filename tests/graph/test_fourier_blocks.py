@@ -7,6 +7,7 @@ from graph.showing import graph_of
 from tilewright import ops
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.types import TensorType, f32, f64
+from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.target.target import Target
 
@@ -24,3 +25,29 @@ def test_a_line_holds_both_parts_of_what_a_vector_takes(target, dtype, block) ->
     (found,) = evaluate_graph(made, [x])
     want = np.fft.fft(x[..., 0] + 1j * x[..., 1])
     np.testing.assert_allclose(found, np.stack([want.real, want.imag], -1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["complex", "real", "hermitian"])
+@pytest.mark.parametrize(("batch", "n"), [(32, 12), (9, 12), (2, 240), (16, 2)])
+def test_a_product_with_a_number_is_scaled_in_the_passes(form, batch, n) -> None:
+    shape = {"complex": (n, 2), "real": (n,), "hermitian": (n // 2 + 1, 2)}[form]
+    graph = graph_of(
+        lambda b, x: b(ops.mul, b(ops.fourier, x, n=n, sign=1, form=form), b.const(1 / n, f32)),
+        TensorType(f32, (batch, *shape)),
+    )
+    made = FourierBlocks().run(graph)
+    assert [node.op for node in made.nodes() if node.inputs] == [ops.fourier]
+    passes = Decompose(("fourier_pass",)).run(made)
+    x = np.random.default_rng(0).standard_normal((batch, *shape)).astype(np.float32)
+    (want,) = evaluate_graph(graph, [x])
+    for found in (made, passes):
+        np.testing.assert_allclose(evaluate_graph(found, [x])[0], want, rtol=1e-5, atol=1e-6)
+
+
+def test_a_transform_that_is_read_twice_is_not_scaled() -> None:
+    def double(b, x):
+        y = b(ops.fourier, x, n=12, sign=-1)
+        return b(ops.add, b(ops.mul, y, b.const(0.5, f32)), y)
+
+    graph = graph_of(double, TensorType(f32, (32, 12, 2)))
+    assert any(node.op is ops.mul for node in FourierBlocks().run(graph).nodes())

@@ -88,8 +88,8 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
     if a.form != "real":
         x = x[..., 0] + 1j * x[..., 1]
     if a.form == "hermitian":
-        return np.asarray(np.fft.irfft(x if a.sign > 0 else x.conj(), a.n) * a.n).astype(xs[0].dtype)
-    made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form)[1][0]]
+        return np.asarray(np.fft.irfft(x if a.sign > 0 else x.conj(), a.n) * a.n * a.scale).astype(xs[0].dtype)
+    made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form)[1][0]] * a.scale
     made = made if a.sign < 0 else made.conj()
     return np.stack([made.real, made.imag], -1).astype(xs[0].dtype)
 
@@ -103,9 +103,9 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
     if _is_by_batch(batch):
         is_whole = known_multiple(batch, a.block)
         blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
-        made = _BY_BATCH[a.form](b, b(reshape, flat, shape=(blocks, lanes, *read)), n, a.sign, is_whole)
+        made = _BY_BATCH[a.form](b, b(reshape, flat, shape=(blocks, lanes, *read)), n, a.sign, is_whole, a.scale)
     else:
-        made = _BY_ROWS[a.form](b, flat, n, a.sign)
+        made = _BY_ROWS[a.form](b, flat, n, a.sign, a.scale)
     return b(reshape, made, shape=(*outer, *written))
 
 
@@ -114,7 +114,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         for batch, n in ((8, 6), (16, 35), (24, 64), (1, 128), (2, 240)):
             if form == "complex" or fits_real(n, batch):
                 x = rng.standard_normal((batch, *_ends(n, form)[0]))
-                yield Sample((x,), {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8})
+                scale = 1 / n if batch > 8 else 1.0
+                yield Sample((x,), {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8, "scale": scale})
     yield Sample((rng.standard_normal((2, 8, 12, 2)).astype(np.float32),), {"n": 12, "sign": 1})
 
 
@@ -123,13 +124,13 @@ fourier = OpDef(
     ("x",),
     {
         "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
-        "block": AttrDef("int", BLOCK),
+        "block": AttrDef("int", BLOCK), "scale": AttrDef("float", 1.0),
     },
     _infer,
     _reference,
     decompose=_decompose,
     samples=_samples,
-    doc="Fourier transforms of length n along the last axis, unscaled, with an exponent of that sign: of complex "
+    doc="Fourier transforms of length n along the last axis, times scale, with an exponent of that sign: of complex "
     "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results; or to real ones, from "
     "these. ``block`` is how many signals of a large batch lie side by side meanwhile.",
 )  # fmt: skip
@@ -138,20 +139,20 @@ fourier = OpDef(
 # --- by batch: [blocks, lanes, ..] ----------------------------------------------------------------------------------
 
 
-def _complex_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
+def _complex_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale: float) -> Node:
     blocks, lanes = x.shape[:2]
     y = b(reshape, b(transpose, x, perm=(0, 2, 3, 1)), shape=(blocks, n, 1, 1, 2, lanes))
-    y = _columns(b, y, "armbcs", n, sign, in_pairs=is_whole)
+    y = _columns(b, y, "armbcs", n, sign, in_pairs=is_whole, scale=scale)
     shape, back = ((blocks, n, 2, lanes), (0, 3, 1, 2)) if is_whole else ((blocks, 2, n, lanes), (0, 3, 2, 1))
     return b(transpose, b(reshape, y, shape=shape), perm=back)
 
 
-def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
+def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale: float) -> Node:
     blocks, lanes = x.shape[:2]
     r = _real_radix(n, by_batch=True)
     rest, half = n // r, r // 2 + 1
     y = b(reshape, b(transpose, x, perm=(0, 2, 1)), shape=(blocks, r, rest, 1, 1, lanes))
-    turns = _turns(b, y, sign, half, rest, n, "m")
+    turns = _turns(b, y, sign, half, rest, n, "m", scale)
     y = _pass(b, y, r, sign, "real", "armbcs", "amrbcs" if is_whole else "acmrbs", turns)
     y = _along(b, y, rest, half, lanes, sign, is_whole)
     if not is_whole:
@@ -159,7 +160,7 @@ def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> No
     return b(transpose, _first_half(b, y, r, 1), perm=(0, 3, 1, 2))
 
 
-def _hermitian_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) -> Node:
+def _hermitian_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale: float) -> Node:
     blocks, lanes = x.shape[:2]
     r = _real_radix(n, by_batch=True)
     rest, half = n // r, r // 2 + 1
@@ -168,7 +169,7 @@ def _hermitian_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool) 
         y = b(transpose, y, perm=(0, 3, 1, 2, 4))
     y = _along(b, y, rest, half, lanes, sign, is_whole)
     shape = (blocks, rest, half, 1, 2, lanes) if is_whole else (blocks, 2, rest, half, 1, lanes)
-    turns = _turns(b, y, sign, half, rest, n, "m")
+    turns = _turns(b, y, sign, half, rest, n, "m", scale)
     reads = "amrbcs" if is_whole else "acmrbs"
     y = _pass(b, b(reshape, y, shape=shape), r, sign, "hermitian", reads, "armbcs", turns)
     return b(transpose, b(reshape, y, shape=(blocks, n, lanes)), perm=(0, 2, 1))
@@ -190,26 +191,26 @@ def _along(b: Builder, x: Node, n: int, beside: int, lanes: Dim, sign: int, is_w
 # --- by rows: [batch, ..] -------------------------------------------------------------------------------------------
 
 
-def _complex_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
-    return b(transpose, _rows(b, b(transpose, x, perm=(0, 2, 1)), n, sign), perm=(0, 2, 1))
+def _complex_by_rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
+    return b(transpose, _rows(b, b(transpose, x, perm=(0, 2, 1)), n, sign, scale), perm=(0, 2, 1))
 
 
-def _real_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
+def _real_by_rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
     batch, r = x.shape[0], _real_radix(n, by_batch=False)
     rest, half = n // r, r // 2 + 1
     y = b(reshape, x, shape=(batch, r, 1, 1, 1, rest))
     y = _pass(b, y, r, sign, "real", "armbcs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
-    y = _rows(b, b(reshape, y, shape=(batch * half, 2, rest)), rest, sign)
+    y = _rows(b, b(reshape, y, shape=(batch * half, 2, rest)), rest, sign, scale)
     y = b(transpose, b(reshape, y, shape=(batch, half, 2, rest)), perm=(3, 1, 2, 0))
     return b(transpose, _first_half(b, y, r, 0), perm=(2, 0, 1))
 
 
-def _hermitian_by_rows(b: Builder, x: Node, n: int, sign: int) -> Node:
+def _hermitian_by_rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
     batch, r = x.shape[0], _real_radix(n, by_batch=False)
     rest, half = n // r, r // 2 + 1
     y = _cut(b, b(reshape, _whole(b, x, n, 1, 2), shape=(batch, rest, r, 2)), 2, 0, half)
     y = b(reshape, b(transpose, y, perm=(0, 2, 3, 1)), shape=(batch * half, 2, rest))
-    y = b(reshape, _rows(b, y, rest, sign), shape=(batch, half, 2, 1, 1, rest))
+    y = b(reshape, _rows(b, y, rest, sign, scale), shape=(batch, half, 2, 1, 1, rest))
     return _pass(b, y, r, sign, "hermitian", "arcmbs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
 
 
@@ -221,12 +222,21 @@ _BY_ROWS = {"complex": _complex_by_rows, "real": _real_by_rows, "hermitian": _he
 
 
 def _columns(
-    b: Builder, x: Node, reads: str, n: int, sign: int, *, in_pairs: bool = False, last: Array | None = None
+    b: Builder,
+    x: Node,
+    reads: str,
+    n: int,
+    sign: int,
+    *,
+    in_pairs: bool = False,
+    last: Array | None = None,
+    scale: float = 1.0,
 ) -> Node:
     """Transforms of length ``n`` along r of all neighbours, ``m`` being 1, in order in front of what lay behind them.
 
     Results ``in_pairs`` have the parts of a number beside each other, ``[a, n, b, 2, s]``. Else rows become longer with
-    every pass, to ``[a, 2, n, s]``. ``last`` are turns of the results, by their place and the neighbour's.
+    every pass, to ``[a, 2, n, s]``. ``last`` are turns of the results, by their place and the neighbour's. The first
+    pass multiplies by ``scale``.
     """
     size = dict(zip(reads, x.shape, strict=True))
     batch, beside, lanes, left = size["a"], size["b"], size["s"], n
@@ -236,22 +246,22 @@ def _columns(
         rest = left // r
         shape = {"a": batch, "r": r, "m": rest, "b": beside, "c": 2, "s": lanes}
         x = b(reshape, x, shape=tuple(shape[axis] for axis in reads))
-        table = _turns(b, x, sign, r, rest, left, "m")
+        table = _turns(b, x, sign, r, rest, left, "m", scale)
         if rest == 1 and last is not None:
             table = b.const(np.moveaxis(last.reshape(r, 1, -1, 2), -1, 2), x.dtype)
         x = _pass(b, x, r, sign, "complex", reads, "amrbcs" if in_pairs else "amcrbs", table)
-        left, reads = rest, "armbcs"
+        left, reads, scale = rest, "armbcs", 1.0
         beside, lanes = (beside * r, lanes) if in_pairs else (beside, lanes * r)
     return x
 
 
-def _rows(b: Builder, x: Node, n: int, sign: int) -> Node:
-    """Transforms of rows ``[a, 2, n]``."""
+def _rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
+    """Transforms of rows ``[a, 2, n]``, times ``scale``."""
     batch = x.shape[0]
     halves = _halves(n)
     assert halves is not None
     n1, n2 = halves
-    turns = _angles(np.outer(np.arange(n1), np.arange(n2)), sign, n)
+    turns = scale * _angles(np.outer(np.arange(n1), np.arange(n2)), sign, n)
     x = _columns(b, b(reshape, x, shape=(batch, 2, n1, 1, 1, n2)), "acrmbs", n1, sign, last=turns)
     x = b(transpose, b(reshape, x, shape=(batch, 2, n1, n2)), perm=(0, 1, 3, 2))
     x = _columns(b, b(reshape, x, shape=(batch, 2, n2, 1, 1, n1)), "acrmbs", n2, sign)
@@ -265,14 +275,20 @@ def _pass(
     return b(fourier_pass, x, *turns, n=r, sign=sign, form=form, reads=reads, writes=writes)
 
 
-def _turns(b: Builder, x: Node, sign: int, rows: int, columns: int, n: int, axis: str) -> Node | None:
-    """The table of a pass, or None where nothing is turned."""
-    return b.const(_table(sign, rows, columns, n, axis), x.dtype) if columns > 1 else None
+def _turns(
+    b: Builder, x: Node, sign: int, rows: int, columns: int, n: int, axis: str, scale: float = 1.0
+) -> Node | None:
+    """The table of a pass, or None where nothing is turned or scaled."""
+    return b.const(_table(sign, rows, columns, n, axis, scale), x.dtype) if columns > 1 or scale != 1 else None
 
 
-def _table(sign: int, rows: int, columns: int, n: int, axis: str) -> Array:
-    """``exp(sign 2 pi i j k / n)`` for 0 < j < rows, and k < columns along m or s: a table of a pass."""
-    turns = np.moveaxis(_angles(np.outer(np.arange(1, rows), np.arange(columns)), sign, n), -1, 1)
+def _table(sign: int, rows: int, columns: int, n: int, axis: str, scale: float) -> Array:
+    """``scale exp(sign 2 pi i j k / n)`` for j < rows, and k < columns along m or s: a table of a pass.
+
+    The row of j = 0, which turns nothing, is left out where nothing is scaled either.
+    """
+    kept = np.arange(int(scale == 1), rows)
+    turns = np.moveaxis(scale * _angles(np.outer(kept, np.arange(columns)), sign, n), -1, 1)
     return turns[:, None] if axis == "s" else np.moveaxis(turns, 1, 2)[..., None]
 
 

@@ -204,7 +204,7 @@ def _fourier(b: Builder, node: Node) -> Node:
     half = n // 2 + 1
     read, written = {"complex": (n, n), "real": (n, half), "hermitian": (half, n)}[form]
     angle = a["sign"] * 2 * math.pi * (np.outer(np.arange(read), np.arange(written)) % n) / n
-    cos, sin = np.cos(angle), np.sin(angle)
+    cos, sin = a["scale"] * np.cos(angle), a["scale"] * np.sin(angle)
     if form == "hermitian":
         # What is not given is the conjugate of what is, so that inner terms count twice and their sines fall out.
         twice = np.array([1 if k in (0, n / 2) else 2 for k in range(half)])[:, None]

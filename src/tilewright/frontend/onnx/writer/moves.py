@@ -201,13 +201,16 @@ def fourier(w: OnnxNodes, node: Node) -> None:
         raise OpError("ONNX's DFT gives no real signals, and of real ones only transforms with a negative exponent")
     rank, name = len(x.shape), w.name(x)
     n = w.number(types.i64.numpy.type(a["n"]))
+    scale, options = a["scale"], {}
     if a["form"] == "real":
         name = w.emit("Reshape", [name, w.dims((*x.shape, 1))], allowzero=int(0 in x.shape))
-        w.give(node, "DFT", [name, n, w.number(types.i64.numpy.type(rank - 1))], onesided=1)
-        return
-    axis = w.number(types.i64.numpy.type(rank - 2))
-    if a["sign"] < 0:
-        w.give(node, "DFT", [name, n, axis])
+        axis, options = rank - 1, {"onesided": 1}
     else:
-        scaled = w.emit("DFT", [name, n, axis], inverse=1)
-        w.give(node, "Mul", [scaled, w.number(x.dtype.numpy.type(a["n"]))])
+        axis = rank - 2
+    if a["sign"] > 0:
+        scale, options = scale * a["n"], {"inverse": 1}
+    operands = [name, n, w.number(types.i64.numpy.type(axis))]
+    if scale == 1:
+        w.give(node, "DFT", operands, **options)
+    else:
+        w.give(node, "Mul", [w.emit("DFT", operands, **options), w.number(x.dtype.numpy.type(scale))])

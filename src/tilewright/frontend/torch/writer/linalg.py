@@ -44,14 +44,15 @@ def fourier(w: TorchValues, node: Node) -> None:
         raise OpError("PyTorch's transforms are of f32 and f64")
     n, forwards = w.size(a["n"]), a["sign"] < 0
     if a["form"] == "real":
-        made = fft.rfft(x, n)
-        w.give(node, w.torch.view_as_real(made if forwards else w.torch.conj_physical(made)))
-        return
-    x = w.torch.complex(w.torch.select(x, -1, 0), w.torch.select(x, -1, 1))
-    if a["form"] == "hermitian":
-        w.give(node, fft.hfft(x, n) if forwards else fft.irfft(x, n, norm="forward"))
+        spectrum = fft.rfft(x, n)
+        made = w.torch.view_as_real(spectrum if forwards else w.torch.conj_physical(spectrum))
     else:
-        w.give(node, w.torch.view_as_real(fft.fft(x, n) if forwards else fft.ifft(x, n, norm="forward")))
+        x = w.torch.complex(w.torch.select(x, -1, 0), w.torch.select(x, -1, 1))
+        if a["form"] == "hermitian":
+            made = fft.hfft(x, n) if forwards else fft.irfft(x, n, norm="forward")
+        else:
+            made = w.torch.view_as_real(fft.fft(x, n) if forwards else fft.ifft(x, n, norm="forward"))
+    w.give(node, made if a["scale"] == 1 else w.torch.mul(made, a["scale"]))
 
 
 cholesky = several(lambda w, node, v: tuple(w.torch.linalg.cholesky_ex(*v)))
