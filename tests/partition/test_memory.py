@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from tilewright.core.expr import Dim, Sym, evaluate, floordiv, mod
 from tilewright.partition.memory import MemoryPlan, Storage, plan_memory
+from tilewright.target.target import Target
 
 B = Sym("B", 1)
 lives = st.tuples(st.integers(0, 12), st.integers(0, 5))
@@ -66,3 +67,28 @@ def test_a_symbolic_plan_fills_gaps_as_a_static_one_does() -> None:
     storages = [Storage(B * 64 * n, first, last) for n, first, last in sizes]
     assert plan_memory(storages).n_bytes == B * 640
     assert plan_memory([Storage(64 * n, first, last) for n, first, last in sizes]).n_bytes == 640
+
+
+def test_large_storages_alive_at_once_begin_in_different_sets() -> None:
+    target = Target.parse("x86-64-v3")
+    storages = [Storage(64 << 10, k, k + 2) for k in range(9)]
+    plan = plan_memory(storages, target)
+    _check(storages, plan, {})
+    at = [evaluate(o, {}) % target.set_span for o in plan.offsets]
+    assert all(at[k] != at[j] for k in range(9) for j in range(k + 1, min(k + 3, 9)))
+    least = 3 * (64 << 10)
+    assert least < evaluate(plan.n_bytes, {}) <= least + 3 * target.set_span
+
+
+@given(st.lists(st.tuples(st.integers(0, 40).map(lambda n: n << 12), lives), max_size=12))
+def test_plans_with_gaps_never_overlap_and_cost_little(sizes: list[tuple[Dim, tuple[int, int]]]) -> None:
+    target, storages = Target.parse("x86-64-v3"), _storages(sizes)
+    plan, plain = plan_memory(storages, target), plan_memory(storages)
+    _check(storages, plan, {})
+    assert evaluate(plan.n_bytes, {}) <= evaluate(plain.n_bytes, {}) + len(storages) * target.set_span
+
+
+def test_small_storages_and_small_machines_have_no_gaps() -> None:
+    small, large = ([Storage(n << 10, k, k + 1) for k in range(4)] for n in (4, 64))
+    assert plan_memory(small, Target.parse("x86-64-v3")).n_bytes == 8 << 10
+    assert plan_memory(large, Target.parse("cortex-m4")).n_bytes == 128 << 10

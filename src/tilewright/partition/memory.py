@@ -7,6 +7,11 @@ Sizes known at compile time are placed largest first at the lowest offset that i
 by size of Pisarchyk and Lee, "Efficient Memory Management for Deep Neural Net Inference", 2020), in a few orders. Sizes
 that depend on symbols are placed behind those in the same way, where the symbols' ranges prove that a place is free;
 else they share slots in order of birth.
+
+Where a cache's sets repeat every so many bytes, large storages of a whole number of these would all begin in one set.
+What a kernel reads and what it writes then throw each other out of the cache where it walks in steps of such a power of
+two, and a load waits for an earlier store of which it only knows that the low bits of the address are its own. A gap of
+half that span and a line behind each keeps them apart.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size, size_at
 from tilewright.core.expr import Dim, floordiv, is_nonneg, maximum, symbols
 from tilewright.runtime.artifact import ALIGNMENT
+from tilewright.target.target import Target
 
 MAX_REPAIRS = 32
 """How often a plan above the bound is tried again with its highest storage placed first."""
@@ -43,11 +49,14 @@ class MemoryPlan:
     lower_bound: int | None
 
 
-def plan_memory(storages: Sequence[Storage]) -> MemoryPlan:
-    """Place every storage; none overlaps another that is alive at the same step."""
+def plan_memory(storages: Sequence[Storage], target: Target | None = None) -> MemoryPlan:
+    """Place every storage; none overlaps another that is alive at the same step.
+
+    On a ``target`` with threads large ones begin in different sets of the cache; smaller ones have no bytes to spare.
+    """
     sizes = [_aligned(s.n_bytes) for s in storages]
     static = {k: n for k, n in enumerate(sizes) if is_known(n)}
-    end, placed = _best_packing(storages, static)
+    end, placed = _spread_packing(storages, static, target)
     offsets: dict[int, Dim] = dict(placed)
     moving = {k: n for k, n in enumerate(sizes) if k not in static}
     total = _place_symbolic(storages, moving, offsets, end) if moving else end
@@ -64,9 +73,29 @@ def _overlap(a: Storage, b: Storage) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
+def _spread_packing(
+    storages: Sequence[Storage], sizes: dict[int, int], target: Target | None
+) -> tuple[int, dict[int, int]]:
+    """The best packing with gaps behind what is larger than the cache, where it costs no more than the gaps do."""
+    plain = _best_packing(storages, sizes)
+    if target is None or not target.has_threads:
+        return plain
+    span, gap = target.set_span, target.set_span // 2 + ALIGNMENT
+    spread = {k: n + gap if n > target.l1_bytes and n % span == 0 else n for k, n in sizes.items()}
+    if spread == sizes:
+        return plain
+    found = _best_packing(storages, spread)
+    cost = _bound_of(storages, spread) - _bound_of(storages, sizes)
+    return found if found[0] <= plain[0] + cost else plain
+
+
+def _bound_of(storages: Sequence[Storage], sizes: dict[int, int]) -> int:
+    return _lower_bound([Storage(n, storages[k].first, storages[k].last) for k, n in sizes.items()])
+
+
 def _best_packing(storages: Sequence[Storage], sizes: dict[int, int]) -> tuple[int, dict[int, int]]:
     """The best of a few orders; then what ended up on top is placed first, as long as that may still help."""
-    bound = _lower_bound([Storage(n, storages[k].first, storages[k].last) for k, n in sizes.items()])
+    bound = _bound_of(storages, sizes)
     by_size = sorted(sizes, key=lambda k: (-sizes[k], storages[k].first))
     by_life = sorted(sizes, key=lambda k: (-(storages[k].last - storages[k].first), -sizes[k]))
     best = min((_pack_in_order(storages, sizes, order) for order in (by_size, by_life)), key=lambda r: r[0])

@@ -93,7 +93,7 @@ class GraphPlan:
         graph, end = self.of.graph, len(runs)
         for node in (*(node for node, _ in places.copies), *graph.conditions()):
             places.touch(node, end)
-        plan = plan_memory(places.storages)
+        plan = plan_memory(places.storages, self.planner.target)
         places.offsets = plan.offsets
         steps = [make() for makers in self.steps for make in makers]
         for node, target in places.copies:

@@ -56,7 +56,8 @@ class FourierBlocks(Pass):
 def _scaled(b: Rewriting, node: Node) -> Node | None:
     for x, factor in (node.inputs, node.inputs[::-1]):
         value = scalar(factor)
-        if x.op is ops.fourier and b.read_once(x) and value is not None and math.isfinite(value):
-            if node.type == x.type:  # a factor of higher rank gives the product a shape of its own
-                return b(ops.fourier, *x.inputs, **{**x.attrs, "scale": x.attrs["scale"] * value})
+        if x.op is not ops.fourier or not b.read_once(x) or value is None or not math.isfinite(value):
+            continue
+        if node.type == x.type:  # a factor of higher rank gives the product a shape of its own
+            return b(ops.fourier, *x.inputs, **{**x.attrs, "scale": x.attrs["scale"] * value})
     return None
