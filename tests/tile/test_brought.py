@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import F, check_default, matmul
+from tilewright.choose.cost.traffic import Area
 from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.target.target import Target
@@ -89,3 +90,10 @@ def test_constants_are_never_copied_by_a_call():
     c = product("mk", "kn", 1, 24, 64, 64)
     kernel = schedule(c, TIGHT, [b for b in c.inputs if b.name == "B"])
     assert not [p for p in copies(kernel) if p.buffer.name.startswith(("A_s", "B_s"))]
+
+
+def test_short_runs_count_the_lines_that_come_behind_them():
+    """Columns of 16 bytes and panels of 96 bring as many lines again that nobody reads: a copied panel has one run."""
+    assert copies(schedule(product("bkm", "bkn", 3, 77, 500, 512), ZEN))
+    area = Area(4, 1e6, 64, beyond=1).over(4, 24, 64).over(2000, 512, 64)
+    assert area.lines == Area(4, 1e6, 64).over(4, 24, 64).over(2000, 512, 64).lines + 512

@@ -31,7 +31,8 @@ _ROW = Loop(Sym("row"), 1)
 class NestAccess:
     """A mention of a buffer of ``size`` bytes; ``steps`` has the bytes that each loop moves it on.
 
-    A packed operand lies as the tile reads it, one block of lanes after the other.
+    A packed operand lies as the tile reads it, one block of lanes after the other. Of one that is not, caches bring
+    ``beyond`` lines behind every run, whose end they can't know.
     """
 
     n_bytes: int
@@ -39,6 +40,7 @@ class NestAccess:
     steps: Mapping[Sym, int]
     is_packed: bool = False
     is_write: bool = False
+    beyond: int = 0
 
 
 @dataclass(frozen=True)
@@ -316,7 +318,7 @@ def _outside(tile: TileSketch, walks: Sequence[Walk], parts: int, target: Target
 def _area(x: NestAccess, tile: TileSketch, line: int, copies: Sequence[tuple[Sym, int]]) -> Area:
     """What one step of the tile, or its end, touches of a buffer."""
     of = tile.of
-    area = Area(x.n_bytes, max(x.size, float(x.n_bytes)), line)
+    area = Area(x.n_bytes, max(x.size, float(x.n_bytes)), line, beyond=x.beyond)
     lane = x.steps.get(of.lanes, 0)
     if lane:
         area = area.over(x.n_bytes if x.is_packed else lane, min(tile.block, of.n_lanes), line)

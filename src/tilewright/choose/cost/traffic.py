@@ -48,13 +48,16 @@ class Area:
 
     ``steps`` has distances in bytes, the least first, each with how many places there are of it; ``size`` is the whole
     buffer's bytes. Places form ``n_runs`` runs of neighbours, which lie multiples of ``apart`` bytes from each other;
-    ``lines`` of a cache hold them. ``reach`` is how far the end of the last place is from the first.
+    ``lines`` of a cache hold them, of which the last ``beyond`` of every run come unasked. ``reach`` is how far the end
+    of the last place is from the first.
     """
 
-    __slots__ = ("apart", "lines", "n_bytes", "n_runs", "reach", "size", "steps")
+    __slots__ = ("apart", "beyond", "lines", "n_bytes", "n_runs", "reach", "size", "steps")
 
-    def __init__(self, n_bytes: int, size: float, line: int, steps: tuple[tuple[int, float], ...] = ()) -> None:
-        self.n_bytes, self.size, self.steps = n_bytes, size, steps
+    def __init__(
+        self, n_bytes: int, size: float, line: int, steps: tuple[tuple[int, float], ...] = (), beyond: int = 0
+    ) -> None:
+        self.n_bytes, self.size, self.steps, self.beyond = n_bytes, size, steps, beyond
         run, reach = float(n_bytes), float(n_bytes)
         self.n_runs, self.apart = 1.0, 0
         for step, count in different(steps):
@@ -67,13 +70,13 @@ class Area:
         run, self.reach = min(run, size), min(reach, size)
         # A run that begins anywhere in a line reaches into one more than its bytes fill.
         each = -(-run // line) if self.apart % line == 0 else (run - n_bytes) / line + 1
-        self.lines = float(min(self.n_runs * max(each, 1.0), size // line + 1))
+        self.lines = float(min(self.n_runs * (max(each, 1.0) + beyond), size // line + 1))
 
     def over(self, step: int, count: float, line: int) -> Area:
         """What ``count`` iterations touch, each ``step`` bytes behind the one before."""
         if step == 0 or count <= 1:
             return self
-        return Area(self.n_bytes, self.size, line, tuple(sorted((*self.steps, (abs(step), count)))))
+        return Area(self.n_bytes, self.size, line, tuple(sorted((*self.steps, (abs(step), count)))), self.beyond)
 
     def room(self, level: CacheLevel) -> float:
         """Bytes of a cache that holding the lines takes."""

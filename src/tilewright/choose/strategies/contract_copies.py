@@ -47,6 +47,9 @@ def order_with_copies(
     once when a part begins, where the price spreads it over the whole.
     """
     sizes = tile.rows, tile.rows2, tile.vectors
+    # Where runs are short, the next line comes with each of them for nothing: copies have runs as long as a panel.
+    scattered = [replace(x, beyond=int(k in brought)) for k, x in enumerate(space.of.operands)]
+    space = replace(space, of=replace(space.of, operands=tuple(scattered)))
     outside, is_shared = space.outside, space.outside.is_shared
     plain = sketch_tile(space.of, machine, *sizes)
     walks = walks_of(plain, outside, order, machine)
@@ -104,14 +107,14 @@ def _copy(of: Contraction, operand: int) -> NestAccess:
     """The access to a copy: panels lie as constants do when they are packed, rows one behind the other."""
     x = of.operands[operand]
     if _is_panel(of, operand):
-        return replace(x, is_packed=True)
+        return replace(x, is_packed=True, beyond=0)
     steps: dict[Sym, int] = {}
     step = x.n_bytes
     for sym, n in (*reversed(of.reduced), *reversed(tuple(of.outer.items()))):
         if x.steps.get(sym):
             steps[sym] = step
             step *= n
-    return replace(x, steps=steps)
+    return replace(x, steps=steps, beyond=0)
 
 
 def _n_copies(space: TileSpace, operand: int, walks: Sequence[Walk]) -> int:
