@@ -37,7 +37,7 @@ def came_back(graph, arrays):
 
 NO_FORM = {
     "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "scaled_matmul", "gru_scan",
+    "block_matmul", "quad_matmul", "scaled_matmul", "gru_scan",
     "lstm_scan", "rnn_scan", "cholesky", "lu", "pivot_order", "solve_triangular", "geqrf", "reflect", "orthogonal",
     "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl", "mul_pair", "rescale",
 }  # fmt: skip

@@ -22,7 +22,7 @@ from tilewright.graph.pipeline import PORTABLE
 NO_FORM = {
     "rescale",
     "random_uniform", "random_normal", "encode", "decode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "scaled_matmul",
+    "block_matmul", "quad_matmul", "scaled_matmul",
     "max_pool_indices", "gru_scan", "lstm_scan", "rnn_scan", "gru", "lstm", "rnn", "cholesky", "lu", "pivot_order",
     "solve_triangular", "geqrf", "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl",
     "as_size", "argwhere", "nonzero", "suppress", "mul_pair",

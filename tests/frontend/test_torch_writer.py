@@ -17,7 +17,7 @@ from tilewright.frontend.torch.writer.program import save_exported, to_exported
 
 NO_FORM = {
     "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "scaled_matmul", "gru_scan",
+    "block_matmul", "quad_matmul", "scaled_matmul", "gru_scan",
     "lstm_scan", "rnn_scan", "gru", "lstm", "rnn", "as_size", "suppress", "mul_pair", "rescale",
     "max_pool_indices",
 }  # fmt: skip

@@ -42,7 +42,7 @@ def forms(graph: Graph, machine: str) -> list[str]:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("rows", [(1,), (40,), (2, 3)])
+@pytest.mark.parametrize("rows", [(4,), (40,), (2, 3)])
 def test_few_blocks_are_stored_and_read_alone(machine: str, rows: tuple[int, ...]) -> None:
     w = sparse(128, 96, 0.15)
     for is_turned in (False, True):

@@ -29,6 +29,7 @@ from tilewright.graph.forms.move_bytes import MoveBytes
 from tilewright.graph.forms.ordering import Ordering
 from tilewright.graph.forms.phases import SharePhases
 from tilewright.graph.forms.planes import InPlanes
+from tilewright.graph.forms.quads import QuadProducts
 from tilewright.graph.forms.requantise import Requantise
 from tilewright.graph.forms.scaled import ScaledProducts
 from tilewright.graph.forms.scan_panels import ScanPanels
@@ -58,6 +59,7 @@ PASSES: tuple[type[Pass], ...] = (
     FoldAffine,
     UnscaleWeights,
     BlockProducts,
+    QuadProducts,
     DepthwiseFloats,
     Ordering,
     FourierBlocks,
@@ -126,6 +128,7 @@ def passes_for(
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
         *((BlockProducts.on(target),) if target is not None and target.lanes(f32) > 1 else ()),  # weights are final
+        *((QuadProducts.on(target),) if target is not None and target.lanes(f32) > 1 else ()),
         *((DepthwiseFloats(),) if target is not None and target.lanes(f32) > 1 else ()),  # scales stay beside them
         Ordering(),  # algorithms of sorts
         *((FourierBlocks.on(target),) if target is not None else ()),

@@ -126,6 +126,7 @@ from tilewright.ops.norm import (
 from tilewright.ops.order import argwhere, nonzero, ranked, sort, top_k
 from tilewright.ops.pool import avg_pool, max_pool, max_pool_indices
 from tilewright.ops.qr import geqrf, orthogonal, reflect
+from tilewright.ops.quads import quad_matmul
 from tilewright.ops.quant import dequantize_linear, dynamic_quantize_linear, quantize_linear, rescale
 from tilewright.ops.random import random_normal, random_uniform
 from tilewright.ops.recurrence import gru_scan, lstm_scan, rnn_scan
@@ -206,7 +207,7 @@ ALL: tuple[OpDef, ...] = (
     reduce_l2, variance, argmax, argmin, cumsum, cumprod, cummax, cummin, linear_scan,
     # contractions and pools
     matmul, einsum, grouped_matmul, block_matmul, coded_matmul, scaled_matmul, conv, conv_transpose, winograd_conv,
-    max_pool, avg_pool, max_pool_indices,
+    quad_matmul, max_pool, avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, orthogonal, eigh, eigvalsh, svd, svdvals, ldl,
     solve_ldl, fourier, fourier_pass,

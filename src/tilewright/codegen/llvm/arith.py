@@ -321,6 +321,11 @@ class Arith:
         sign = "" if op in ("eq", "ne") else "s" if dtype.is_signed else "u"
         return self.instruction(f"icmp {sign}{op}", VALUE_TYPE[dtype], a, b)
 
+    def shift_within(self, op: str, dtype: DType, a: Val, b: Val) -> Val:
+        """A shift by less than there are bits."""
+        name = "shl" if op == "shl" else "ashr" if dtype.is_signed else "lshr"
+        return self.instruction(name, VALUE_TYPE[dtype], a, b)
+
     def _shift(self, op: str, dtype: DType, a: Val, b: Val) -> Val:
         element, last, zero = VALUE_TYPE[dtype], Val(str(dtype.bits - 1), 0, 0), Val("0", 0, 0)
         fills = op == "shr" and dtype.is_signed

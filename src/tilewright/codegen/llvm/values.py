@@ -66,6 +66,14 @@ class Sides:
     before: tuple[Value, ...]
 
 
+def _is_within(v: Value, n: int) -> bool:
+    """Is it an index expression that is known to be from 0 to below ``n``?"""
+    while isinstance(v, Cast):
+        v = v.a
+    lo, hi = expr.bounds(v.expr) if isinstance(v, Index) else (None, None)
+    return lo is not None and hi is not None and lo >= 0 and hi < n
+
+
 class Values:
     """Evaluates values for one function."""
 
@@ -128,6 +136,8 @@ class Values:
         if v.op == "mul" and isinstance(v.b, Unary) and v.b.op == "pow2i" and self._can_scale(v):
             return self.arith.scalef(v.dtype, a, self.value(v.b.a, ctx, memo))
         b = self.value(v.b, ctx, memo)
+        if v.op in ("shl", "shr") and _is_within(v.b, v.dtype.bits):
+            return self.arith.shift_within(v.op, v.dtype, a, b)
         return self.arith.binary(v.op, v.a.dtype, a, b)
 
     def _can_scale(self, v: Binary) -> bool:

@@ -18,6 +18,7 @@ from tilewright.frontend.nodes import reshape
 from tilewright.frontend.spellings.spelling import Spelling
 from tilewright.ops.blocked import matrix_of
 from tilewright.ops.coded import unpacked
+from tilewright.ops.quads import matrix_of as matrix_of_quads
 from tilewright.ops.scaled import HALVES
 
 
@@ -67,6 +68,11 @@ def _block_matmul(b: Builder, node: Node) -> Node:
     return reshape(b, b(ops.matmul, node.inputs[0], w), node.shape)
 
 
+def _quad_matmul(b: Builder, node: Node) -> Node:
+    return reshape(b, b(ops.matmul, node.inputs[0], b.const(matrix_of_quads(*_constants(node)))), node.shape)
+
+
 SPELLINGS: dict[OpDef, Spelling] = {
     ops.block_matmul: _block_matmul, ops.coded_matmul: _coded_matmul, ops.scaled_matmul: _scaled_matmul,
+    ops.quad_matmul: _quad_matmul,
 }  # fmt: skip

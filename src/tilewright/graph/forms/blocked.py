@@ -11,16 +11,16 @@ vectors, as its sums are held in registers; which heights and widths of blocks s
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.dims import is_known
 from tilewright.core.estimates import DOUBT
 from tilewright.core.graph import Graph, Node
+from tilewright.core.opdef import OpDef
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, product
@@ -49,7 +49,9 @@ class BlockProducts(Pass):
     on other types than f32 and f64, on matrices without a height and a width of blocks by which fewer cycles are
     modelled than for the whole matrix, and on batches of matrices. Of the machine: bytes of a vector, its registers,
     ``fmas`` and ``loads`` of vectors and instructions that a cycle begins, and the ``latency`` of a sum in cycles.
-    ``l2_bytes`` and ``llc_bytes`` are sizes of caches; from these and from memory so many bytes come in a cycle.
+    Weights come ``cache_speed`` bytes in a cycle where those of the whole graph fit ``cache_bytes``, else
+    ``memory_speed``. Of caches it is the speed of the near one: the others' differ most from machine to machine, and a
+    form that pays by that alone is not taken.
     """
 
     name: ClassVar[str] = "block-products"
@@ -59,40 +61,43 @@ class BlockProducts(Pass):
     loads: float = 2.0
     issue: float = 4.0
     latency: float = 4.0
-    l2_bytes: int = 256 << 10
-    llc_bytes: int = 8 << 20
-    l2_speed: float = 64.0
-    llc_speed: float = 8.0
+    cache_bytes: int = 8 << 20
+    cache_speed: float = 64.0
     memory_speed: float = 4.5
 
-    @staticmethod
-    def on(target: Target) -> BlockProducts:
+    @classmethod
+    def on(cls, target: Target) -> Self:
         """The pass for a machine."""
-        return BlockProducts(
+        return cls(
             target.vector_bytes,
             target.n_vector_registers,
             target.fmas_per_cycle,
             target.load_ports / target.load_cycles,
             target.issue_width,
             target.fma_latency,
-            target.l2_bytes,
             target.llc_bytes,
             target.l2_bytes_per_cycle,
-            target.llc_bytes_per_cycle,
             target.memory_bytes_per_cycle,
         )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        machine = self.reading(graph)
+
         def blocked(b: Rewriting, node: Node) -> Node | None:
-            return _blocked(b, node, self)
+            return _blocked(b, node, machine)
 
         why = "blocks of zeros add nothing to sums of finite terms"
         return rewrite(graph, RuleTable([Rule("block-product", (ops.matmul,), blocked, why)]), journal)
 
+    def reading(self, graph: Graph) -> Self:
+        """The machine with the cache that this graph's weights find: none where they don't fit."""
+        n_bytes = sum(a.nbytes for n in graph.nodes() if (a := array_of(n)) is not None)
+        return replace(self, cache_speed=self.cache_speed if n_bytes <= self.cache_bytes else self.memory_speed)
+
     def cycles(self, n_rows: int | None, n_blocks: int, high: int, vectors: int, *, is_whole: bool = False) -> float:
         """Of a core for each row: all blocks of ``high`` rows by ``vectors``, which are ``n_blocks``.
 
-        With ``is_whole`` no places are read, and no sum waits for another, because others go on.
+        With ``is_whole`` no places are read, and nothing waits for another sum or for weights, because others go on.
         """
         # Rows whose sums the registers hold beside a block's vectors and an element of a row.
         held = max((self.registers - vectors - 1) // vectors, 1)
@@ -102,28 +107,45 @@ class BlockProducts(Pass):
         waited = 0.0 if is_whole else high * self.latency
         each = max(sums / self.fmas, loads / self.loads, instructions / self.issue, waited)
         n_bytes = n_blocks * (high * vectors * self.vector_bytes + (0 if is_whole else types.i32.n_bytes))
-        is_near, is_in_cache = n_bytes <= self.l2_bytes, n_bytes <= self.llc_bytes
-        speed = self.l2_speed if is_near else self.llc_speed if is_in_cache else self.memory_speed
-        brought = 0.0 if n_rows is None else n_bytes / speed / max(n_rows, 1)
-        return max(n_blocks * each / rows, brought)
+        work, brought = n_blocks * each / rows, self.brought(n_bytes, n_rows)
+        return max(work, brought) if is_whole else work + brought
+
+    def brought(self, n_bytes: float, n_rows: int | None) -> float:
+        """Cycles for each row until so many bytes of weights are there; 0 for many rows."""
+        return 0.0 if n_rows is None else n_bytes / self.cache_speed / max(n_rows, 1)
 
 
-def _blocked(b: Rewriting, node: Node, machine: BlockProducts) -> Node | None:
+class ConstantProduct(NamedTuple):
+    """``x @ matrix`` for a constant matrix [K, N]; ``n_rows`` is None where only a call knows it."""
+
+    node: Node
+    matrix: Array
+    n_rows: int | None
+
+    def replaced(self, b: Rewriting, op: OpDef, *operands: Array) -> Node:
+        """The product by an op of rows and of these constants."""
+        x = self.node.inputs[0]
+        rows = b(ops.reshape, x, shape=(product(x.shape[:-1]), x.shape[-1]))
+        return b(ops.reshape, b(op, rows, *map(b.const, operands)), shape=self.node.shape)
+
+
+def constant_product(node: Node) -> ConstantProduct | None:
+    """A product with one constant matrix, as it is or turned, all in one type; None for any other."""
     x, w = node.inputs
     is_turned = w.op is ops.transpose and w.type.rank == 2
     array = array_of(w.inputs[0] if is_turned else w)
-    if array is None or array.ndim != 2 or node.dtype not in (types.f32, types.f64) or x.dtype is not w.dtype:
+    if array is None or array.ndim != 2 or not x.dtype is w.dtype is node.dtype:
         return None
-    if w.dtype is not node.dtype:
-        return None
-    matrix = array.T if is_turned else array
     n_rows = product(x.shape[:-1])
-    found = blocks_of(matrix, n_rows if is_known(n_rows) else None, machine)
-    if found is None:
+    return ConstantProduct(node, array.T if is_turned else array, n_rows if isinstance(n_rows, int) else None)
+
+
+def _blocked(b: Rewriting, node: Node, machine: BlockProducts) -> Node | None:
+    found = constant_product(node)
+    if found is None or node.dtype not in (types.f32, types.f64):
         return None
-    rows = b(ops.reshape, x, shape=(n_rows, x.shape[-1]))
-    y = b(ops.block_matmul, rows, b.const(found.blocks), b.const(found.places))
-    return b(ops.reshape, y, shape=node.shape)
+    blocks = blocks_of(found.matrix, found.n_rows, machine)
+    return None if blocks is None else found.replaced(b, ops.block_matmul, *blocks)
 
 
 def blocks_of(matrix: Array, n_rows: int | None, machine: BlockProducts) -> Blocks | None:
