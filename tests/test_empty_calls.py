@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from onnx import ModelProto
 
 import tilewright as tw
@@ -24,6 +26,17 @@ from tilewright.runtime.library import LibraryModel
 
 B = Sym("b", 1)
 NONE = np.zeros((0, 8), np.float32)
+
+
+class Called(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
 def product(*, mean: bool = False) -> ModelProto:
@@ -75,6 +88,44 @@ def test_modules() -> None:
     linear, size = torch.nn.Linear(8, 4), torch.export.Dim("b")
     compiled = tw.compile(linear, (torch.zeros(3, 8),), dynamic_shapes=({0: size},), cache=False)
     assert compiled(torch.from_numpy(NONE)).shape == (0, 4)
+
+
+PLACES = torch.tensor([[0, 1], [1, 0]])
+TAKEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "gather": lambda x: x.gather(0, PLACES),
+    "index_select": lambda x: x.index_select(0, PLACES[0]),
+    "topk": lambda x: x.topk(1, 0)[0],
+    "rank": lambda x: x.kthvalue(1, 0)[0],
+    "interpolate": lambda x: F.interpolate(x[None, None], (3, 3)),
+    "edge": lambda x: F.pad(x.t()[None], (1, 1), mode="replicate"),
+    "store": lambda x: x.index_add(0, PLACES[0], torch.ones(2, 2)),
+    "extreme": lambda x: x.amax(0),
+    "after": lambda x: x[1:].index_select(0, PLACES[0]),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_an_element_of_nothing_is_refused(name: str) -> None:
+    """A range that may begin with 0 once let code read and write outside of its memory."""
+    rows, function = torch.rand(5, 2), TAKEN[name]
+    compiled = tw.compile(Called(function), (rows,), dynamic_shapes=({0: torch.export.Dim("n")},), cache=False)
+    torch.testing.assert_close(compiled(rows[:4]), function(rows[:4]))
+    with pytest.raises(tw.InputError, match="at least"):
+        compiled(rows[:0])
+    if name == "after":
+        with pytest.raises(tw.InputError, match="at least 2"):
+            compiled(rows[:1])
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: torch.cat([x, torch.ones(1, 2)]).softmax(0), lambda x: x.sum(0), lambda x: x.t() @ x,
+    lambda x: x.gather(0, torch.zeros_like(x, dtype=torch.int64)).sum(), lambda x: F.pad(x, (0, 0, 1, 0)),
+])  # fmt: skip
+def test_what_needs_no_element_is_computed(function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    rows = torch.rand(5, 2)
+    compiled = tw.compile(Called(function), (rows,), dynamic_shapes=({0: torch.export.Dim("n")},), cache=False)
+    for n in (0, 3):
+        torch.testing.assert_close(compiled(rows[:n]), function(rows[:n]))
 
 
 @pytest.mark.parametrize("dynamic", [True, False, None])

@@ -25,6 +25,7 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.specialize import chosen
 from tilewright.core.types import DType, TensorType, u8
+from tilewright.frontend.elements import with_elements
 from tilewright.frontend.onnx.call import Absent, Items, Stacked
 from tilewright.frontend.onnx.file import (
     ELEMENT_TYPES,
@@ -188,7 +189,7 @@ def _attempt(
     graph = Graph(
         name or model.graph.name or "model", pool, inputs, tuple(found), tuple(names), tuple(walker.constraints)
     )
-    return Imported(graph.with_checks(walker.checks), tuple(results))
+    return Imported(with_elements(graph).with_checks(walker.checks), tuple(results))
 
 
 class _Header:

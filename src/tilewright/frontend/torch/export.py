@@ -23,6 +23,7 @@ from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Proble
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
+from tilewright.frontend.elements import with_elements
 from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
 from tilewright.frontend.torch.aten.complex import COMPLEX
@@ -30,10 +31,10 @@ from tilewright.frontend.torch.examples import capture_failure, check_dynamic_sh
 from tilewright.frontend.torch.functional import decomposed
 from tilewright.frontend.torch.fx.guards import Promises, promised
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, functional_name, writes_of
-from tilewright.frontend.torch.fx.symbols import TRACED_FROM, SymbolTable, lone_symbol
+from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.torch.guards import guards_of
-from tilewright.frontend.torch.ones import not_for_one, slices_inside
+from tilewright.frontend.torch.ones import least_sizes, slices_inside
 from tilewright.frontend.torch.structure import module_names, parameters_of, register_containers, result_of
 from tilewright.frontend.torch.tensors import is_complex_tensor, to_numpy
 from tilewright.frontend.torch.tracing import tracing
@@ -190,8 +191,8 @@ def import_with_values(
         program, writes = decomposed(program), NO_WRITES
     symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
-    for symbol in not_for_one(program):
-        symbols.at_least(symbol, TRACED_FROM)
+    for symbol, least in least_sizes(program).items():
+        symbols.at_least(symbol, least)
     importer = Importer(Pool(), symbols, program.graph_module)
     importer.checks = {}
     importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
@@ -208,7 +209,7 @@ def import_with_values(
         )
     every = (*inputs, *(k.node for k in kept.values()))
     rules = dict.fromkeys([*importer.constraints, *slices_inside(every, nodes)])
-    graph = Graph(name, importer.pool, every, nodes, names, tuple(rules)).with_checks(importer.checks)
+    graph = with_elements(Graph(name, importer.pool, every, nodes, names, tuple(rules))).with_checks(importer.checks)
     changed = writes.changing
     # a node that is written to has no one value to compare
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}

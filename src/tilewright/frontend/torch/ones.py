@@ -34,15 +34,22 @@ class _DiffersError(Exception):
 # --- one size is one, the others are as in the example ---------------------------------------------------------------
 
 
-def not_for_one(program: ExportedProgram) -> list[Any]:
-    """The sympy symbols that may be 1 by their ranges, or two by PyTorch's own assumption, and may not be 1."""
+def least_sizes(program: ExportedProgram) -> dict[Any, int]:
+    """Of sympy symbols that have to be more than their ranges say, how much: 2, or 1 where a range begins with 0.
+
+    A range that begins with 2 may be PyTorch's own assumption.
+    """
     values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
     sizes = [size for value in values for size in getattr(value, "shape", (value,)) if hasattr(size, "node")]
     example = {size.node.expr: size.node.hint for size in sizes if size.node.expr.is_Symbol}
     free = [s for s, r in program.range_constraints.items() if s in example and r.lower <= TRACED_FROM and r.upper > 1]
     if any(hint is None for hint in example.values()):
-        return free
-    return [s for s in free if not _holds(program, values, {**example, s: 1})]
+        return dict.fromkeys(free, TRACED_FROM)
+    found = {s: TRACED_FROM for s in free if not _holds(program, values, {**example, s: 1})}
+    for s in free:
+        if s not in found and program.range_constraints[s].lower < 1 and not _holds(program, values, {**example, s: 0}):
+            found[s] = 1
+    return found
 
 
 def _holds(program: ExportedProgram, values: Sequence[Any], sizes: Mapping[Any, int]) -> bool:
