@@ -1,8 +1,8 @@
 """Sizes of operands that must not be 0, because a call takes an element of them whatever their size is.
 
 In: a graph. Out: the graph with rules for its sizes, so that no call reads or writes an element of a tensor that has
-none. Not its business: which elements data choose, which is kept in range (``ops``), and
-slices of known places (``frontend.torch.ones``).
+none. Not its business: indices that data choose, which are kept in range (``ops``), and slices of known places
+(``frontend.torch.ones``).
 
 A gather keeps an index between 0 and its operand's last place, and there is no such place where the operand is empty:
 PyTorch and ONNX Runtime raise there. Where the result, or what is stored, is empty at the same sizes, nothing is taken.

@@ -1,8 +1,9 @@
-"""Sizes of one that an exported program's trace did not think of, since PyTorch takes free sizes for two and more.
+"""Sizes below two, of which an exported program's trace did not think, since PyTorch takes free sizes for two and more.
 
-In: an exported program, and the graph made of it. Out: the symbols of which a one gives a call another shape than the
-trace says, or makes it raise; and what must hold for slices to stay inside where several sizes together are small. Not
-its business: what becomes of that (``torch.export``), and conditions that PyTorch notes (``torch.guards``).
+In: an exported program, and the graph made of it. Out: the symbols of which a one, or a zero, gives a call another
+shape than the trace says, or makes it raise; and what must hold for slices to stay inside where several sizes together
+are small. Not its business: what becomes of that (``torch.export``), and conditions that PyTorch notes
+(``torch.guards``).
 
 ``x[:, :2]`` has two columns in a trace, without a guard: two fit into any size from two on. Run on one column, the
 program gives one, and ``x.narrow(1, 0, 2)`` raises. Code made for two columns would read behind the end. Therefore the
