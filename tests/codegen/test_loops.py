@@ -57,6 +57,18 @@ def agree(tree, target=HOST, sizes=(), threads=1, given=None):
 # --- guards and splitting -------------------------------------------------------------------------------------------
 
 
+@every_target
+@pytest.mark.parametrize("n", [0, 3, 9, 25, 40, 64])
+def test_an_element_that_some_copies_may_read(target, n):
+    """One element for all lanes is read in the copies that have a lane to read it, not where the first of them has."""
+    x, y, size = Buffer("x", f32, (1,)), Buffer("y", f32, (64,)), Sym("n", 0)
+    c, u, lane = sym("c", 2), sym("u", 4), sym("l", 8)
+    at = lane + 8 * u + 32 * c
+    store = Store(y, (at,), Select(Inside((at - size,)), Binary("mul", x[0], Const(2.0, f32)), ONE))
+    copies = loop(u, 4, lanes(lane, 8, store), kind=Kind.UNROLL)
+    agree(kernel([loop(c, 2, copies)], x, y, sizes=(size,)), target, sizes=(n,))
+
+
 def padded_convolution(h, w, channels, tile):
     """3x3, pad 1, depthwise, ``tile`` columns at once, guards inline."""
     x, k, y = Buffer("x", f32, (h, w, channels)), Buffer("k", f32, (3, 3, channels)), Buffer("y", f32, (h, w, channels))

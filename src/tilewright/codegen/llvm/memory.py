@@ -440,8 +440,9 @@ class Memory:
 
     def _key(self, address: Address, ctx: Lanes) -> object:
         lanes = address.lanes.text if address.lanes else address.pattern
-        uniform = lanes is None
-        mask = (ctx.mask.text, ctx.zeroed) if ctx.mask and not uniform else None
+        # One element for all lanes is read whatever runs, but by a mask that may be empty: it may be no place to read.
+        is_masked = lanes is not None or ctx.may_be_empty
+        mask = (ctx.mask.text, ctx.zeroed) if ctx.mask and is_masked else None
         return address.pointer.text, address.offset, lanes, mask, ctx.guard.text if ctx.guard else None
 
     def _remember(self, address: Address, key: object, value: Val) -> None:
