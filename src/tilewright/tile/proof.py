@@ -32,11 +32,8 @@ from tilewright.core.expr import (
     symbols,
     terms_of,
 )
-from tilewright.tile.affine import coefficient
+from tilewright.tile.affine import DEEPEST, coefficient
 from tilewright.tile.ir import Loop
-
-DEEPEST = 8
-"""Cases within each other that a proof looks into."""
 
 
 @dataclass(frozen=True)

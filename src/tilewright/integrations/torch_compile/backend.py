@@ -36,6 +36,7 @@ from tilewright.integrations.torch_compile.device import on_gpu, target_for
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
+from tilewright.integrations.torch_compile.piece import mark_results
 from tilewright.integrations.torch_compile.plan import (
     Execute,
     OnFallback,
@@ -152,12 +153,14 @@ def make_backend(
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
             inputs.update(name_arguments(functional, names))
+            _mark_results(functional)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
             return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
             inputs.update(name_arguments(functional, names))
+            _mark_results(functional)
             return _boxed(_Compiled(functional, plan, {}))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
@@ -297,6 +300,16 @@ def _tell_of_unknown_sizes(graph: Graph, exact: Sequence[Sizes], inputs: Mapping
             known = known.replace(f"({own}[", f"({name}[")
         text = f"specialize names {', '.join(unknown)}, which a graph of this program lacks: it has {known}"
         warnings.warn(text, stacklevel=2)
+
+
+def _mark_results(functional: GraphModule) -> None:
+    """Tell results of the user's from what else a graph gives, as far as AOTAutograd says where they are."""
+    import torch
+
+    context = torch._guards.TracingContext.try_get()
+    meta = context.fw_metadata if context is not None else None
+    if meta is not None:
+        mark_results(functional, meta.num_forward_returns, meta.num_mutated_inp_runtime_indices)
 
 
 def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[int, torch.Tensor]:

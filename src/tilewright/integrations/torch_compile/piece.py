@@ -25,7 +25,7 @@ from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.torch.aten.call import SymFloat, Unsupported
 from tilewright.frontend.torch.fx.guards import Promises
 from tilewright.frontend.torch.fx.locations import location_of
-from tilewright.frontend.torch.fx.strided import is_all_of_its_memory, readers_of_memory
+from tilewright.frontend.torch.fx.strided import is_all_of_its_memory, lies_densely, readers_of_memory
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, Importer, OnFault
 from tilewright.frontend.torch.tensors import carrier, row_major, to_numpy, to_torch
@@ -56,6 +56,22 @@ class _TakeTensor:
 
     def __call__(self, args: Sequence[Any]) -> Array:
         return to_numpy(args[self.position])
+
+
+IS_RESULT = "is_result"
+"""In the ``meta`` of an fx node: the user gets what it gives, and may ask where in memory its elements lie."""
+
+
+def mark_results(functional: Any, n_forward: int, n_written: int) -> None:
+    """Note which nodes give results of the user's: of ``n_forward`` in front, all behind the first ``n_written``.
+
+    Those are the new values of arguments that were written, which are copied to where the arguments lie; behind the
+    others comes what the backward call is to find.
+    """
+    (given,) = (n.args[0] for n in functional.graph.nodes if n.op == "output")
+    for node in given[n_written:n_forward]:
+        if hasattr(node, "meta"):
+            node.meta[IS_RESULT] = True
 
 
 @dataclass(frozen=True)
@@ -336,14 +352,16 @@ def _give(
 def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
     """Sizes, strides and offset of a result of symbolic size that is no row-major tensor of its own.
 
-    AOTAutograd makes a result that aliases an argument from nothing but these three.
+    AOTAutograd makes a result that aliases an argument from nothing but these three. Of known sizes, those of a result
+    of the user's whose elements have gaps between them, or lie on each other.
     Raises ``Unsupported`` where PyTorch will read memory beside the elements, which is not ours to give.
     """
     fake = source.meta["val"]
     if not is_all_of_its_memory(source) and any(user not in importer.env for user in readers_of_memory(source)):
         raise Unsupported("a call that PyTorch runs reads more of the memory than the elements", "use slices")
     if all(isinstance(n, int) for n in (*fake.shape, *fake.stride(), fake.storage_offset())):
-        return None
+        has_gaps = source.meta.get(IS_RESULT, False) and not lies_densely(source)
+        return (tuple(fake.shape), tuple(fake.stride()), 0) if has_gaps else None
     shape, strides = ([importer.symbols.dim(n) for n in of] for of in (fake.shape, fake.stride()))
     offset = importer.symbols.dim(fake.storage_offset())
     step: Dim = 1

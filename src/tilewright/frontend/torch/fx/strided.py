@@ -48,6 +48,11 @@ def is_row_major(node: Any) -> bool:
     return order is not None and order == sorted(order)
 
 
+def lies_densely(node: Any) -> bool:
+    """Do the elements that an fx node gives lie beside each other, in any order?"""
+    return _order(node.meta.get("val")) is not None
+
+
 def is_all_of_its_memory(node: Any) -> bool:
     """Does an fx node give a tensor of its own whose memory holds its elements, in any order, and nothing else?"""
     fake = node.meta["val"]
