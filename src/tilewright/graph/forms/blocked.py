@@ -19,6 +19,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.estimates import DOUBT
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.passes import Pass
@@ -137,7 +138,7 @@ def constant_product(node: Node) -> ConstantProduct | None:
     if array is None or array.ndim != 2 or not x.dtype is w.dtype is node.dtype:
         return None
     n_rows = product(x.shape[:-1])
-    return ConstantProduct(node, array.T if is_turned else array, n_rows if isinstance(n_rows, int) else None)
+    return ConstantProduct(node, array.T if is_turned else array, n_rows if is_known(n_rows) else None)
 
 
 def _blocked(b: Rewriting, node: Node, machine: BlockProducts) -> Node | None:
