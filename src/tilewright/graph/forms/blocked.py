@@ -18,8 +18,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.estimates import DOUBT
 from tilewright.core.dims import is_known
+from tilewright.core.estimates import DOUBT
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.passes import Pass
