@@ -57,7 +57,7 @@ def _strict() -> Iterator[None]:
         yield
 
 
-YOUNG = 100_000
+YOUNG = 400_000
 """So many more new objects than released ones start a collection, instead of Python's 700."""
 
 

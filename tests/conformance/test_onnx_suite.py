@@ -23,7 +23,8 @@ def test_one_of_every_fourth_op() -> None:
         if not case.group.startswith("(") or case.group == "(simple)":
             groups.setdefault(case.group, []).append(case)
     chosen = [cases[len(cases) // 2] for cases in list(groups.values())[::4]]
-    found = list(workers.run_cases(MODULE, chosen, jobs=1))
+    # Not in a worker: it would load the suite once more, and ONNX computes what its tests expect as they load.
+    found = [Outcome(suite.NAME, c.name, c.group, *suite.run_case(c)) for c in chosen]
     assert bad(found) == []
     assert share_passed(found) > 0.93
 
