@@ -1,10 +1,11 @@
-"""The executable meaning of the tile IR: runs a kernel on NumPy arrays, one element at a time.
+"""The executable meaning of the tile IR: runs a kernel on NumPy arrays, element by element.
 
 In: a ``Kernel``, arrays for its parameters and values for its sizes. Out: the output arrays are written in place.
 Not its business: speed; use small sizes. Every access is checked against its buffer's bounds.
 
 Statements become closures once. What changes while they run, loop variables and a combiner's operands, lies in a list
-at places that are known then, because looking a symbol up by its hash would take longer than the arithmetic.
+at places that are known then, because looking a symbol up by its hash would take longer than the arithmetic. Long
+innermost loops of plain arithmetic run all iterations at once where that gives the same numbers (``interp_loops``).
 
 Values follow ``core.compute``: integers wrap, ``div``/``rem`` truncate, ``min``/``max`` carry NaN, float-to-integer
 casts truncate and saturate, a load under a false ``Inside`` guard does not happen.
@@ -43,6 +44,7 @@ from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
 from tilewright.core.indices import is_chosen
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
+from tilewright.tile.interp_loops import SHORTEST, LoopForms
 from tilewright.tile.ir import Barrier, Commit, Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 
 Env = list[Any]
@@ -72,6 +74,7 @@ def run(
         else:
             memory[buffer] = _garbage(shape, buffer.dtype)
     compiler = Compiler(memory, reverse)
+    compiler.forms = LoopForms(memory, compiler.dim)
     for size in given:
         compiler.slot(size)
     program = [compiler.stmt(s) for s in kernel.body]
@@ -95,11 +98,15 @@ def _garbage(shape: tuple[int, ...], dtype: DType) -> Array:
 
 
 class Compiler:
-    """Turns statements into closures over the memory; sizes, loop variables and operands have slots of a list."""
+    """Turns statements into closures over the memory; sizes, loop variables and operands have slots of a list.
+
+    Only with ``forms`` are iterations run at once: others, as those of threads, must see each access.
+    """
 
     def __init__(self, memory: dict[Buffer, Array], reverse: bool) -> None:
         self.memory, self.reverse = memory, reverse
         self.slots: dict[Sym | str, int] = {}
+        self.forms: LoopForms | None = None
 
     def slot(self, name: Sym | str) -> int:
         """Where a symbol's value lies, or that of a combiner's operand."""
@@ -129,9 +136,12 @@ class Compiler:
         slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
         body = [self.stmt(x) for x in s.body]
         backwards = self.reverse and s.loop.kind in (Kind.PARALLEL, Kind.BLOCK, Kind.THREAD, Kind.WARP)
+        at_once = self.forms.at_once(s, backwards=backwards) if self.forms else None
 
         def go(env: Env) -> None:
             n = extent(env)
+            if at_once and n >= SHORTEST and at_once(env, n):
+                return
             for i in range(n - 1, -1, -1) if backwards else range(n):
                 env[slot] = i
                 for step in body:
