@@ -132,7 +132,8 @@ class IndexSpace:
     def _memo(self, e: Expr) -> _Memo:
         memo = self._memos.get(id(e))
         if memo is None:
-            sids = tuple([self.id_of(s) for s in sorted(expr.symbols(e), key=expr.symbol_order)])
+            found = expr.symbols(e)
+            sids = tuple([self.id_of(s) for s in (sorted(found, key=expr.symbol_order) if len(found) > 1 else found)])
             memo = self._memos[id(e)] = _Memo(e, sids, {}, {}, {}, {})
         return memo
 
