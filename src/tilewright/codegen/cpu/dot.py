@@ -26,7 +26,7 @@ from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, Lookup, Value, buffers_of_value, symbols_of_value
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Dim, Sym
 from tilewright.target.dots import (
     BF16_BY_SHIFTS,
     BF16_PAIRS,
@@ -87,7 +87,7 @@ class _Operands:
     has_room: bool
 
 
-def emit(fn: CpuFunction, f: For, extent: object, ctx: Lanes) -> bool:
+def emit(fn: CpuFunction, f: For, extent: Dim, ctx: Lanes) -> bool:
     """Emit the loop as one dot product; False, and nothing emitted, when it does not have the pattern."""
     if not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
         return False
