@@ -136,8 +136,11 @@ def apply(pool, node, arrays, sizes):
     return results
 
 
-def same(a, b):
-    """Equal for integers; for floats close, with NaN and infinities in the same places."""
+def same(a, b, summed=0.0):
+    """Equal for integers; for floats close, with NaN and infinities in the same places.
+
+    ``summed`` is the size of what may have cancelled in a sum, whose rounding is relative to that.
+    """
     dtype = types.dtype_of(a.dtype)
     if dtype.is_narrow:
         return np.array_equal(a.astype(np.float64), b.astype(np.float64), equal_nan=True)
@@ -145,4 +148,4 @@ def same(a, b):
         return np.array_equal(a, b)
     x, y = a.astype(np.float64), b.astype(np.float64)
     limit = TOLERANCE[dtype.name]
-    return np.allclose(x, y, rtol=limit, atol=limit, equal_nan=True)
+    return np.allclose(x, y, rtol=limit, atol=limit * max(1.0, summed), equal_nan=True)

@@ -89,7 +89,9 @@ def check(op, call, operands=None, sizes=None):
     assert len(got) == len(expected)
     for a, b in zip(got, expected, strict=True):
         assert (a.dtype, a.shape) == (b.dtype, b.shape), describe(op, call)
-        assert same(a, b), f"{describe(op, call)}\n{a}\n{b}"
+        # Sums of products with codes, which are large, cancel.
+        summed = np.abs(b[np.isfinite(b)]).max(initial=0) if op is ops.coded_matmul else 0.0
+        assert same(a, b, summed), f"{describe(op, call)}\n{a}\n{b}"
 
 
 def test_names_are_unique_and_found():
