@@ -59,10 +59,10 @@ def prune_command(
         raise InputError(f"{model} is compiled already", remedy="prune the model that it was made of")
     path = show.check_writable(output or model.with_suffix(".pruned.onnx"))
     graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
-    sides = [int(n) if n.isdigit() else 0 for n in block.split("x")]
+    high, _, wide = block.partition("x")
     found = prune(
         graph, amount, structure=structure, norm=norm, scope=scope, round_to=round_to,
-        block=tuple(sides), spare=spare,
+        block=(_size(high), _size(wide)), spare=spare,
     )  # fmt: skip
     kept = found.plan.masks() if masks is not None else {}
     found.save(path)
@@ -75,3 +75,8 @@ def prune_command(
         show.emit_json({"output": str(path), **found.report.to_dict()})
     else:
         show.line(f"{found.report}\nwrote {path}")
+
+
+def _size(text: str) -> int:
+    """0, which is no size, for what is no number."""
+    return int(text) if text.isdecimal() else 0

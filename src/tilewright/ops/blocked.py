@@ -64,7 +64,7 @@ def matrix_of(blocks: Array, places: Array, depth: int) -> Array:
     matrix = np.zeros((depth // high, high, n_panels, wide), blocks.dtype)
     at = np.clip(places, 0, depth // high - 1)
     for j in range(n_panels):
-        np.add.at(matrix, (at[j], slice(None), j), blocks[j])
+        np.add.at(matrix[:, :, j], at[j], blocks[j])
     return matrix.reshape(depth, n_panels * wide)
 
 

@@ -13,6 +13,7 @@ shifts and two selections, without a gather.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -78,12 +79,15 @@ def matrix_of(kept: Array, codes: Array) -> Array:
     return np.ascontiguousarray(matrix.transpose(1, 2, 3, 0, 4)).reshape(-1, panels * wide)
 
 
-def _place(g: Dim, s: Dim) -> Dim:
+D = TypeVar("D", int, Dim)
+
+
+def _place(g: D, s: D) -> D:
     """How far a code's upper bit is below the highest of its word."""
     return (g * PER_QUAD + s) * CODE_BITS
 
 
-def _offsets(codes: Array, place: Dim) -> Array:
+def _offsets(codes: Array, place: int) -> Array:
     """How far behind term ``s`` of its four a weight's term is, by the code at a place."""
     words = codes.view(np.uint32)
     upper, lower = ((words << np.uint32(place + k)).view(np.int32) < 0 for k in range(CODE_BITS))

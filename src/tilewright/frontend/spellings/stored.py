@@ -11,6 +11,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import numbers
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array
@@ -64,8 +65,10 @@ def _scaled_matmul(b: Builder, node: Node) -> Node:
 
 def _block_matmul(b: Builder, node: Node) -> Node:
     blocks, places = _constants(node)
-    w = b.const(matrix_of(blocks, places, node.inputs[0].shape[1]))
-    return reshape(b, b(ops.matmul, node.inputs[0], w), node.shape)
+    x = node.inputs[0]
+    (depth,) = numbers(x.shape[1:])
+    w = b.const(matrix_of(blocks, places, depth))
+    return reshape(b, b(ops.matmul, x, w), node.shape)
 
 
 def _quad_matmul(b: Builder, node: Node) -> Node:

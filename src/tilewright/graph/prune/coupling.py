@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.graph import CONST, INPUT, Graph
+from tilewright.core.graph import CONST, INPUT, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.graph.prune.links import STAYS, Ids, Links
 from tilewright.graph.prune.rules import RULES
@@ -136,7 +136,8 @@ class Coupling:
 
 def _products(tensors: Iterable[AxedTensor]) -> list[WeightedProduct]:
     """The layers among a graph's tensors, each set of weights under a name of its own."""
-    found, taken = [], {}
+    found: list[WeightedProduct] = []
+    taken: dict[str, Node] = {}
     for t in tensors:
         weights = [x for x in t.inputs if x.is_constant]
         if t.node.op not in PRODUCTS or len(t.inputs) != 2 or len(weights) != 1 or t.node.dtype not in types.FLOATS:

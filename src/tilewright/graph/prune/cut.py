@@ -38,12 +38,14 @@ def cut(coupling: Coupling, removed: Collection[int]) -> Graph:
     Its results are those of the graph in which the weights are zero by which products read these channels.
     """
     graph, kept = coupling.graph, kept_of(coupling, removed)
-    pool, made, constants = graph.pool, {}, {}
+    pool = graph.pool
+    made: dict[AxedTensor, Node] = {}
+    constants: dict[tuple[Node | bytes, ...], Node] = {}
     for t in coupling.tensors.order:
         is_whole = all(len(k) == len(a) for k, a in zip(kept[t], t.axes, strict=True))
         inputs = tuple([made[x] for x in t.inputs])
         if t.node.op is CONST and not is_whole:
-            key = (t.node, *(k.tobytes() for k in kept[t]))
+            key: tuple[Node | bytes, ...] = (t.node, *(k.tobytes() for k in kept[t]))
             if key not in constants:  # tensors that layers share are cut once
                 array = t.node.attrs["data"].array[np.ix_(*kept[t])]
                 constants[key] = pool.const(np.ascontiguousarray(array), loc=t.node.loc)

@@ -18,6 +18,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import are_known, is_known
+from tilewright.core.expr import Dim
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.graph.prune.links import Ids
 from tilewright.graph.prune.tensors import AxedTensor
@@ -132,7 +133,7 @@ def _pad(t: AxedTensor) -> Iterator[Pair]:
             yield a, b[low : low + len(a)]
 
 
-def is_run(start: object, stop: object, step: int, n: int) -> bool:
+def is_run(start: Dim, stop: Dim, step: int, n: int) -> bool:
     """Does a slice take neighbours of an axis of size ``n``?"""
     return is_known(start) and is_known(stop) and step == 1 and 0 <= start <= stop <= n
 

@@ -101,8 +101,8 @@ def as_stored(product: WeightedProduct, array: Array) -> Array:
     at = product.weights
     while at.inputs:
         node, at = at.node, at.inputs[0]
-        is_turned = node.op is ops.transpose
-        array = array.transpose(np.argsort(node.attrs["perm"])) if is_turned else array.reshape(at.node.shape)
+        is_turned, shape = node.op is ops.transpose, [len(a) for a in at.axes]
+        array = array.transpose(np.argsort(node.attrs["perm"])) if is_turned else array.reshape(shape)
     return array
 
 

@@ -35,6 +35,14 @@ SCOPES = (LAYER, GLOBAL)
 SPARED = "spared as asked"
 
 
+def _is_part(x: object) -> bool:
+    return isinstance(x, int | float) and 0 <= x < 1
+
+
+def _are_sizes(x: object, n: int) -> bool:
+    return isinstance(x, Sequence) and len(x) == n and all(isinstance(size, int) and size >= 1 for size in x)
+
+
 @dataclass(frozen=True)
 class Wish:
     """How a model is pruned; raises ``OptionError`` for what is not offered."""
@@ -52,12 +60,11 @@ class Wish:
         for name, values in offered.items():
             if (value := getattr(self, name)) not in values:
                 raise OptionError(f"{name}={value!r:.40} is not offered", remedy=f"use one of {', '.join(values)}")
-        if not isinstance(self.amount, int | float) or not 0 <= self.amount < 1:
+        if not _is_part(self.amount):
             raise OptionError(f"amount={self.amount!r:.40} is no part", remedy="use a number from 0 to below 1")
         if self.structure == TWO_OF_FOUR and self.amount != 0.5:
             raise OptionError("2:4 takes half of the weights", remedy="leave amount out, or pass 0.5")
-        sizes: tuple[object, ...] = (self.round_to, *self.block)
-        if len(sizes) != 3 or not all(isinstance(n, int) and n >= 1 for n in sizes):
+        if not _are_sizes((self.round_to,), 1) or not _are_sizes(self.block, 2):
             raise OptionError("round_to and block are whole numbers from 1 on", remedy="use 8 and (4, 16)")
 
 
@@ -122,7 +129,7 @@ def prune(
         chosen = amount if amount is not None else 0.5 if structure == TWO_OF_FOUR else None
         if chosen is None:
             raise OptionError("how much to prune is not said", remedy="pass amount, from 0 to below 1, or a plan")
-        wish = Wish(chosen, structure, norm, scope, round_to, tuple(block), tuple(spare))
+        wish = Wish(chosen, structure, norm, scope, round_to, block, tuple(spare))
     elif amount is not None:
         raise OptionError("amount and plan exclude each other", remedy="pass one of them")
     else:
