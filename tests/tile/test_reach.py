@@ -78,6 +78,12 @@ def test_what_is_proved_holds_in_every_iteration() -> None:
     assert n_proved > 100
 
 
+def test_a_factor_that_bends_elsewhere_is_not_looked_at_by_its_ends_alone() -> None:
+    i = Sym("i", 0, 2)
+    e = Sym("n", 1) * i - 4 * minimum(i, 2 - i)
+    assert not Where((Loop(i, 3),)).never_negative(e)  # -3 where n and i are 1
+
+
 def test_tiles_and_remainders_of_programs_are_proved() -> None:
     """Nearly every random schedule that keeps a result is one whose accesses are proved to stay inside."""
     unproved = 0

@@ -145,9 +145,12 @@ def _range(x: Atom) -> tuple[int, int] | None:
 def _ends(e: Dim, factor: Atom) -> Sequence[Dim] | None:
     """``e`` with a factor at its least and at its greatest; None where ``e`` is not affine in it."""
     found = _range(factor)
-    if found is None or any(isinstance(a, Mul) and a.factors.count(factor) > 1 for a, _ in terms_of(e)):
+    if found is None or coefficient(_put(e, factor, _FACTOR), _FACTOR) is None:
         return None
     return [_put(e, factor, end) for end in found]
+
+
+_FACTOR = Sym("a factor")
 
 
 def _put(e: Dim, old: Atom, new: Dim) -> Dim:
