@@ -153,7 +153,8 @@ class _Glue:
         values = self.symbols(w)
         least = {s.name: str(s.lo) for s in self.manifest.symbols}
         if empty := is_empty(w, self.manifest, values):
-            least |= dict.fromkeys(begins_with_one(self.manifest), w.let(f"select i1 {empty}, i64 0, i64 1"))
+            begin, from_one = w.let(f"select i1 {empty}, i64 0, i64 1"), begins_with_one(self.manifest)
+            least |= {name: begin for name in least if name in from_one}
         for s in self.manifest.symbols:
             limits = f"at least {s.lo}" if s.hi is None else f"between {s.lo} and {s.hi}"
             status = self.of.status("TW_ERROR_SHAPE", f"{s.name}: the model is compiled for {limits}")

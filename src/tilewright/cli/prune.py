@@ -6,6 +6,7 @@ business: how (``tools.prune``).
 
 from __future__ import annotations
 
+from io import BytesIO
 from pathlib import Path
 from typing import Annotated
 from zipfile import ZIP_DEFLATED, ZipFile
@@ -18,7 +19,7 @@ from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.graph.prune.importance import POWERS
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import writing
+from tilewright.runtime.files import replacing, writing
 from tilewright.tools.prune.prune import CHANNELS, LAYER, SCOPES, STRUCTURES, prune
 
 
@@ -67,10 +68,11 @@ def prune_command(
     kept = found.plan.masks() if masks is not None else {}
     found.save(path)
     if masks is not None:
-        with writing(masks), ZipFile(masks, "w", ZIP_DEFLATED) as archive:
+        with writing(masks), replacing(masks) as file, ZipFile(file, "w", ZIP_DEFLATED) as archive:
             for name, mask in kept.items():  # names of weights may be anything, and np.savez takes them as keywords
-                with archive.open(f"{name}.npy", "w") as member:
-                    np.lib.format.write_array(member, mask)
+                member = BytesIO()
+                np.lib.format.write_array(member, mask)
+                archive.writestr(f"{name}.npy", member.getvalue())
     if json:
         show.emit_json({"output": str(path), **found.report.to_dict()})
     else:
