@@ -117,6 +117,21 @@ def test_an_element_of_nothing_is_refused(name: str) -> None:
             compiled(rows[:1])
 
 
+@pytest.mark.parametrize(("function", "shapes", "refused"), [
+    (lambda x: x[: x.shape[0] // 2].index_select(0, (x[:, 0] * 0).long()), [(6, 5), (0, 5)], (1, 5)),
+    (lambda x: x.reshape(-1).gather(0, (x.sum(1) * 0).long()), [(4, 2), (0, 2), (0, 0)], (3, 0)),
+])  # fmt: skip
+def test_what_is_empty_while_its_indices_are_not_is_refused(
+    function: Callable[[torch.Tensor], torch.Tensor], shapes: list[tuple[int, int]], refused: tuple[int, int]
+) -> None:
+    sizes = ({k: torch.export.Dim(f"n{k}") for k in range(1 + (0 in refused))},)
+    compiled = tw.compile(Called(function), (torch.rand(6, 5),), dynamic_shapes=sizes, cache=False)
+    for x in map(torch.rand, shapes):
+        torch.testing.assert_close(compiled(x), function(x))
+    with pytest.raises(tw.InputError, match="min"):
+        compiled(torch.rand(refused))
+
+
 @pytest.mark.parametrize("function", [
     lambda x: torch.cat([x, torch.ones(1, 2)]).softmax(0), lambda x: x.sum(0), lambda x: x.t() @ x,
     lambda x: x.gather(0, torch.zeros_like(x, dtype=torch.int64)).sum(), lambda x: F.pad(x, (0, 0, 1, 0)),
