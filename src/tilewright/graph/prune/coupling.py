@@ -9,6 +9,7 @@ layers). Inputs and outputs of the graph stay, and with them all that is joined 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,6 +25,9 @@ from tilewright.graph.prune.splits import Split, choose, reshaped
 from tilewright.graph.prune.tensors import AxedTensor, Tensors
 
 PRODUCTS = (ops.matmul, ops.conv, ops.conv_transpose, ops.einsum)
+
+NAMED = re.compile('(?:weight|initializer) "(.*)"', re.DOTALL)
+"""Where weights come from that have a name in the model."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +147,8 @@ def _products(tensors: Iterable[AxedTensor]) -> list[WeightedProduct]:
         if t.node.op not in PRODUCTS or len(t.inputs) != 2 or len(weights) != 1 or t.node.dtype not in types.FLOATS:
             continue
         leaf = weights[0].constant() or t
-        text = str(leaf.node.loc)
-        is_named = text.startswith('weight "') and text.endswith('"')
-        first = name = text.removeprefix('weight "').removesuffix('"') if is_named else str(t.node.loc)
+        named = NAMED.fullmatch(str(leaf.node.loc))
+        first = name = named[1] if named else str(t.node.loc)
         n = 1
         while taken.setdefault(name, leaf.node) is not leaf.node:
             name = f"{first} #{(n := n + 1)}"
