@@ -39,9 +39,9 @@ class AxedTensor:
         return len(self.axes)
 
     def constant(self) -> AxedTensor | None:
-        """The constant that this is, or is one with other axes of; None for anything else."""
+        """The constant that this is, or is one with other axes of or in another type; None for anything else."""
         found = self
-        while found.node.op in (ops.transpose, ops.reshape):
+        while found.node.op in (ops.transpose, ops.reshape, ops.cast):
             found = found.inputs[0]
         return found if found.node.op is CONST else None
 
