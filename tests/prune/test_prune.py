@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from torch import nn
 
 import tilewright as tw
 from tilewright import ops
-from tilewright.core.diag import OptionError
+from tilewright.core.diag import Loc, OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import Array, TensorType, f32
 from tilewright.frontend.onnx.importer import import_onnx
@@ -214,6 +215,77 @@ def test_all_layers_may_be_compared(attention: nn.Module) -> None:
     assert not pruned.plan.masks()["up.weight"].any()
 
 
+def chain(*weights: Array, is_turned: bool = False) -> Graph:
+    """``relu(relu(x @ w) @ v) ...`` for x f32[2, K], and at last by the transpose of the last weights."""
+    b = Builder(Pool())
+    x = y = b.pool.input("x", TensorType(f32, (2, len(weights[0]))))
+    for k, array in enumerate(weights):
+        w = b.pool.const(array, loc=Loc(f'weight "w{k}"'))
+        y = b(ops.relu, b(ops.matmul, y, w))
+    if is_turned:
+        y = b(ops.matmul, y, b(ops.transpose, w, perm=(1, 0)))
+    return Graph("g", b.pool, (x,), (y,), ("y",))
+
+
+@pytest.mark.parametrize("structure", ["elements", "blocks", "channels"])
+def test_equal_weights_go_from_all_layers_evenly(structure: str) -> None:
+    weights = [np.ones((64, 64), np.float32), -np.ones((64, 64), np.float32), np.ones((64, 32), np.float32)]
+    graph = chain(*weights)
+    report = tw.prune(graph, 0.25, structure=structure, scope="global", round_to=1).report
+    for layer in report.layers[: 2 if structure == "channels" else 3]:
+        assert 0.5 < layer.parameters_after / layer.parameters_before < 0.8
+
+
+@pytest.mark.parametrize("structure", ["elements", "channels"])
+def test_a_model_without_layers_stays(structure: str) -> None:
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, (2,)))
+    pruned = tw.prune(Graph("g", b.pool, (x,), (b(ops.relu, x),), ("y",)), 0.5, structure=structure, scope="global")
+    assert pruned.report.layers == () and pruned.plan.masks() == {}
+
+
+@pytest.mark.parametrize("structure", ["elements", "2:4", "blocks", "channels"])
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_stay(structure: str, scope: str, value: float) -> None:
+    weights = [np.random.default_rng(k).standard_normal((16, 16)).astype(np.float32) for k in range(2)]
+    weights[0][5, 3] = value
+    plan = tw.prune(chain(*weights), 0.5, structure=structure, scope=scope, block=(2, 4), round_to=1).plan
+    masks = plan.masks()
+    name = min(masks)
+    assert masks[name][5, 3] and 64 < masks[name].sum() < 192
+
+
+def test_weights_that_two_products_read_have_one_mask() -> None:
+    w = np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32)
+    pruned = tw.prune(chain(w, is_turned=True), structure="2:4")
+    (mask,) = pruned.plan.masks().values()
+    assert (mask.reshape(16, 4, 128).sum(1) == 2).all() and mask.flags.writeable
+    assert {(x.parameters_after, x.why) for x in pruned.report.layers} == {(64 * 128 // 2, "")}
+
+
+def test_weights_in_another_type_have_masks() -> None:
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, (2, 16)))
+    w = b.const(np.random.default_rng(0).standard_normal((16, 8)).astype(np.float16))
+    graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, b(ops.cast, w, dtype=f32)),), ("y",))
+    (mask,) = tw.prune(graph, 0.5, structure="elements").plan.masks().values()
+    assert mask.mean() == 0.5
+
+
+def test_a_plan_holds_where_whole_layers_became_zero(attention: nn.Module) -> None:
+    net = copy.deepcopy(attention)
+    with torch.no_grad():
+        for layer in (net.k, net.v):  # small tensors, which a graph has once where they are equal
+            layer.weight *= 1e-6
+    pruned = tw.prune(net, 0.3, structure="blocks", block=(4, 8), scope="global", example_inputs=(TOKENS,))
+    masks = pruned.plan.masks()
+    assert not masks["k.weight"].any() and not masks["v.weight"].any()
+    again = tw.prune(masked(net, masks), plan=pruned.plan, example_inputs=(TOKENS,))
+    assert {x.why for x in again.report.layers} == {""}
+    np.testing.assert_array_equal(run(again, [TOKENS.numpy()])[0], run(pruned, [TOKENS.numpy()])[0])
+
+
 def test_convolutions_keep_their_weights_where_only_matrices_have_the_form(branches: nn.Module) -> None:
     pruned = tw.prune(branches, structure="2:4", example_inputs=(IMAGE,))
     reasons = {x.name: x.why for x in pruned.report.layers}
@@ -234,6 +306,8 @@ def test_the_command_writes_a_model_and_masks(cli: Callable[..., Any], branches:
     ran = cli("prune", source, "--amount", 0.5, "-o", target, "--masks", tmp_path / "masks.npz", "--json")
     assert ran.code == 0, ran.err
     told = json.loads(ran.out)
+    names = {x["name"] for x in told["layers"]} - {t.name for t in onnx.load(source).graph.initializer}
+    assert len(names) == 1 and "(Gemm)" in names.pop()  # small weights that a Gemm turns
     assert told["parameters"][1] < 0.5 * told["parameters"][0] and told["options"]["amount"] == 0.5
     assert target.stat().st_size < 0.6 * source.stat().st_size
     with np.load(tmp_path / "masks.npz") as masks:

@@ -21,11 +21,33 @@ POWERS: Mapping[str, Callable[[Array], Array]] = {"l1": np.abs, "l2": np.square}
 them have the same order."""
 
 
+def sizes_of(array: Array, norm: str) -> Scores:
+    """The size of each number, f64 in its shape; what is no number is infinite, and goes last."""
+    with np.errstate(over="ignore"):
+        return np.nan_to_num(POWERS[norm](array.astype(np.float64)), nan=np.inf, posinf=np.inf)
+
+
+def smallest_of_all(sizes: Sequence[Scores], amount: float) -> list[npt.NDArray[np.bool_]]:
+    """Which numbers of these arrays are the part ``amount`` that is smallest, bool in their shapes.
+
+    Of equal ones at the limit as many go as are missing, spread evenly: no array goes before another.
+    """
+    everywhere = np.concatenate([np.zeros(0), *map(np.ravel, sizes)])
+    gone, n_gone = np.zeros(len(everywhere), bool), int(amount * len(everywhere))
+    if n_gone:
+        limit = np.partition(everywhere, n_gone - 1)[n_gone - 1]
+        gone = everywhere < limit
+        equal, missing = np.flatnonzero(everywhere == limit), n_gone - int(gone.sum())
+        gone[equal[np.arange(missing) * len(equal) // missing]] = True
+    ends = np.cumsum([s.size for s in sizes], dtype=np.int64)
+    return [gone[end - s.size : end].reshape(s.shape) for end, s in zip(ends.tolist(), sizes, strict=True)]
+
+
 def scores_of(coupling: Coupling, groups: Sequence[ChannelGroup], norm: str) -> list[Scores]:
     """For each channel of each group the size of all weights that make or read it, f64[n]."""
     sums: dict[int, float] = {}
     for product in coupling.products:
-        size = POWERS[norm](product.weights.array().astype(np.float64))
+        size = sizes_of(product.weights.array(), norm)
         for k, axis in enumerate(product.weights.axes):
             each = size.sum(axis=tuple(i for i in range(size.ndim) if i != k))
             for label, n in zip(coupling.labels(axis).tolist(), each.tolist(), strict=True):
@@ -44,10 +66,7 @@ def smallest(
     """
     n_gone = [amount * len(s) for s in scores]
     if is_global and scores:
-        relative = [s / s.mean() if s.any() else s for s in scores]
-        everywhere = np.sort(np.concatenate(relative))
-        limit = everywhere[min(int(amount * len(everywhere)), len(everywhere) - 1)]
-        n_gone = [float((s < limit).sum()) for s in relative]
+        n_gone = [float(gone.sum()) for gone in smallest_of_all([_relative(s) for s in scores], amount)]
     found = []
     for group, size, n in zip(groups, scores, n_gone, strict=True):
         step = round_to // gcd(round_to, group.width)
@@ -56,3 +75,9 @@ def smallest(
         order = np.argsort(size, kind="stable")
         found.append(tuple(sorted(order[: len(size) - n_left].tolist())))
     return found
+
+
+def _relative(scores: Scores) -> Scores:
+    """Over the mean of those that are finite."""
+    finite = scores[np.isfinite(scores)]
+    return scores / finite.mean() if finite.any() else scores

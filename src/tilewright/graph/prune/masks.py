@@ -12,7 +12,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.types import Array
 from tilewright.graph.prune.coupling import WeightedProduct
-from tilewright.graph.prune.importance import POWERS
+from tilewright.graph.prune.importance import sizes_of
 
 ELEMENTS, TWO_OF_FOUR, BLOCKS = "elements", "2:4", "blocks"
 PATTERNS = (ELEMENTS, TWO_OF_FOUR, BLOCKS)
@@ -51,15 +51,15 @@ class ZeroPattern:
         """The weights with the axis that is summed over first: as they are, unless they stand on the left."""
         return weights if product.tensor.inputs[1] is product.weights else weights.swapaxes(-1, -2)
 
-    def kept(self, product: WeightedProduct, limit: float | None = None) -> Array:
-        """Which weights stay, bool in their shape; those above ``limit`` where all layers are compared."""
+    def kept(self, product: WeightedProduct, gone: Array | None = None) -> Array:
+        """Which weights stay, bool in their shape; ``gone`` has which ``sizes`` go where all layers are compared."""
         weights = product.weights.array()
         size = self.sizes(product, weights)
         if self.kind == TWO_OF_FOUR:
             order = np.argsort(np.argsort(-size, axis=1, kind="stable"), axis=1)
-            kept = np.broadcast_to(order < PER_QUAD, size.shape)
-        elif limit is not None:
-            kept = size > limit
+            kept = order < PER_QUAD
+        elif gone is not None:
+            kept = ~gone
         else:
             # Each panel of columns keeps as many blocks, because loops over them are as long as the longest.
             each = size if self.kind == BLOCKS else size.reshape(-1, 1)
@@ -70,7 +70,7 @@ class ZeroPattern:
 
     def sizes(self, product: WeightedProduct, weights: Array) -> Array:
         """The size of each weight or block; for ``2:4`` f64[K / 4, 4, N]."""
-        each = POWERS[self.norm](weights.astype(np.float64))
+        each = sizes_of(weights, self.norm)
         if self.kind == ELEMENTS:
             return each
         matrix = self.matrix(product, each)

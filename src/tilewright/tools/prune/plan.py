@@ -51,10 +51,10 @@ class PruningPlan:
 
     def removed_from(self, groups: Sequence[ChannelGroup]) -> list[tuple[int, ...]]:
         """The places that go of each of these groups; ``OptionError`` where they are not those of the plan."""
-        mine = {(g.group, g.n) for g in self.gone}
-        others = {(g.name, len(g.labels)) for g in groups}
-        if mine != others or len(self.gone) != len(groups):
-            name = min(f"{name} ({n} channels)" for name, n in (mine ^ others) or mine)
+        mine = [(g.group, g.n) for g in self.gone]
+        others = [(g.name, len(g.labels)) for g in groups]
+        if mine != others:
+            name = min(f"{name} ({n} channels)" for name, n in set(mine) ^ set(others) or {*mine, *others})
             raise OptionError(f"the plan is of another model: {name}", remedy="prune the model that it was made of")
         return [g.places for g in self.gone]
 
@@ -86,14 +86,7 @@ def plan_of_channels(
 
 def plan_of_weights(structure: str, found: Mapping[WeightedProduct, Array]) -> PruningPlan:
     """The plan by which single weights go: ``found`` has which stay of each layer, in the shape that its op reads."""
-    masks: dict[str, Array] = {}
-    ambiguous: set[str] = set()
-    for product, mask in found.items():
-        turned = as_stored(product, mask)
-        if product.name in masks and not np.array_equal(masks[product.name], turned):
-            ambiguous.add(product.name)
-        masks[product.name] = turned
-    return PruningPlan(structure, (), masks, frozenset(ambiguous))
+    return PruningPlan(structure, (), {product.name: as_stored(product, mask) for product, mask in found.items()})
 
 
 def as_stored(product: WeightedProduct, array: Array) -> Array:

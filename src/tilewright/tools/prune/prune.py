@@ -22,7 +22,7 @@ from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.frontend.source import import_called
 from tilewright.graph.prune.coupling import ChannelGroup, Coupling, WeightedProduct
 from tilewright.graph.prune.cut import cut, kept_of
-from tilewright.graph.prune.importance import POWERS, scores_of, smallest
+from tilewright.graph.prune.importance import POWERS, scores_of, smallest, smallest_of_all
 from tilewright.graph.prune.masks import PATTERNS, TWO_OF_FOUR, ZeroPattern
 from tilewright.runtime.files import writing
 from tilewright.tools.prune.plan import PruningPlan, leaf_node, plan_of_channels, plan_of_weights
@@ -188,8 +188,9 @@ def _reports_of_channels(
             [len(k) if isinstance(d, int) else d for d, k in zip(x.node.shape, kept[x], strict=True)]
             for x in (*t.inputs, t)
         ]
-        why = SPARED if p.name in wish.spare else "" if p in making else f"none of its {wish.structure} may go"
-        reports.append(layer_report(p, sizes, after, int(np.prod(sizes)), why))
+        is_smaller = sizes != [len(a) for a in leaf.axes]
+        why = "" if p in making or is_smaller else f"none of its {wish.structure} may go"
+        reports.append(layer_report(p, sizes, after, int(np.prod(sizes)), SPARED if p.name in wish.spare else why))
     return reports
 
 
@@ -197,12 +198,16 @@ def _masked(coupling: Coupling, wish: Wish, plan: PruningPlan | None) -> Pruned:
     """With zeros."""
     pattern = ZeroPattern(wish.structure, wish.amount, wish.norm, wish.block)
     reasons = {p: SPARED if p.name in wish.spare else pattern.why_not(p) for p in coupling.products}
-    mine = [p for p in coupling.products if not reasons[p]]
     if plan is None:
-        limit = _limit(mine, pattern) if wish.scope == GLOBAL and wish.structure != TWO_OF_FOUR else None
-        plan = plan_of_weights(wish.structure, {p: pattern.kept(p, limit) for p in mine})
+        # Weights that several products read have the zeros that suit the first that can have them.
+        mine = list({leaf_node(p): p for p in reversed(coupling.products) if not reasons[p]}.values())[::-1]
+        gone: Sequence[Array | None] = [None] * len(mine)
+        if wish.scope == GLOBAL and wish.structure != TWO_OF_FOUR:
+            gone = smallest_of_all([pattern.sizes(p, p.weights.array()) for p in mine], wish.amount)
+        plan = plan_of_weights(wish.structure, {p: pattern.kept(p, g) for p, g in zip(mine, gone, strict=True)})
     masks = plan.kept
-    unknown = sorted(set(masks) - {p.name for p in coupling.products})
+    # Layers that lose all are equal then, and where they are small the graph has one name for them.
+    unknown = sorted({name for name, mask in masks.items() if mask.any()} - {p.name for p in coupling.products})
     if unknown:
         raise OptionError(f"the plan has a layer {unknown[0]!r}", remedy="prune the model that it was made of")
     replaced: dict[Node, Node] = {}
@@ -215,17 +220,9 @@ def _masked(coupling: Coupling, wish: Wish, plan: PruningPlan | None) -> Pruned:
         leaf = p.weights.constant() or p.weights
         n_left = int(masks[p.name].sum()) if p.name in masks else int(np.prod([len(a) for a in leaf.axes]))
         shapes = [*(x.node.shape for x in p.tensor.inputs), p.tensor.node.shape]
-        layers.append(layer_report(p, [len(a) for a in leaf.axes], shapes, n_left, reasons[p]))
+        why = "" if p.name in masks else reasons[p]
+        layers.append(layer_report(p, [len(a) for a in leaf.axes], shapes, n_left, why))
     return _replaced(coupling.graph, replaced), layers, plan
-
-
-def _limit(products: Sequence[WeightedProduct], pattern: ZeroPattern) -> float | None:
-    """The size up to which weights or blocks go when those of all layers are compared."""
-    if not products:
-        return None
-    sizes: Array = np.sort(np.concatenate([pattern.sizes(p, p.weights.array()).ravel() for p in products]))
-    n_gone = int(pattern.amount * len(sizes))
-    return float(sizes[n_gone - 1]) if n_gone else -1.0
 
 
 def _zeroed(graph: Graph, node: Node, mask: Array) -> Node:
