@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
 from aot import programs
@@ -73,6 +74,26 @@ def split(graph: Graph, **options: Any) -> SplitGraph:
 def sizes_of(made: SplitGraph) -> list[int]:
     """The sizes of all versions in order."""
     return [v.size for s in walk_steps(made.program) if isinstance(s, Choice) for v in s.versions]
+
+
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_a_window_that_does_not_fit_the_smallest_sizes(dilation: int) -> None:
+    """A version for a size that no call has is not made; a call with such a size is refused."""
+    rng = np.random.default_rng(3)
+    w = rng.standard_normal((8, 8, 5)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[dilation])
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 8, "n" if n == "x" else None]) for n in "xy")
+    opset = [helper.make_opsetid("", 18)]
+    graph = helper.make_graph([node], "g", [x], [y], [numpy_helper.from_array(w, "w")])
+    source = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    model, reach = tw.compile(source), 4 * dilation
+    for n in (reach + 1, reach + 2, 40):
+        array = rng.standard_normal((1, 8, n)).astype(np.float32)
+        want = ReferenceEvaluator(source).run(None, {"x": array})[0]
+        np.testing.assert_allclose(model(array), want, rtol=1e-4, atol=1e-4)
+    assert model(np.zeros((1, 8, reach), np.float32)).shape == (1, 8, 0)
+    with pytest.raises(tw.InputError, match=f"n = {reach - 1}: a size of a result would be below 0"):
+        model(np.zeros((1, 8, reach - 1), np.float32))
 
 
 @pytest.mark.one_in(5)  # every gate, number of directions and of threads is in one of the three

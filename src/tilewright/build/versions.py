@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tilewright.core.diag import CompileError
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, INPUT, Graph, Node
 from tilewright.core.passes import Pass, run_pipeline
@@ -50,8 +51,13 @@ def symbol_of(grouped: Grouped) -> Sym | None:
 def form_at(
     of: GroupedGraph, grouped: Grouped, passes: Sequence[Pass], target: Target, symbol: Sym, size: int
 ) -> SizedForm | None:
-    """The group where ``symbol`` is ``size``; None where the passes do nothing then, or make more than one kernel."""
-    graph, operands = _alone(of, grouped, {symbol: size})
+    """The group where ``symbol`` is ``size``; None where an op has no such size, or where the passes do nothing
+    then or make more than one kernel.
+    """
+    try:
+        graph, operands = _alone(of, grouped, {symbol: size})
+    except CompileError:  # a window that does not fit, for example: no call has this size
+        return None
     formed = run_pipeline(graph, passes)
     if formed is graph:
         return None

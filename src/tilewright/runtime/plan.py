@@ -86,10 +86,13 @@ class Planner:
         dims += [evaluate(bound, values) or 0 for bound in self._bounds]
         dims += [0] * (self._n_dims - len(dims))
         sizes = self._ask(dims, tw_plan) if max(dims, default=0) <= MAX_VALUE else None
-        if sizes is None:
-            rule = "sizes that follow from these shapes are beyond 64 bits"
+        if sizes is None or min(sizes) < 0:
             given = ", ".join(f"{name} = {value}" for name, value in values.items())
-            raise InputError(f"{given}: {rule}", remedy="use smaller inputs")
+            if sizes is None:
+                rule, remedy = "sizes that follow from these shapes are beyond 64 bits", "use smaller inputs"
+            else:
+                rule, remedy = "a size of a result would be below 0", "use larger inputs"
+            raise InputError(f"{given}: {rule}", remedy=remedy)
         outputs, at = [], 1
         for (dtype, expressions, is_dynamic), n_planned in zip(self._outputs, self._n_planned, strict=True):
             shape = tuple(sizes[at : at + len(expressions)])
@@ -125,11 +128,7 @@ class Planner:
         n_sizes = 1 + sum(self._n_planned)
         sizes = (ctypes.c_int64 * n_sizes)()
         tw_plan((ctypes.c_int64 * max(len(dims), 1))(*dims), sizes)
-        if sizes[0] < 0:
-            return None
-        if min(sizes) < 0:
-            raise ExecutionError("the code planned a negative size", remedy="report this with the model's shapes")
-        return list(sizes)
+        return None if sizes[0] < 0 else list(sizes)
 
 
 def input_error(violations: Sequence[Violation]) -> InputError:
