@@ -55,6 +55,15 @@ def test_few_blocks_are_stored_and_read_alone(machine: str, rows: tuple[int, ...
         assert model.weights.nbytes < 0.4 * w.nbytes  # a panel has as many blocks as the one that has most
 
 
+@pytest.mark.parametrize("shape", [(24, 40), (40, 40), (64, 24), (33, 8), (7, 56), (128, 16)])
+def test_a_matrix_without_blocks_of_zeros_stays_whole(shape: tuple[int, int]) -> None:
+    """Also where its columns do not fill the panels of a product."""
+    w = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    for machine in MACHINES:
+        for rows in (1, 20, 200, Sym("n", 0, None)):
+            assert forms(product(w, rows), machine) == ["matmul"]
+
+
 def test_sizes_that_only_a_call_knows() -> None:
     w = sparse(64, 64, 0.2)
     model = tw.compile(product(w, Sym("n", 0, None)), cache=False)

@@ -157,19 +157,20 @@ def blocks_of(matrix: Array, n_rows: int | None, machine: BlockProducts) -> Bloc
     lanes, (depth, n) = machine.vector_bytes // matrix.dtype.itemsize, matrix.shape
     if not matrix.size or lanes <= 1:
         return None
-    # The whole matrix is one of blocks of one row, in columns of two vectors.
-    panels = -(-n // (2 * lanes))
-    least, best = machine.cycles(n_rows, depth * panels, 1, 2, is_whole=True) * (1 - DOUBT), None
+    # The whole matrix is one of blocks of one row, in columns of two vectors. A part of those at its end costs a part:
+    # what the other form wins there is no reason to take it.
+    whole = machine.cycles(n_rows, depth, 1, 2, is_whole=True) * n / (2 * lanes)
+    least, best = whole * (1 - DOUBT), None
     for high, wide in _shapes(depth, n, lanes):
         vectors, panels = wide // lanes, n // wide
         # A panel is soon looked at, and tells of most matrices that they have no blocks of zeros.
         n_first = int(_taken(matrix[:, :wide], high, wide).sum())
-        if machine.cycles(n_rows, n_first * panels, high, vectors) >= least:
+        if n_first == depth // high or machine.cycles(n_rows, n_first * panels, high, vectors) >= least:
             continue
         taken = _taken(matrix, high, wide)
         n_blocks = int(taken.sum(axis=0).max(initial=0))
         cycles = machine.cycles(n_rows, n_blocks * panels, high, vectors)
-        if n_blocks and cycles < least:
+        if 0 < n_blocks < depth // high and cycles < least:
             least, best = cycles, (high, wide, taken, n_blocks)
     return None if best is None else _gathered(matrix, *best)
 
