@@ -13,11 +13,10 @@ from tilewright import ops
 from tilewright.core.types import Array
 from tilewright.graph.prune.coupling import WeightedProduct
 from tilewright.graph.prune.importance import sizes_of
+from tilewright.ops.quads import PER_QUAD, QUAD
 
 ELEMENTS, TWO_OF_FOUR, BLOCKS = "elements", "2:4", "blocks"
 PATTERNS = (ELEMENTS, TWO_OF_FOUR, BLOCKS)
-PER_QUAD, QUAD = map(int, TWO_OF_FOUR.split(":"))
-"""How many stay, of how many neighbours along the sum."""
 
 
 @dataclass(frozen=True)

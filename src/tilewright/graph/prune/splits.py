@@ -137,14 +137,8 @@ def choose(split: Split, links: Links) -> None:
 
 def _n_left(a: Ids, b: Ids) -> int:
     """How many classes that may be removed there are when positions of ``a`` and ``b`` are joined one by one."""
-    parents = {int(n): int(n) for n in (STAYS, *a, *b)}
-
-    def top(n: int) -> int:
-        while parents[n] != n:
-            n = parents[n]
-        return n
-
-    for x, y in zip(a.tolist(), b.tolist(), strict=True):
-        p, q = top(x), top(y)
-        parents[max(p, q)] = min(p, q)
-    return len({top(n) for n in parents} - {STAYS})
+    found, places = np.unique(np.concatenate([[STAYS], a, b]), return_inverse=True)  # STAYS is the least, hence first
+    apart = Links()
+    apart.fresh(len(found) - 1)
+    apart.join(places[1 : 1 + len(a)], places[1 + len(a) :])
+    return len(np.unique(apart.all_labels())) - 1

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.diag import OptionError
-from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.graph import Graph, Node
+from tilewright.core.rewrite import replace
 from tilewright.core.types import Array
 from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.frontend.source import import_called
@@ -222,7 +223,7 @@ def _masked(coupling: Coupling, wish: Wish, plan: PruningPlan | None) -> Pruned:
         shapes = [*(x.node.shape for x in p.tensor.inputs), p.tensor.node.shape]
         why = "" if p.name in masks else reasons[p]
         layers.append(layer_report(p, [len(a) for a in leaf.axes], shapes, n_left, why))
-    return _replaced(coupling.graph, replaced), layers, plan
+    return replace(coupling.graph, replaced), layers, plan
 
 
 def _zeroed(graph: Graph, node: Node, mask: Array) -> Node:
@@ -230,14 +231,3 @@ def _zeroed(graph: Graph, node: Node, mask: Array) -> Node:
     if mask.shape != array.shape:
         raise OptionError(f"the plan has {node.loc} as {mask.shape}", remedy="prune the model that it was made of")
     return graph.pool.const(np.where(mask, array, array.dtype.type(0)), loc=node.loc)
-
-
-def _replaced(graph: Graph, new: Mapping[Node, Node]) -> Graph:
-    """The graph that reads other constants."""
-    made: dict[Node, Node] = {}
-    for node in graph.nodes():
-        if node.op is CONST:
-            made[node] = new.get(node, node)
-        else:
-            made[node] = graph.pool.with_inputs(node, tuple([made[x] for x in node.inputs])) if node.inputs else node
-    return graph.with_outputs([made[n] for n in graph.outputs])
