@@ -127,9 +127,11 @@ def passes_for(
         FoldAffine(),  # batch norms and scales into weights
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
-        *((BlockProducts.on(target),) if target is not None and target.lanes(f32) > 1 else ()),  # weights are final
-        *((QuadProducts.on(target),) if target is not None and target.lanes(f32) > 1 else ()),
-        *((DepthwiseFloats(),) if target is not None and target.lanes(f32) > 1 else ()),  # scales stay beside them
+        *(  # weights are final, and scales stay beside them
+            (BlockProducts.on(target), QuadProducts.on(target), DepthwiseFloats())
+            if target is not None and target.lanes(f32) > 1
+            else ()
+        ),
         Ordering(),  # algorithms of sorts
         *((FourierBlocks.on(target),) if target is not None else ()),
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel

@@ -56,6 +56,7 @@ class BlockProducts(Pass):
     """
 
     name: ClassVar[str] = "block-products"
+    why: ClassVar[str] = "blocks of zeros add nothing to sums of finite terms"
     vector_bytes: int = 32
     registers: int = 16
     fmas: float = 2.0
@@ -82,13 +83,16 @@ class BlockProducts(Pass):
         )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        machine = self.reading(graph)
+        stored = self.reading(graph).stored
+        return rewrite(graph, RuleTable([Rule(self.name.removesuffix("s"), (ops.matmul,), stored, self.why)]), journal)
 
-        def blocked(b: Rewriting, node: Node) -> Node | None:
-            return _blocked(b, node, machine)
-
-        why = "blocks of zeros add nothing to sums of finite terms"
-        return rewrite(graph, RuleTable([Rule("block-product", (ops.matmul,), blocked, why)]), journal)
+    def stored(self, b: Rewriting, node: Node) -> Node | None:
+        """The product that reads what is not zero alone; None where the matrix stays."""
+        found = constant_product(node)
+        if found is None or node.dtype not in (types.f32, types.f64):
+            return None
+        blocks = blocks_of(found.matrix, found.n_rows, self)
+        return None if blocks is None else found.replaced(b, ops.block_matmul, *blocks)
 
     def reading(self, graph: Graph) -> Self:
         """The machine with the cache that this graph's weights find: none where they don't fit."""
@@ -110,6 +114,15 @@ class BlockProducts(Pass):
         n_bytes = n_blocks * (high * vectors * self.vector_bytes + (0 if is_whole else types.i32.n_bytes))
         work, brought = n_blocks * each / rows, self.brought(n_bytes, n_rows)
         return max(work, brought) if is_whole else work + brought
+
+    def whole(self, n_rows: int | None, matrix: Array) -> float:
+        """Of the matrix [K, N] as it is: blocks of one row, in columns of two vectors.
+
+        A part of those at its end costs a part: what another form wins there is no reason to take it.
+        """
+        depth, n = matrix.shape
+        panels: float = n / (2 * (self.vector_bytes // matrix.dtype.itemsize))
+        return self.cycles(n_rows, depth, 1, 2, is_whole=True) * panels
 
     def brought(self, n_bytes: float, n_rows: int | None) -> float:
         """Cycles for each row until so many bytes of weights are there; 0 for many rows."""
@@ -141,14 +154,6 @@ def constant_product(node: Node) -> ConstantProduct | None:
     return ConstantProduct(node, array.T if is_turned else array, n_rows if is_known(n_rows) else None)
 
 
-def _blocked(b: Rewriting, node: Node, machine: BlockProducts) -> Node | None:
-    found = constant_product(node)
-    if found is None or node.dtype not in (types.f32, types.f64):
-        return None
-    blocks = blocks_of(found.matrix, found.n_rows, machine)
-    return None if blocks is None else found.replaced(b, ops.block_matmul, *blocks)
-
-
 def blocks_of(matrix: Array, n_rows: int | None, machine: BlockProducts) -> Blocks | None:
     """The blocks of a matrix [K, N] that are not zero, in the form that is cheapest; None where the matrix itself is.
 
@@ -157,10 +162,7 @@ def blocks_of(matrix: Array, n_rows: int | None, machine: BlockProducts) -> Bloc
     lanes, (depth, n) = machine.vector_bytes // matrix.dtype.itemsize, matrix.shape
     if not matrix.size or lanes <= 1:
         return None
-    # The whole matrix is one of blocks of one row, in columns of two vectors. A part of those at its end costs a part:
-    # what the other form wins there is no reason to take it.
-    whole = machine.cycles(n_rows, depth, 1, 2, is_whole=True) * n / (2 * lanes)
-    least, best = whole * (1 - DOUBT), None
+    least, best = machine.whole(n_rows, matrix) * (1 - DOUBT), None
     for high, wide in _shapes(depth, n, lanes):
         vectors, panels = wide // lanes, n // wide
         # A panel is soon looked at, and tells of most matrices that they have no blocks of zeros.

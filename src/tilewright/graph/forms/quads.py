@@ -17,9 +17,9 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.estimates import DOUBT
-from tilewright.core.graph import Graph, Node
+from tilewright.core.graph import Node
 from tilewright.core.passes import Pass
-from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.core.rewrite import Rewriting
 from tilewright.core.types import Array
 from tilewright.graph.forms.blocked import VECTORS, BlockProducts, constant_product
 from tilewright.ops.quads import CODE_BITS, PER_QUAD, QUAD, QUADS_PER_WORD, TERMS_PER_WORD
@@ -46,23 +46,15 @@ class QuadProducts(BlockProducts, Pass):
     """
 
     name: ClassVar[str] = "quad-products"
+    why: ClassVar[str] = "terms of zeros add nothing to sums of finite terms"
 
-    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        machine = self.reading(graph)
-
-        def stored(b: Rewriting, node: Node) -> Node | None:
-            return _stored(b, node, machine)
-
-        why = "terms of zeros add nothing to sums of finite terms"
-        return rewrite(graph, RuleTable([Rule("quad-product", (ops.matmul,), stored, why)]), journal)
-
-
-def _stored(b: Rewriting, node: Node, machine: QuadProducts) -> Node | None:
-    found = constant_product(node)
-    if found is None or found.n_rows is None or node.dtype is not types.f32:
-        return None
-    quads = quads_of(found.matrix, found.n_rows, machine)
-    return None if quads is None else found.replaced(b, ops.quad_matmul, *quads)
+    def stored(self, b: Rewriting, node: Node) -> Node | None:
+        """The product that reads what is kept alone; None where the matrix stays."""
+        found = constant_product(node)
+        if found is None or found.n_rows is None or node.dtype is not types.f32:
+            return None
+        quads = quads_of(found.matrix, found.n_rows, self)
+        return None if quads is None else found.replaced(b, ops.quad_matmul, *quads)
 
 
 def quads_of(matrix: Array, n_rows: int, machine: BlockProducts) -> Quads | None:
@@ -71,10 +63,9 @@ def quads_of(matrix: Array, n_rows: int, machine: BlockProducts) -> Quads | None
     wide = next((v * lanes for v in reversed(VECTORS) if n % (v * lanes) == 0), 0)
     if not matrix.size or lanes <= 1 or not wide or depth % TERMS_PER_WORD:
         return None
-    whole = machine.cycles(n_rows, depth * -(-n // (2 * lanes)), 1, 2, is_whole=True)
     work = depth * n * PER_QUAD / (QUAD * lanes) * INSTRUCTIONS / machine.fmas
     n_bytes = depth * n * (PER_QUAD * matrix.dtype.itemsize + PER_QUAD * CODE_BITS / 8) / QUAD
-    if max(work, machine.brought(n_bytes, n_rows)) >= whole * (1 - DOUBT):
+    if max(work, machine.brought(n_bytes, n_rows)) >= machine.whole(n_rows, matrix) * (1 - DOUBT):
         return None
     # A panel is soon looked at, and tells of most matrices that they have more numbers.
     if not all(_is_sparse(part) for part in (matrix[:, :lanes], matrix)):
