@@ -43,6 +43,14 @@ class WritesLost(Exception):
     """AOTAutograd would lose what the graph does to a tensor, as the text says. Never reaches a user."""
 
 
+def found_out() -> Any:
+    """What AOTAutograd has found out about the graph that it is compiling; None where nothing is known."""
+    import torch
+
+    context = torch._guards.TracingContext.try_get()
+    return context.fw_metadata if context is not None else None
+
+
 def refuse_writes_that_are_lost(captured: Any) -> None:
     """Raises ``WritesLost`` for programs that AOTAutograd of PyTorch 2.13 makes another one of.
 
@@ -90,8 +98,7 @@ class WrittenArguments:
         """
         import torch
 
-        context = torch._guards.TracingContext.try_get()
-        meta = context.fw_metadata if context is not None else None
+        meta = found_out()
         if meta is None:
             return
         n_own = sum(1 for _ in captured.named_parameters(remove_duplicate=False))

@@ -28,6 +28,7 @@ from tilewright.integrations.torch_compile.apart import (
     ArgumentsOverlap,
     WritesLost,
     WrittenArguments,
+    found_out,
     refuse_writes_that_are_lost,
 )
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
@@ -304,20 +305,13 @@ def _tell_of_unknown_sizes(graph: Graph, exact: Sequence[Sizes], inputs: Mapping
 
 def _mark_results(functional: GraphModule) -> None:
     """Tell results of the user's from what else a graph gives, as far as AOTAutograd says where they are."""
-    import torch
-
-    context = torch._guards.TracingContext.try_get()
-    meta = context.fw_metadata if context is not None else None
-    if meta is not None:
+    if (meta := found_out()) is not None:
         mark_results(functional, meta.num_forward_returns, meta.num_mutated_inp_runtime_indices)
 
 
 def _freezable(functional: GraphModule, example_inputs: Sequence[Any]) -> dict[int, torch.Tensor]:
     """Positions of inputs that are weights which the graph does not write to, with their tensors."""
-    import torch
-
-    context = torch._guards.TracingContext.try_get()
-    meta = context.fw_metadata if context is not None else None
+    meta = found_out()
     n_placeholders = sum(n.op == "placeholder" for n in functional.graph.nodes)
     if meta is None or n_placeholders != len(example_inputs):
         return {}
