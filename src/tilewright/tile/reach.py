@@ -29,9 +29,12 @@ def check_reach(plain: Kernel, scheduled: Kernel, relations: Sequence[Dim] = ())
     ``relations`` of sizes are never negative. Only buffers of which ``plain`` has accesses, all proved, are looked at
     where something there is not.
     """
+    beyond = list(outside(scheduled, relations))
+    if not beyond:  # as nearly always, so the plain loops are looked at last
+        return
     unproved = {a.buffer for a in outside(plain, relations)}
     own = {p.buffer for p in plain.places}
-    for a in outside(scheduled, relations):
+    for a in beyond:
         if a.buffer not in unproved and (not unproved or a.buffer in own):
             rule = f"{a} may be outside of {a.buffer.name}, whose shape is {a.buffer.shape}"
             remedy = "compute or copy it at a loop that no guard stands in, or split with the tail 'min'"
