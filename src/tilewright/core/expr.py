@@ -428,12 +428,13 @@ def _commuted(a: Dim, b: Dim) -> tuple[Dim, Dim]:
     return (a, b) if to_text(a) <= to_text(b) else (b, a)
 
 
-_BINARY: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+OPERATIONS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
     "floordiv": floordiv,
     "mod": mod,
     "min": minimum,
     "max": maximum,
 }
+"""What each ``op`` of a ``BinaryExpr`` makes of two expressions."""
 
 # --- walking --------------------------------------------------------------------------------------------------------
 
@@ -494,7 +495,7 @@ def _substitute_atom(atom: Atom, values: Mapping[Sym, Dim]) -> Dim:
             total = total * _substitute_atom(f, values)
         return total
     assert isinstance(atom, BinaryExpr)
-    return _BINARY[atom.op](substitute(atom.a, values), substitute(atom.b, values))
+    return OPERATIONS[atom.op](substitute(atom.a, values), substitute(atom.b, values))
 
 
 def evaluate(e: Dim, values: Mapping[Sym, int]) -> int:
@@ -578,5 +579,5 @@ def _from_ast(node: ast.expr, symbol: Callable[[str], Dim]) -> Dim:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _AST_OPS:
             return _AST_OPS[type(op)](_from_ast(left, symbol), _from_ast(right, symbol))
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[a, b], keywords=[]):
-            return _BINARY[name](_from_ast(a, symbol), _from_ast(b, symbol))
+            return OPERATIONS[name](_from_ast(a, symbol), _from_ast(b, symbol))
     raise ValueError(f"not allowed in an integer expression: {ast.dump(node)[:80]}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, floordiv, maximum, minimum, symbols
+from tilewright.core.expr import OPERATIONS, Atom, BinaryExpr, Dim, Mul, Sym, floordiv, maximum, symbols
 
 
 def largest(e: Dim, caps: Mapping[Sym, Dim]) -> Dim:
@@ -43,5 +43,4 @@ def _extreme_atom(atom: Atom, caps: Mapping[Sym, Dim], *, most: bool) -> Dim:
         return _extreme(atom.b, caps, most=True) - 1 if most else 0
     if atom.op == "floordiv":
         return floordiv(_extreme(atom.a, caps, most=most), maximum(_extreme(atom.b, caps, most=not most), 1))
-    a, b = (_extreme(x, caps, most=most) for x in (atom.a, atom.b))
-    return minimum(a, b) if atom.op == "min" else maximum(a, b)
+    return OPERATIONS[atom.op](_extreme(atom.a, caps, most=most), _extreme(atom.b, caps, most=most))

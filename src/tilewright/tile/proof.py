@@ -16,6 +16,7 @@ from typing import TypeGuard
 
 from tilewright.core.dims import is_known, known_over, known_under
 from tilewright.core.expr import (
+    OPERATIONS,
     Atom,
     BinaryExpr,
     Dim,
@@ -25,9 +26,6 @@ from tilewright.core.expr import (
     ceildiv,
     floordiv,
     is_nonneg,
-    maximum,
-    minimum,
-    mod,
     substitute,
     symbols,
     terms_of,
@@ -164,11 +162,8 @@ def _put(e: Dim, old: Atom, new: Dim) -> Dim:
             if f == old:
                 term = term * new
             elif isinstance(f, BinaryExpr):
-                term = term * _BINARY[f.op](_put(f.a, old, new), _put(f.b, old, new))
+                term = term * OPERATIONS[f.op](_put(f.a, old, new), _put(f.b, old, new))
             else:
                 term = term * f
         total = total + term
     return total
-
-
-_BINARY = {"floordiv": floordiv, "mod": mod, "min": minimum, "max": maximum}
