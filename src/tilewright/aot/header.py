@@ -214,9 +214,10 @@ def _facts(of: Interface) -> list[str]:
     lines = [*_tensors("inputs", m.inputs), *_tensors("outputs", m.outputs)]
     if m.symbols:
         lines.append("symbols, in the order of dims:")
+        from_one = begins_with_one(m)
         for k, s in enumerate(m.symbols):
             limit = f"at least {s.lo}" if s.hi is None else f"{s.lo} to {s.hi}"
-            limit += ", or 0 where every output is then empty" if s.name in begins_with_one(m) else ""
+            limit += ", or 0 where every output is then empty" if s.name in from_one else ""
             lines.append(f"  {k}  {_comment(s.name)}: {limit}")
         lines += [f"  where {_comment(c.rule)}" for c in m.constraints]
     lines += [f"state: output {o} is input {i} of the next call" for i, o, _ in of.state]
