@@ -38,11 +38,15 @@ def places(draw: st.DrawFn) -> tuple[Dim, Dim]:
 @st.composite
 def values(draw: st.DrawFn, dtype: DType, buffers: dict[DType, list[Buffer]], depth: int = 2) -> Value:
     kind = draw(st.sampled_from(["load", "load", "constant", "binary", "binary", "fma", "cast"] if depth else ["load"]))
-    below = lambda of=dtype: draw(values(of, buffers, depth - 1))  # noqa: E731
+
+    def below(of: DType = dtype) -> Value:
+        return draw(values(of, buffers, depth - 1))
+
     if kind == "constant":
         return Const(3, dtype)
     if kind == "binary":
-        return Binary(draw(st.sampled_from(["add", "sub", "mul", "min", "max", "div"])), below(), below())
+        bitwise = () if dtype.is_float else ("and", "or", "xor")
+        return Binary(draw(st.sampled_from(["add", "sub", "mul", "min", "max", "div", *bitwise])), below(), below())
     if kind == "fma" and dtype.is_float:
         return Fma(below(), below(), below())
     if kind == "cast":

@@ -44,7 +44,7 @@ from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym, evaluate
 from tilewright.core.indices import is_chosen
 from tilewright.core.types import Array, DType
 from tilewright.tile.errors import TileRunError
-from tilewright.tile.interp_loops import SHORTEST, LoopForms
+from tilewright.tile.interp_loops import FLOATS, OF_FLOATS, OF_INTEGERS, SHORTEST, LoopForms
 from tilewright.tile.ir import Barrier, Commit, Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
 
 Env = list[Any]
@@ -427,13 +427,13 @@ def binary_fn(op: str, dtype: DType) -> Callable[[Any, Any], Any]:
     result = dtype.numpy.type
     if dtype is types.bool_ and op in _BOOL:
         return _BOOL[op]
-    if dtype.is_integer and op in _WRAPPING:
-        return _WRAPPING[op]
+    if dtype.is_integer and op in OF_INTEGERS:
+        return OF_INTEGERS[op]
     if dtype.is_integer and op in _INTEGER:
         integer = _INTEGER[op]
         return lambda a, b: _wrap(integer(int(a), int(b)), dtype)
-    if op in _SCALAR and dtype in (types.f32, types.f64):
-        return _SCALAR[op]  # elements are NumPy's scalars, whose own operators keep the type
+    if op in OF_FLOATS and dtype in FLOATS:
+        return OF_FLOATS[op]  # elements are NumPy's scalars, whose own operators keep the type
     function = _BINARY[op]
     return lambda a, b: result(function(a, b))
 
@@ -480,21 +480,6 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "pow": np.power,
     "atan2": np.arctan2,
 }
-_SCALAR: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "div": operator.truediv,
-}
-_WRAPPING: Mapping[str, Callable[[Any, Any], Any]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "and": operator.and_,
-    "or": operator.or_,
-    "xor": operator.xor,
-}
-"""Operators of NumPy's scalars that wrap as ``core.compute`` says, where overflow is no warning (``np.errstate``)."""
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "eq": np.equal,
     "ne": np.not_equal,

@@ -37,15 +37,21 @@ SHORTEST = 8
 """Fewer iterations take no longer one by one."""
 FLOATS = frozenset({types.f32, types.f64})
 INTEGERS = frozenset({types.i8, types.i16, types.i32, types.i64, types.u8, types.u16, types.u32, types.u64})
-_OF_FLOATS: Mapping[str, Callable[[Any, Any], Any]] = {
+OF_FLOATS: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
     "mul": operator.mul,
     "div": operator.truediv,
-    "min": np.minimum,
-    "max": np.maximum,
 }
-_OF_INTEGERS: Mapping[str, Callable[[Any, Any], Any]] = {"add": operator.add, "sub": operator.sub, "mul": operator.mul}
+OF_INTEGERS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+}
+"""Operators of NumPy's scalars and arrays that wrap as ``core.compute`` says, where overflow is no warning."""
 _ACCUMULATED: Mapping[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -148,7 +154,9 @@ def _applied(function: Callable[..., Any], parts: list[Elements | None]) -> Elem
 
 
 def _combination(op: str, dtype: DType) -> Callable[[Any, Any], Any] | None:
-    return _OF_FLOATS.get(op) if dtype in FLOATS else _OF_INTEGERS.get(op) if dtype in INTEGERS else None
+    if dtype in FLOATS:
+        return OF_FLOATS.get(op) or _ACCUMULATED.get(op)
+    return OF_INTEGERS.get(op) if dtype in INTEGERS else None
 
 
 def _stored(place: _LinearPlace, value: Elements) -> Callable[[Env, int], None]:
