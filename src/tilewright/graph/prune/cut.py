@@ -62,20 +62,21 @@ def cut(coupling: Coupling, removed: Collection[int]) -> Graph:
 
 def _check(t: AxedTensor, made: Node, kept: Sequence[Ids]) -> None:
     """A rule that promised too much must not become another model."""
-    if len(t.node.types) == 1 and tuple(made.shape) != _shape(t, kept):
-        raise AssertionError(f"{t.node} without channels has shape {made.shape}, not {_shape(t, kept)}")
+    if len(t.node.types) == 1 and tuple(made.shape) != shape_of(t, kept):
+        raise AssertionError(f"{t.node} without channels has shape {made.shape}, not {shape_of(t, kept)}")
 
 
-def _shape(t: AxedTensor, kept: Sequence[Ids]) -> tuple[Dim, ...]:
+def shape_of(t: AxedTensor, kept: Sequence[Ids]) -> tuple[Dim, ...]:
+    """A tensor's shape where these positions of each axis are left."""
     return tuple([len(k) if is_known(d) else d for d, k in zip(t.node.shape, kept, strict=True)])
 
 
 def _with_shape(t: AxedTensor, kept: Kept) -> dict[str, AttrValue]:
-    return {"shape": _shape(t, kept[t])}
+    return {"shape": shape_of(t, kept[t])}
 
 
 def _with_sizes(t: AxedTensor, kept: Kept) -> dict[str, AttrValue]:
-    return {"sizes": _shape(t, kept[t])}
+    return {"sizes": shape_of(t, kept[t])}
 
 
 def _with_bounds(t: AxedTensor, kept: Kept) -> dict[str, AttrValue]:

@@ -22,7 +22,7 @@ from tilewright.core.types import Array
 from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.frontend.source import import_called
 from tilewright.graph.prune.coupling import ChannelGroup, Coupling, WeightedProduct
-from tilewright.graph.prune.cut import cut, kept_of
+from tilewright.graph.prune.cut import cut, kept_of, shape_of
 from tilewright.graph.prune.importance import POWERS, scores_of, smallest, smallest_of_all
 from tilewright.graph.prune.masks import PATTERNS, TWO_OF_FOUR, ZeroPattern
 from tilewright.runtime.files import writing
@@ -185,10 +185,7 @@ def _reports_of_channels(
     for p in coupling.products:
         t, leaf = p.tensor, p.weights.constant() or p.weights
         sizes = [len(k) for k in kept[leaf]]
-        after = [
-            [len(k) if isinstance(d, int) else d for d, k in zip(x.node.shape, kept[x], strict=True)]
-            for x in (*t.inputs, t)
-        ]
+        after = [shape_of(x, kept[x]) for x in (*t.inputs, t)]
         is_smaller = sizes != [len(a) for a in leaf.axes]
         why = "" if p in making or is_smaller else f"none of its {wish.structure} may go"
         reports.append(layer_report(p, sizes, after, int(np.prod(sizes)), SPARED if p.name in wish.spare else why))

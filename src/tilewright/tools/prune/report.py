@@ -11,10 +11,12 @@ from math import prod
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.dims import are_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.opdef import OpDef
 from tilewright.graph.prune.coupling import WeightedProduct
 from tilewright.ops.contract import einsum_extents, einsum_terms
+from tilewright.tools.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,7 @@ class PruneReport:
             )
             for x in self.layers
         ]  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(c.ljust(n) for c, n in zip(row, widths, strict=True)).rstrip() for row in rows]
-        return "\n".join([head, *lines])
+        return "\n".join([head, *aligned(rows)])
 
 
 def _sizes(shape: Sequence[int]) -> str:
@@ -102,12 +102,12 @@ def layer_report(
 
 def _multiply_adds(op: OpDef, attrs: dict[str, Any], shapes: Sequence[Sequence[Dim]]) -> int | None:
     """Of a product of operands and a result with these shapes; None where a size is not known."""
-    a, b, out = ([d for d in shape if isinstance(d, int)] for shape in shapes)
-    if any(len(known) != len(shape) for known, shape in zip((a, b, out), shapes, strict=True)):
+    if not all(map(are_known, shapes)):
         return None
+    a, b, out = map(numbers, shapes)
     if op is ops.matmul:
         return prod(out) * a[-1]
     if op is ops.einsum:
         sizes = einsum_extents(einsum_terms(attrs["equation"], [len(a), len(b)])[0], shapes[:2])
-        return prod(d for d in sizes.values() if isinstance(d, int))
+        return prod(numbers(sizes.values()))
     return prod(a if op is ops.conv_transpose else out) * prod(b[1:])

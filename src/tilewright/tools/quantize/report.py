@@ -5,11 +5,11 @@ In: what was measured. Out: text, and dicts for JSON. Not its business: measurin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tilewright.tools.quantize.scheme import DYNAMIC, STORED
+from tilewright.tools.tables import aligned
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class QuantizeReport:
             (x.name, x.op, x.type, _number(x.sqnr_db), _share(x.saturated), _number(x.model_sqnr_db), x.why)
             for x in self.layers
         ]
-        return "\n".join([head, *_aligned(rows), *(f"warning: {text}" for text in self.warnings)])
+        return "\n".join([head, *aligned(rows), *(f"warning: {text}" for text in self.warnings)])
 
 
 def _number(x: float | None) -> str:
@@ -79,8 +79,3 @@ def _number(x: float | None) -> str:
 
 def _share(x: float | None) -> str:
     return "" if x is None else f"{x:.3%}"
-
-
-def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(n) for cell, n in zip(row, widths, strict=True)).rstrip() for row in rows]
