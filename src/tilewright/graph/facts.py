@@ -13,13 +13,13 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import Array, DType
 
 ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
-SMALL_ELEMENTS = 1 << 16  # constants up to here are looked at element by element
 MANTISSA_BITS = {types.f16: 11, types.bf16: 8, types.f32: 24, types.f64: 53}
 
 Number = int | float | bool
@@ -62,7 +62,7 @@ def is_near(node: Node, value: float) -> bool:
 def uniform(node: Node) -> Number | None:
     """The number that all elements of a constant of moderate size share, or None; NaN counts as no number."""
     array = array_of(node)
-    if array is None or not 0 < array.size <= SMALL_ELEMENTS:
+    if array is None or not 0 < array.size <= EFFORT.elements:
         return None
     flat = array.reshape(-1)
     first = flat[0]

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 
 from tilewright.core.compute import IndexLike, Load, Stage
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.expr import Dim, Sym, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
@@ -44,9 +45,6 @@ from tilewright.partition.projections import find_projections
 from tilewright.partition.windows import find_windows
 from tilewright.target.dots import BYTE_PAIRS
 from tilewright.target.target import Target
-
-MAX_GROUP_COST = 600
-"""Simple operations per element beyond which a group stops growing, so that code size and compile time stay bounded."""
 
 LONG_CHAIN, MIN_AGAIN, COSTLY = 16, 4, 1 << 17
 """Operations for an element, times that it would be computed, and operations of all of them, from where on arithmetic
@@ -210,7 +208,7 @@ class _Fuser:
         readers = [(r, k) for r, k in self.readers[node] if r in group.members]
         if self.facts[group.root].form is Form.OPAQUE:
             return self._begins_with(group.root, node)
-        if group.cost + facts.cost > MAX_GROUP_COST:
+        if group.cost + facts.cost > EFFORT.nodes:
             return False
         if node in self.chains:
             return True  # its readers are all in this group, so the whole chain is
@@ -285,7 +283,7 @@ class _Fuser:
         """Operations for an element of ``node`` since what is in memory anyway: what a reduction reads, or a caller."""
         own = self.facts[node].cost if self.facts[node].form in PLAIN else 0
         inputs = [i for i in dict.fromkeys(node.inputs) if self.facts[i].form in PLAIN and self._is_passing(i)]
-        return min(own + sum(self.made_of[i] for i in inputs), MAX_GROUP_COST)
+        return min(own + sum(self.made_of[i] for i in inputs), EFFORT.nodes)
 
     def _is_passing(self, node: Node) -> bool:
         """Do arithmetic and moves alone read a node, through views too?"""

@@ -22,13 +22,11 @@ from dataclasses import dataclass
 from functools import reduce
 
 from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size, size_at
 from tilewright.core.expr import Dim, floordiv, is_nonneg, maximum, symbols
 from tilewright.runtime.artifact import ALIGNMENT
 from tilewright.target.target import Target
-
-MAX_REPAIRS = 32
-"""How often a plan above the bound is tried again with its highest storage placed first."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _best_packing(storages: Sequence[Storage], sizes: dict[int, int]) -> tuple[i
     by_life = sorted(sizes, key=lambda k: (-(storages[k].last - storages[k].first), -sizes[k]))
     best = min((_pack_in_order(storages, sizes, order) for order in (by_size, by_life)), key=lambda r: r[0])
     order = by_size
-    for _ in range(MAX_REPAIRS):
+    for _ in range(EFFORT.attempts):
         if best[0] <= bound:
             break
         top, placed = _pack_in_order(storages, sizes, order)

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilewright.core.effort import EFFORT
 from tilewright.core.graph import Data
 from tilewright.core.types import Array
 from tilewright.runtime.artifact import ALIGNMENT
 
-N_COMPARED = 64
-"""Elements of a constant by which it is looked for among others of its shape."""
 Fill = Callable[[Array, Array], None]
 """``fill(out, array)``: write an array in the layout of a kernel into its place, ``uint8`` and all zeros."""
 
@@ -57,7 +56,7 @@ class Weights:
         """The first constant with the bytes of this one; a few of them tell nearly all others apart."""
         array = data.array
         flat = array.reshape(-1)
-        few = flat[:: max(flat.size // N_COMPARED, 1)].tobytes()
+        few = flat[:: max(flat.size // EFFORT.listed, 1)].tobytes()
         alike = self._alike.setdefault((array.dtype, array.shape, few), [])
         for other in alike:
             if other.array is array or np.array_equal(_bytes(other.array), _bytes(array)):

@@ -15,13 +15,13 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.graph.facts import (
     ELEMENTWISE,
-    SMALL_ELEMENTS,
     array_of,
     broadcast_shape,
     is_lossless,
@@ -147,7 +147,7 @@ def _sub(b: Rewriting, node: Node) -> Node | None:
     if is_scalar(x, 0) and y.type == node.type and node.dtype.is_signed:
         return b(ops.neg, y)
     array = array_of(y)
-    if array is not None and x.op is not CONST and array.size <= SMALL_ELEMENTS:
+    if array is not None and x.op is not CONST and array.size <= EFFORT.elements:
         with np.errstate(all="ignore"):
             return b(ops.add, x, b.const(np.negative(array)))
     return None
@@ -167,7 +167,7 @@ def _mul_neg(b: Rewriting, node: Node) -> Node | None:
     if x.op is ops.neg and y.op is ops.neg:
         return b(ops.mul, x.inputs[0], y.inputs[0])
     array = array_of(y)
-    if x.op is ops.neg and array is not None and array.size <= SMALL_ELEMENTS:
+    if x.op is ops.neg and array is not None and array.size <= EFFORT.elements:
         return b(ops.mul, x.inputs[0], b.const(np.negative(array)))
     return None
 
@@ -256,7 +256,7 @@ def _div(b: Rewriting, node: Node) -> Node | None:
     if is_scalar(x, 1) and y.type == node.type:
         return b(ops.reciprocal, y)
     array = array_of(y)
-    if array is not None and x.op is not CONST and array.size <= SMALL_ELEMENTS and _has_exact_reciprocal(array):
+    if array is not None and x.op is not CONST and array.size <= EFFORT.elements and _has_exact_reciprocal(array):
         return b(ops.mul, x, b.const((1 / array.astype(np.float64)).astype(array.dtype)))
     return None
 
@@ -266,7 +266,7 @@ def _div_fast(b: Rewriting, node: Node) -> Node | None:
     array = array_of(y)
     if not node.dtype.is_float or x.op is CONST:
         return None
-    if array is not None and array.size <= SMALL_ELEMENTS and array.all():
+    if array is not None and array.size <= EFFORT.elements and array.all():
         return b(ops.mul, x, b.const((1 / array.astype(np.float64)).astype(array.dtype)))
     return b(ops.mul, x, b(ops.rsqrt, y.inputs[0])) if y.op is ops.sqrt else None
 

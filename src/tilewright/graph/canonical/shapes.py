@@ -1,7 +1,7 @@
 """Rules of ``canonicalize`` for arithmetic on shapes: an integer tensor of known dimensions is a ``dim_values``.
 
 In: small integer nodes over constants and ``dim_values``. Out: one ``dim_values`` node, or a constant when no symbol is
-left. Not its business: floats, and tensors beyond ``MOST`` elements.
+left. Not its business: floats, and tensors beyond ``EFFORT.listed`` elements.
 
 The numbers are mathematical integers: sizes do not overflow 64 bits, and a cast of a size to a narrower integer that
 holds it keeps its value, so casts between i32 and i64 pass.
@@ -16,13 +16,13 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.dims import are_known, known_at_most, numbers
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, bounds, is_nonneg, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import product
 from tilewright.ops.size_arithmetic import ARITHMETIC, COMPARISONS
 
-MOST = 64
 SELECTING = (ops.slice, ops.gather, ops.transpose, ops.expand, ops.reverse)
 
 
@@ -33,7 +33,7 @@ def dims_of(node: Node) -> tuple[Dim, ...] | None:
         return dims
     if node.op is CONST and node.dtype.is_integer:
         array = node.attrs["data"].array
-        return tuple(int(v) for v in array.reshape(-1)) if array.size <= MOST else None
+        return tuple(int(v) for v in array.reshape(-1)) if array.size <= EFFORT.listed else None
     if node.op is ops.reshape or (node.op is ops.cast and node.dtype is types.i64):
         return dims_of(node.inputs[0]) if node.inputs[0].dtype.is_integer else None
     return None
@@ -57,7 +57,7 @@ def _ints(shape: Sequence[Dim]) -> list[int]:
 def _is_known(node: Node) -> bool:
     """A small tensor with a symbolic dimension among its operands' elements; plain numbers are folded elsewhere."""
     n = product(node.shape)
-    return known_at_most(n, MOST) and any(_has_symbol(i) for i in node.inputs)
+    return known_at_most(n, EFFORT.listed) and any(_has_symbol(i) for i in node.inputs)
 
 
 def _has_symbol(node: Node) -> bool:

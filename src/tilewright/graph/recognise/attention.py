@@ -14,6 +14,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.dims import is_known, known_at_most
+from tilewright.core.effort import EFFORT
 from tilewright.core.evaluate import evaluate_nodes
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import CONST, Node, topological
@@ -25,7 +26,6 @@ from tilewright.graph.facts import array_of, scalar
 NEVER = -1e9  # an additive mask at or below this hides a key
 RANK = 4
 """Batch, heads, rows, columns."""
-MOST_SCORES = 1 << 22  # masks computed from constants are looked at up to here
 
 
 @dataclass
@@ -283,11 +283,11 @@ def _closed_value(node: Node) -> Array | None:
     if node.op is CONST:
         return array_of(node)
     n = node.type.n_elements
-    if not known_at_most(n, MOST_SCORES):
+    if not known_at_most(n, EFFORT.elements):
         return None
     below = topological([node])
     unfit = {Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM}
-    if len(below) > 32 or any(n.op is not CONST and n.op.traits & unfit for n in below):
+    if len(below) > EFFORT.nodes or any(n.op is not CONST and n.op.traits & unfit for n in below):
         return None
     if any(not t.is_static for n in below for t in n.types):
         return None
