@@ -16,6 +16,7 @@ from frontend.onnx_build import (
     answers,
     check_against_runtime,
     evaluated,
+    graph,
     info,
     model,
     node,
@@ -355,3 +356,62 @@ def test_dimensions_that_differ_stay_errors() -> None:
     m = model(nodes, [info("a", ["N"]), info("b", [3]), info("c", [4])], ["y"])
     with pytest.raises(ImportFailed, match="3 and 4"):
         import_onnx(m)
+
+
+WINDOWS = st.tuples(
+    st.sampled_from(["Conv", "MaxPool", "AveragePool"]),
+    st.integers(1, 5),  # the kernel
+    st.integers(1, 3),  # the stride
+    st.integers(0, 2),  # the padding on both sides
+)
+
+
+def pictures(layers: list[tuple[str, int, int, int]]) -> onnx.ModelProto:
+    """Layers of windows over a row of any length, and the mean of what they leave."""
+    nodes = []
+    for k, (op, kernel, stride, pad) in enumerate(layers):
+        operands = [f"x{k}", f"w{k}"] if op == "Conv" else [f"x{k}"]
+        own = {} if op == "Conv" else {"kernel_shape": [kernel]}
+        nodes.append(node(op, operands, [f"x{k + 1}"], strides=[stride], pads=[pad, pad], **own))
+    nodes.append(node("GlobalAveragePool", [f"x{len(layers)}"], ["y"]))
+    weights = {f"w{k}": np.full((2, 2, c[1]), 0.5, np.float32) for k, c in enumerate(layers) if c[0] == "Conv"}
+    return model(nodes, [info("x0", [1, 2, "n"])], [info("y", [1, 2, 1])], weights)
+
+
+def holds(layers: list[tuple[str, int, int, int]], n: int) -> bool:
+    """Has every layer a size that it can be called with?"""
+    for op, kernel, stride, pad in layers:
+        n = (n + 2 * pad - kernel) // stride + 1
+        if n < (op == "Conv"):
+            return False
+    return n > 0
+
+
+@given(st.lists(WINDOWS.filter(lambda w: 2 * w[3] <= w[1]), min_size=1, max_size=5))
+@example([("Conv", 5, 1, 0), ("Conv", 3, 1, 1), ("AveragePool", 2, 1, 0)])
+def test_a_picture_too_small_for_a_layer_is_refused(layers: list[tuple[str, int, int, int]]) -> None:
+    """Also where the model's results have the same size whatever the picture's is."""
+    g = import_onnx(pictures(layers))
+    (n,) = g.symbols()
+    for size in range(1, 60):
+        taken = all(expr.evaluate(rule, {n: size}) >= 0 for rule in g.constraints)
+        assert taken == holds(layers, size)
+
+
+def test_a_picture_too_small_is_refused_by_its_least_size() -> None:
+    m = pictures([("Conv", 3, 2, 0), ("MaxPool", 3, 2, 0), ("Conv", 5, 1, 0)])
+    with pytest.raises(InputError, match="n must be at least 23"):
+        tw.compile(m)(rand(1, 2, 20))
+    check_against_runtime(m, {"x0": rand(1, 2, 23)})
+
+
+def test_a_layer_in_a_loop_has_its_least_size_too() -> None:
+    body = graph(
+        [node("Conv", ["s", "w"], ["c"]), node("ReduceMax", ["c"], ["t"], keepdims=1), node("Add", ["s", "t"], ["u"])],
+        [info("s", [1, 1, "n"]), info("e", [1])],
+        [info("u", [1, 1, "n"]), info("t", [1, 1, 1])],
+        {"w": np.ones((1, 1, 4), np.float32)},
+    )
+    scan = node("Scan", ["x", "each"], ["y", "all"], body=body, num_scan_inputs=1)
+    g = import_onnx(model([scan], [info("x", [1, 1, "n"]), info("each", [3, 1])], [info("y", None), info("all", None)]))
+    assert [to_text(c) for c in g.constraints] == ["n - 3"]  # a size of 0 is no mistake of the body

@@ -25,7 +25,6 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.specialize import chosen
 from tilewright.core.types import DType, TensorType, u8
-from tilewright.frontend.elements import with_elements
 from tilewright.frontend.onnx.call import Absent, Items, Stacked
 from tilewright.frontend.onnx.file import (
     ELEMENT_TYPES,
@@ -53,6 +52,7 @@ from tilewright.frontend.onnx.given import (
 from tilewright.frontend.onnx.shapes import Values, as_values
 from tilewright.frontend.onnx.unify import solve
 from tilewright.frontend.onnx.walk import IN_SUB_GRAPH, MIN_OPSET, STRINGS, Frame, Scope, Walker
+from tilewright.frontend.size_rules import with_size_rules
 
 if TYPE_CHECKING:
     from onnx import GraphProto, ModelProto, TypeProto, ValueInfoProto
@@ -189,7 +189,7 @@ def _attempt(
     graph = Graph(
         name or model.graph.name or "model", pool, inputs, tuple(found), tuple(names), tuple(walker.constraints)
     )
-    return Imported(with_elements(graph).with_checks(walker.checks), tuple(results))
+    return Imported(with_size_rules(graph).with_checks(walker.checks), tuple(results))
 
 
 class _Header:

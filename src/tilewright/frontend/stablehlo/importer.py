@@ -21,7 +21,7 @@ from tilewright.core.expr import Dim, Expr, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
-from tilewright.frontend.elements import with_elements
+from tilewright.frontend.size_rules import with_size_rules
 from tilewright.frontend.stablehlo.module import parse
 from tilewright.frontend.stablehlo.operation import NoForm, Value, value_type
 from tilewright.frontend.stablehlo.sizes import Shape, argument_shapes
@@ -95,7 +95,7 @@ def _imported(module: Any, name: str, shapes: Sequence[Shape] | None) -> Importe
     nodes = tuple(join_parts(Builder(pool), x) if isinstance(x, Pair) else x for x in made)
     names = _result_names(main, len(nodes))
     complex_outputs = frozenset(n for n, x in zip(names, made, strict=True) if isinstance(x, Pair))
-    graph = with_elements(Graph(re.sub(r"\W+", "_", name) or "main", pool, tuple(inputs), nodes, names))
+    graph = with_size_rules(Graph(re.sub(r"\W+", "_", name) or "main", pool, tuple(inputs), nodes, names))
     return ImportedModule(graph, FLAT, frozenset(complex_inputs), complex_outputs)
 
 

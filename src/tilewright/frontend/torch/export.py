@@ -23,8 +23,8 @@ from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Proble
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
-from tilewright.frontend.elements import with_elements
 from tilewright.frontend.nodes import dim_scalar
+from tilewright.frontend.size_rules import with_size_rules
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
 from tilewright.frontend.torch.aten.complex import COMPLEX
 from tilewright.frontend.torch.examples import capture_failure, check_dynamic_shapes, check_examples, check_has_elements
@@ -209,7 +209,7 @@ def import_with_values(
         )
     every = (*inputs, *(k.node for k in kept.values()))
     rules = dict.fromkeys([*importer.constraints, *slices_inside(every, nodes)])
-    graph = with_elements(Graph(name, importer.pool, every, nodes, names, tuple(rules))).with_checks(importer.checks)
+    graph = with_size_rules(Graph(name, importer.pool, every, nodes, names, tuple(rules))).with_checks(importer.checks)
     changed = writes.changing
     # a node that is written to has no one value to compare
     values = {k: v for k, v in importer.env.items() if isinstance(v, Node) and k not in changed}

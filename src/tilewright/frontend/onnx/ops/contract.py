@@ -150,7 +150,9 @@ def conv(c: Call, x: Node, w: Node) -> Node:
     kernel = check_kernel(c, w, len(x.shape))
     strides, dilations = (spatial_ints(c, name, len(kernel)) for name in ("strides", "dilations"))
     pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
-    return c(ops.conv, x, w, strides=strides, pads=pads, dilations=dilations, groups=c.int_("group", 1))
+    y = c(ops.conv, x, w, strides=strides, pads=pads, dilations=dilations, groups=c.int_("group", 1))
+    c.assume(*(n - 1 for n in y.shape[2:]))  # as everywhere else: a picture that holds no window is a mistake
+    return y
 
 
 def _conv(c: Call) -> Node:

@@ -102,6 +102,7 @@ def _root(c: Call, x: Node, p: int) -> Node:
 def _global(op: OpDef) -> Converter:
     def convert(c: Call) -> Node:
         x = c.x(0)
+        c.assume(*(n - 1 for n in x.shape[2:]))
         return c(op, x, axes=tuple(range(2, len(x.shape))), keepdims=True)
 
     return convert

@@ -1,0 +1,128 @@
+"""Rules for a call's sizes that keep each tensor of a graph from a size below 0, and from having no element to take.
+
+In: a graph. Out: the graph with these rules. Not its business: indices that data choose, which are kept in range
+(``ops``), and slices of known places (``frontend.torch.ones``).
+
+A window of five fits once into five places and, by the arithmetic of windows, minus three times into one: so a
+picture may be too small for a layer in the middle of a model while the model's results look as they always do. A
+gather keeps an index between 0 and its operand's last place, and there is no such place where the operand is empty.
+PyTorch and ONNX Runtime raise in both cases. Where the result, or what is stored, is empty at the same sizes, nothing
+is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tilewright import ops
+from tilewright.core.expr import (
+    BinaryExpr,
+    Dim,
+    Expr,
+    Mul,
+    Sym,
+    bounds,
+    evaluate,
+    is_nonneg,
+    minimum,
+    substitute,
+    symbols,
+    terms_of,
+)
+from tilewright.core.graph import Graph, Node, topological
+from tilewright.core.types import product
+
+READS = frozenset({
+    ops.gather, ops.gather_elements, ops.gather_nd, ops.dynamic_slice, ops.ranked, ops.resize, ops.top_k, ops.pad,
+})  # fmt: skip
+"""Each element of the result is one of the first operand, or a mean of some; of ``pad``, in all modes but one."""
+STORES = {ops.dynamic_update_slice: 1, ops.scatter_elements: 2, ops.scatter_nd: 2}
+"""Elements of that operand are stored into the first."""
+LARGEST = 1 << 62
+"""No size comes near it: 64 bits count elements."""
+
+
+def with_size_rules(graph: Graph) -> Graph:
+    """The graph with the rules that keep its sizes at 0 or more, and its calls from taking an element of nothing."""
+    found: dict[Expr, None] = {}
+    given = frozenset(graph.symbols())
+    for node in topological(graph.outputs):
+        if node.op in STORES:
+            found |= dict.fromkeys(_missing(node.inputs[0].shape, node.inputs[STORES[node.op]].shape, given))
+        elif node.op in READS and node.attrs.get("mode") != "constant":
+            found |= dict.fromkeys(_missing(node.inputs[0].shape, node.types[0].shape, given))
+    found |= _sizes(graph)
+    rules = _together([*graph.constraints, *(e for e in found if symbols(e) <= given)])
+    return Graph(graph.name, graph.pool, graph.inputs, graph.outputs, graph.output_names, rules, graph.checks)
+
+
+def _missing(source: Sequence[Dim], taken: Sequence[Dim], given: frozenset[Sym]) -> Iterator[Expr]:
+    """Of each size of ``source`` that may be 0 while ``taken`` has elements, that it is 1 or more where it has."""
+    least = minimum(product(taken), 1)
+    for size in source:
+        vanishes = any(n == size or (isinstance(size, Sym) and substitute(n, {size: 0}) == 0) for n in taken)
+        e = size - (least if symbols(least) <= given else 1)  # what data decide is no part of a rule
+        if not vanishes and isinstance(e, Expr) and not is_nonneg(e):
+            yield e
+
+
+def _sizes(graph: Graph) -> dict[Expr, None]:
+    """Every size that may be below 0. A branch's sizes are its own business: it may be the one that isn't taken."""
+    found: dict[Expr, None] = {}
+    for node in topological(graph.outputs):
+        for kind in node.types:
+            found |= dict.fromkeys(n for n in kind.shape if isinstance(n, Expr) and not is_nonneg(n))
+        for body in _bodies(node):
+            found |= _sizes(body)
+    return found
+
+
+def _bodies(node: Node) -> Iterator[Graph]:
+    if node.op is not ops.if_:
+        yield from (value for value in node.attrs.values() if isinstance(value, Graph))
+
+
+def _together(rules: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The same rules, those that grow with one symbol said by its least value; equations stay two rules."""
+    kept: dict[Expr, None] = {}
+    least: dict[Sym, int] = {}
+    for e in rules:
+        first = None if e * -1 in rules else _first(e)
+        if first is None:
+            kept[e] = None
+        else:
+            s, n = first
+            least[s] = max(n, least.get(s, n))
+    bounds_of = (s - n for s, n in least.items())
+    return (*kept, *(e for e in bounds_of if isinstance(e, Expr) and not is_nonneg(e)))
+
+
+def _first(e: Expr) -> tuple[Sym, int] | None:
+    """``(symbol, value)``: ``e`` is 0 or more from that value of its only symbol on; None where that isn't known."""
+    names = symbols(e)
+    if len(names) != 1 or not _grows(e):
+        return None
+    (s,) = names
+    low = bounds(s)[0] or 0
+    high = low
+    while evaluate(e, {s: high}) < 0:
+        low, high = high, 2 * high + 1
+        if high > LARGEST:
+            return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if evaluate(e, {s: middle}) < 0 else (low, middle)
+    return s, high
+
+
+def _grows(e: Dim) -> bool:
+    """Is ``e`` known never to fall where its symbols rise?"""
+    if not isinstance(e, Expr) or isinstance(e, Sym):
+        return True
+    if isinstance(e, Mul):
+        return all(is_nonneg(f) and _grows(f) for f in e.factors)
+    if isinstance(e, BinaryExpr):
+        if e.op == "floordiv":
+            return isinstance(e.b, int) and e.b > 0 and _grows(e.a)
+        return e.op in ("min", "max") and _grows(e.a) and _grows(e.b)
+    return all(coef > 0 and _grows(atom) for atom, coef in terms_of(e))
