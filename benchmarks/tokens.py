@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,14 +72,17 @@ class Models:
         """Where a form of the model lies."""
         return self.folder / f"llama-{self.layers}-{self.places}-{name}"
 
-    def decoder_file(self, precision: str) -> Path:
-        path = self.path(f"{precision}.tw")
+    def decoder_file(self, name: str) -> Path:
+        """Ours; ``name`` is the precision of weights, or ``int4/int8`` where the cache has one as well."""
+        path = self.path(f"{name.replace('/', '-')}.tw")
         if not path.exists():
             start = time.perf_counter()
-            made = tilewright.decoder(self.model(), max_length=self.places, precision=precision, cache=False)
+            precision, _, kept = name.partition("/")
+            compiled = partial(tilewright.decoder, precision=precision, kv_cache_precision=kept or "fp32", cache=False)
+            made = compiled(self.model(), max_length=self.places)
             made.save(path)
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-            print(f"{precision}: compiled in {time.perf_counter() - start:.0f} s, {peak:.2f} GB at most", flush=True)
+            print(f"{name}: compiled in {time.perf_counter() - start:.0f} s, {peak:.2f} GB at most", flush=True)
         return path
 
     def peer_file(self, kind: str) -> Path:
@@ -93,9 +97,9 @@ def contestants(models: Models, precisions: list[str], peers: list[str], threads
     shapes = torch.device("meta")
     with shapes:
         sized = seeded(models.layers)
-    for precision in precisions:
-        made = tilewright.load_decoder(models.decoder_file(precision), threads=threads)
-        yield Contestant(precision, product_bytes(sized, precision), made.prefill, made.step)
+    for name in precisions:
+        made = tilewright.load_decoder(models.decoder_file(name), threads=threads)
+        yield Contestant(name, product_bytes(sized, name.partition("/")[0]), made.prefill, made.step)
     for kind in peers:
         peer = llama_peer.Peer(models.peer_file(kind), models.places, threads)
         yield Contestant(f"llama.cpp {kind}", llama_peer.product_bytes(sized, kind), peer.prefill, peer.step)

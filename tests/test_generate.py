@@ -92,8 +92,29 @@ def test_few_bits_generate_what_the_quantised_model_does() -> None:
     assert one.model.report()["options"]["precision"] == Options(precision="int4").precision
 
 
-def test_a_token_writes_its_own_row_of_the_cache() -> None:
-    _, decoder = small()
+@cache
+def held(form: str) -> Decoder:
+    return tilewright.decoder(small()[0], max_length=40, chunk=8, kv_cache_precision=form, cache=False, threads=1)
+
+
+@pytest.mark.parametrize(("form", "share", "error"), [("bf16", 0.5, 2**-7), ("int8", 0.25 + 1 / 16, 2**-5)])
+def test_a_cache_in_fewer_bits(form: str, share: float, error: float, tmp_path: Path) -> None:
+    """Keys and values of 16 numbers a head: of int8 a quarter of f32's bytes, and a scale for each 16."""
+    made, fewer = small()[1], held(form)
+    assert sum(c.nbytes for c in fewer._cache) == share * sum(c.nbytes for c in made._cache)
+    prompt = np.random.default_rng(1).integers(0, N_WORDS, 19)
+    want, got = made.prefill(prompt).copy(), fewer.prefill(prompt).copy()
+    assert 0 < np.abs(got - want).max() < error * np.abs(want).max()
+    want, got = made.step(3, 19).copy(), fewer.step(3, 19).copy()
+    assert 0 < np.abs(got - want).max() < error * np.abs(want).max()
+    fewer.save(tmp_path / "d.tw")
+    again = tilewright.load_decoder(tmp_path / "d.tw", threads=1)
+    np.testing.assert_array_equal(again.generate([3], max_new_tokens=8), fewer.generate([3], max_new_tokens=8))
+
+
+@pytest.mark.parametrize("form", ["fp32", "int8"])
+def test_a_token_writes_its_own_row_of_the_cache(form: str) -> None:
+    decoder = small()[1] if form == "fp32" else held(form)
     decoder.prefill(np.arange(5))
     before = [c.copy() for c in decoder._cache]
     places = [c.ctypes.data for c in decoder._cache]
@@ -162,6 +183,8 @@ def test_what_can_not_be_generated_is_refused() -> None:
             decoder.generate(tokens, **{"max_new_tokens": 2, **options})
     with pytest.raises(OptionError, match="no causal language model"):
         tilewright.decoder(torch.nn.Linear(2, 2))
+    with pytest.raises(OptionError, match="kv_cache_precision='int3' is no form"):
+        tilewright.decoder(model("llama"), kv_cache_precision="int3")
     with pytest.raises(OptionError, match="chunk=0"):
         tilewright.decoder(model("llama"), chunk=0)
     with pytest.raises(OptionError, match="max_length=65, but the model has 64 positions"):

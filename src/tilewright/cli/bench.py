@@ -36,6 +36,7 @@ from tilewright.cli.compile_run import (
 from tilewright.cli.tokens import bench_tokens
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.frontend.torch.decoder import CACHES
 from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.runtime.manifest import SymbolSpec
 from tilewright.runtime.threads import default_threads
@@ -70,6 +71,9 @@ def bench_command(
     tokens: Annotated[
         bool, typer.Option("--tokens", help="Tokens per second of a language model in transformers' format.")
     ] = False,
+    kv_cache: Annotated[
+        str, typer.Option(help=f"With --tokens, what its cache is held in: {', '.join(CACHES)}.")
+    ] = "fp32",
     json: Json = False,
 ) -> None:
     """Measure latency, alone or beside other engines.
@@ -78,7 +82,7 @@ def bench_command(
     With --kernels, the model is compiled with counters, for the sizes that --size and --fix give.
     """
     if tokens:
-        bench_tokens(model, precision, threads or default_threads(), json=json)
+        bench_tokens(model, precision, kv_cache, threads or default_threads(), json=json)
         return
     fixed = inputs.parse_sizes(fix, "--fix")
     if kernels:

@@ -16,7 +16,7 @@ from tilewright.core.diag import OptionError
 from tilewright.tools.tokens import product_bytes, token_rates
 
 
-def bench_tokens(path: Path, precision: str, threads: int, *, json: bool) -> None:
+def bench_tokens(path: Path, precision: str, kv_cache: str, threads: int, *, json: bool) -> None:
     """Compile the decoder, and say how fast it reads a prompt and writes."""
     try:
         import transformers
@@ -34,7 +34,7 @@ def bench_tokens(path: Path, precision: str, threads: int, *, json: bool) -> Non
         model = models.from_pretrained(folder, local_files_only=True)
     else:
         model = models.from_config(config)
-    made = decoder(model.eval().float(), precision=precision, threads=threads)
+    made = decoder(model.eval().float(), precision=precision, kv_cache_precision=kv_cache, threads=threads)
     rates = token_rates(made, product_bytes(model, precision))
     if json:
         show.emit_json(asdict(rates) | {"share": rates.share})

@@ -6,6 +6,7 @@ over tokens (``runtime.python.decoder``).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.core.diag import OptionError
@@ -19,12 +20,17 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """What transformers calls layers whose tokens look at all before them, and at as many as a window holds."""
 
 
+CACHES = ("fp32", "bf16", "int8")
+"""What a cache may be held in."""
+
+
 class DecoderStep(NamedTuple):
     """A module ``(tokens, start, last, *cache) -> (logits, *cache)``, arguments for it, and its dynamic shapes.
 
     ``tokens`` is i64[1, T] with T from 1 on, ``start`` the place of the first, ``last`` i64[1] the number of the one
-    whose logits f32[1, words] are wanted. Each layer has two caches f32[places, 1, heads, width], of which a call may
-    get the first places alone: those up to its last token.
+    whose logits f32[1, words] are wanted. Each layer has a cache of keys and one of values, [places, 1, heads, width],
+    of which a call may get the first places alone: those up to its last token. Each is one tensor or, in int8, two:
+    codes, and their scales f32[places, 1, heads, 1].
     """
 
     module: torch.nn.Module
@@ -32,8 +38,35 @@ class DecoderStep(NamedTuple):
     dynamic_shapes: dict[str, Any]
 
 
-def decoder_step(model: Any, places: int, chunk: int) -> DecoderStep:
-    """The step of a model with a cache of ``places``; ``OptionError`` for a model that is no causal language model."""
+class Form(NamedTuple):
+    """How a cache holds what it is given: ``store`` makes its tensors, places first, and ``read`` the rows again."""
+
+    store: Callable[[Any], tuple[Any, ...]]
+    read: Callable[..., Any]
+
+
+def _forms() -> dict[str, Form]:
+    """The form of each of ``CACHES``."""
+    import torch
+
+    def coded(x: Any) -> tuple[Any, ...]:
+        """Each row by its own scale, symmetric: the largest number of a row is 127 of its steps."""
+        scale = x.abs().amax(-1, keepdim=True) / 127
+        return torch.round(x / torch.where(scale == 0, 1.0, scale)).to(torch.int8), scale
+
+    forms = (
+        Form(lambda x: (x,), lambda x: x),
+        Form(lambda x: (x.to(torch.bfloat16),), lambda x: x.to(torch.float32)),
+        Form(coded, lambda codes, scale: codes.to(torch.float32) * scale),
+    )
+    return dict(zip(CACHES, forms, strict=True))
+
+
+def decoder_step(model: Any, places: int, chunk: int, kept_in: str = "fp32") -> DecoderStep:
+    """The step of a model with a cache of ``places``, in one of ``CACHES``.
+
+    ``OptionError`` for a model that is no causal language model.
+    """
     if not is_a(model, "transformers", "PreTrainedModel") or not model.can_generate():
         raise OptionError(
             f"{type(model).__name__} is no causal language model of transformers",
@@ -48,26 +81,24 @@ def decoder_step(model: Any, places: int, chunk: int) -> DecoderStep:
         raise OptionError(f"layers of {unknown[0]} are not offered", remedy=f"use a model of {FULL} and {SLIDING}")
 
     layer: Any = transformers.cache_utils.DynamicLayer
+    form = _forms()[kept_in]
 
     class Kept(transformers.cache_utils.Cache):
         """What layers append to: caches of all places, or, to learn their shapes, nothing."""
 
-        def __init__(self, pairs: list[Any], at: Any) -> None:
-            self.pairs, self.at = pairs, at
+        def __init__(self, caches: list[Any], at: Any) -> None:
+            self.caches, self.at = caches, at
             self.made: list[Any] = []
-            self.layers = [layer() for _ in pairs]
+            self.layers = [layer() for _ in caches]
 
         def update(self, key_states: Any, value_states: Any, layer_idx: int, *_: Any, **__: Any) -> Any:
-            if not self.pairs:
-                self.made.append((key_states, value_states))
-                return key_states, value_states
             # Places come first, so that a token's keys are neighbours in memory and appending writes one row.
-            new = [
-                torch.index_copy(old, 0, self.at, x.permute(2, 0, 1, 3))
-                for old, x in zip(self.pairs[layer_idx], (key_states, value_states), strict=True)
-            ]
-            self.made.append(new)
-            return tuple(x.permute(1, 2, 0, 3) for x in new)
+            rows = [form.store(x.permute(2, 0, 1, 3)) for x in (key_states, value_states)]
+            if self.caches:
+                old = iter(self.caches[layer_idx])
+                rows = [tuple(torch.index_copy(next(old), 0, self.at, x) for x in parts) for parts in rows]
+            self.made.append([x for parts in rows for x in parts])
+            return tuple(form.read(*parts).permute(1, 2, 0, 3) for parts in rows)
 
         def get_seq_length(self, *_: Any, **__: Any) -> int:
             return 0
@@ -89,19 +120,20 @@ def decoder_step(model: Any, places: int, chunk: int) -> DecoderStep:
 
         def forward(self, tokens: Any, start: Any, last: Any, *cache: Any) -> Any:
             at = start + torch.arange(tokens.shape[1])
-            kept = Kept(list(zip(cache[::2], cache[1::2], strict=True)), at)
+            kept = Kept([cache[k : k + n_parts] for k in range(0, len(cache), n_parts)], at)
             mask = masks(at, cache[0].shape[0])
             logits = self.model(
                 input_ids=tokens, attention_mask=mask, position_ids=at[None], past_key_values=kept, use_cache=True,
                 logits_to_keep=last,
             ).logits  # fmt: skip
-            return logits[:, 0], *[x for pair in kept.made for x in pair]
+            return logits[:, 0], *[x for made in kept.made for x in made]
 
     learnt = Kept([], None)
     with torch.no_grad():
         token = torch.zeros((1, 1), dtype=torch.int64)
         model(input_ids=token, position_ids=token, attention_mask=torch.zeros(1, 1, 1, 1), past_key_values=learnt)
-    cache = [torch.zeros(places, 1, x.shape[1], x.shape[3]) for pair in learnt.made for x in pair]
+    cache = [torch.zeros(places, *x.shape[1:], dtype=x.dtype) for made in learnt.made for x in made]
+    n_parts = len(learnt.made[0])
     tokens, at = torch.zeros((1, chunk), dtype=torch.int64), torch.tensor(0)
     length, seen = torch.export.Dim("tokens", min=1, max=chunk), torch.export.Dim("places", min=chunk, max=places)
     shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": ({0: seen},) * len(cache)}
