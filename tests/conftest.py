@@ -5,8 +5,8 @@ after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
 the processor time of every test, the largest tests and files printed at the end, and a failure where one is over
 ``--cpu-limit``, or all together are over ``--cpu-budget``; of the cases of a test marked ``one_in(n)`` all but every
-n-th marked ``slow``; the fixture ``shared_kernels``; LLVM's work done once for a file; a garbage collector that leaves
-libraries alone.
+n-th marked ``slow``; random tests that no clock fails; the fixture ``shared_kernels``; LLVM's work done once for a
+file; a garbage collector that leaves libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -24,8 +24,15 @@ from unittest import mock
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
+from hypothesis import HealthCheck, settings
 
 from pace import slowness
+
+# How long an example takes says more of the machine's other work than of the example: no profile judges it.
+for profile in ("default", "ci"):
+    settings.register_profile(
+        profile, settings.get_profile(profile), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
 
 REQUIRED = os.environ.get("TILEWRIGHT_REQUIRE", "").replace(",", " ").split()  # noqa: TID251 - of the tests alone
 

@@ -136,13 +136,13 @@ def check(x: torch.Tensor, of: Callable[[torch.Tensor], None]) -> None:
 
 
 @given(matrices(), st.sampled_from(CHECKS))
-@settings(max_examples=QUICK, deadline=None, derandomize=True)
+@settings(max_examples=QUICK, derandomize=True)
 def test_lapack(x: torch.Tensor, of: Callable[[torch.Tensor], None]) -> None:
     check(x, of)
 
 
 @given(matrices(8), st.sampled_from(CHECKS))
-@settings(max_examples=QUICK, deadline=None, derandomize=True)
+@settings(max_examples=QUICK, derandomize=True)
 def test_our_own_kernels(x: torch.Tensor, of: Callable[[torch.Tensor], None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TILEWRIGHT_LAPACK", "off")
@@ -151,7 +151,7 @@ def test_our_own_kernels(x: torch.Tensor, of: Callable[[torch.Tensor], None]) ->
 
 @pytest.mark.slow
 @given(matrices(100), st.sampled_from(CHECKS))
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_lapack_at_length(x: torch.Tensor, of: Callable[[torch.Tensor], None]) -> None:
     check(x, of)
 

@@ -242,10 +242,10 @@ def test_a_call_pays_little_to_be_told_apart() -> None:
 
 
 def shortest(call: Callable[[], Any], n: int = 200) -> float:
-    start = time.perf_counter()
+    start = time.thread_time()
     for _ in range(n):
         call()
-    return (time.perf_counter() - start) / n
+    return (time.thread_time() - start) / n
 
 
 # --- where it goes on

@@ -23,7 +23,7 @@ from tilewright.partition import projections
 from tilewright.target.target import Target
 
 PLAIN = {"strides": (1, 1), "pads": ((0, 0),) * 2, "dilations": (1, 1), "layout": "NHWC"}
-FEW = settings(max_examples=7, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=7, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

@@ -180,7 +180,7 @@ def check(m, feeds, target):
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", ["q", "qdq"])
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(0, 1 << 30), st.sampled_from(LEVELS))
 def test_random_nets(form, seed, target):
     check(*random_net(seed, form), target)

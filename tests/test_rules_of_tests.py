@@ -2,9 +2,11 @@
 
 A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run. One
 with a marker ``timeout`` has that time from ``faulthandler_timeout`` too. Of one marked ``one_in(n)`` a quick run has
-every n-th case, and ``--cpu-limit`` fails a case that takes more processor time, ``--cpu-budget`` a run.
+every n-th case, and ``--cpu-limit`` fails a case that takes more processor time, ``--cpu-budget`` a run. No random test
+fails because the machine does other work too.
 """
 
+import ast
 import os
 import shutil
 import subprocess
@@ -12,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 TESTS = """
 import pytest
@@ -97,3 +100,17 @@ def test_some_cases_are_slow_and_a_quick_one_has_a_limit(options: list[str], sai
     assert "of processor time in" in ran.stdout
     assert ("--cpu-budget is 0.02: make the work cheaper" in ran.stdout) == ("0.02" in options)
     assert (ran.returncode == 0) == ("100" in options)
+
+
+def test_no_clock_fails_a_random_test() -> None:
+    """Neither profile watches one; a test that sets its own time or its own checks would."""
+    for name in ("default", "ci"):
+        profile = settings.get_profile(name)
+        assert profile.deadline is None and HealthCheck.too_slow in profile.suppress_health_check
+    for path in Path(__file__).parent.rglob("*.py"):
+        text = path.read_text()
+        for call in ast.walk(ast.parse(text)) if "deadline" in text or "suppress_health_check" in text else ():
+            if isinstance(call, ast.Call) and ast.unparse(call.func) == "settings":
+                own = {k.arg: ast.unparse(k.value) for k in call.keywords}
+                checks = own.get("suppress_health_check", "too_slow")
+                assert "deadline" not in own and ("too_slow" in checks or checks == "list(HealthCheck)"), path

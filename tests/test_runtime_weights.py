@@ -66,14 +66,14 @@ def windows(draw: st.DrawFn) -> Graph:
 
 
 @given(windows(), st.integers(0, 99))
-@settings(max_examples=QUICK, deadline=None, derandomize=True)
+@settings(max_examples=QUICK, derandomize=True)
 def test_windows(graph: Graph, seed: int) -> None:
     check(graph, seed)
 
 
 @pytest.mark.slow
 @given(windows(), st.integers(0, 99), st.sampled_from(["native", "x86-64-v3", "x86-64"]))
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_windows_at_length(graph: Graph, seed: int, target: str) -> None:
     check(graph, seed, target)
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
 
-def run_python(script: str, *args: object, timeout: float = 100, **env: str) -> str:
+def run_python(script: str, *args: object, timeout: float = 250, **env: str) -> str:
     """What ``script`` prints in a fresh interpreter without any variable but ``env`` and the path of modules.
 
     Where every thread of one that does not end stands is the only trace that a rare hang leaves.

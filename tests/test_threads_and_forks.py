@@ -341,7 +341,7 @@ IMPORTING = """
     is_importing.wait()
     pid = os.fork()
     if pid == 0:
-        signal.alarm(60)
+        signal.alarm(200)
         asks[name]()
         os._exit(0)
     print(os.waitpid(pid, 0)[1])

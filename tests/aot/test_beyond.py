@@ -115,14 +115,14 @@ def check(cases: list[Case], which: int, dims: list[int]) -> None:
 
 
 @given(st.integers(0, 3), st.lists(sizes, min_size=2, max_size=2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_bytes_are_exact_or_refused(cases: list[Case], which: int, dims: list[int]) -> None:
     check(cases, which, dims)
 
 
 @pytest.mark.slow
 @given(st.integers(0, 3), st.lists(sizes, min_size=2, max_size=2))
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 def test_bytes_are_exact_or_refused_often(cases: list[Case], which: int, dims: list[int]) -> None:
     check(cases, which, dims)
 

@@ -83,7 +83,7 @@ def test_loops_run_as_often_as_a_walk_through_them_finds(kind, target):
         assert_iterations_are_right(kernel, Options(target=target).machine)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.integers(0, 10_000))
 def test_loops_of_random_contractions_run_as_often(seed):
     for kernel in kernels(contraction(seed).graph, "x86-64-v3"):
@@ -105,7 +105,7 @@ def test_a_size_without_a_value_at_the_guessed_sizes_is_nothing():
     assert CallSizes({a: 64, b: 64}).known(floordiv(a, a - b)) == 0
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(SIZE, st.integers(1, 90), SIZE)
 def test_a_product_has_a_multiply_add_for_every_vector(m, n, k):
     """Of the columns' last vector some lanes may be idle."""
@@ -176,7 +176,7 @@ def test_steps_that_lead_to_the_same_places_are_one(steps):
     assert prod(n for _, n in found) <= prod(n for _, n in ordered)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(1, 9), st.integers(1, 7), st.integers(1, 3), st.integers(0, 3), st.integers(1, 9), st.integers(1, 7))
 def test_the_part_of_a_windows_taps_inside_of_an_image_is_exact(n_rows, taps, stride, pad, n_columns, wide):
     row, tap, column, other = (Sym(n, 0, None) for n in ("row", "tap", "column", "other"))

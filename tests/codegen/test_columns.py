@@ -34,7 +34,7 @@ def run(computation, target, arrays, at_end):
 @pytest.mark.one_in(2)
 @every_target
 @given(rows=st.integers(8, 16), behind=st.integers(1, 3), depth=st.integers(12, 60), at_end=st.booleans())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_products(target, rows, behind, depth, at_end):
     width = target.vector_bytes // 4
     rng, n = np.random.default_rng(depth), width + min(behind, width - 1)

@@ -70,7 +70,7 @@ def check(m, n, k, kinds, target):
 
 
 @pytest.mark.one_in(2)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(SIZES, SIZES, st.integers(1, 40), st.sampled_from(RUNNABLE))
 @example(37, 100, 257, HOST)
 @example(12, 32, 3000, HOST)  # a panel that is walked in parts
@@ -148,7 +148,7 @@ def check_batched(heads, m, n, k, turned, target, symbolic):
     np.testing.assert_allclose(c, want, rtol=1e-5, atol=1e-5 * np.sqrt(k))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(1, 3), SIZES, SIZES, st.integers(1, 40), st.booleans(), st.sampled_from(RUNNABLE), st.booleans())
 @example(2, 33, 40, 21, True, HOST, False)
 @example(2, 33, 40, 21, False, HOST, False)

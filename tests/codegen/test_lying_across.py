@@ -22,7 +22,7 @@ TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.pa
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(1, 70), columns=st.integers(1, 70))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_transposes(rows, columns, target):
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     # Memory behind the operand is another array's: what a block reads beyond a row must lie inside the operand.
@@ -41,7 +41,7 @@ def turns(n: int, channels: int, phases: int) -> Computation:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(n=st.integers(1, 40), channels=st.integers(1, 40), phases=st.integers(2, 5))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_phases_that_take_turns(n, channels, phases, target):
     x = np.arange(n * phases * channels, dtype=np.float32).reshape(n, phases, channels)
     out = np.zeros((channels, n, phases), np.float32)
@@ -78,7 +78,7 @@ class Fenced:
     few=st.integers(1, 5), many=st.integers(1, 100), swapped=st.booleans(), at_end=st.booleans(),
     dtype=st.sampled_from([types.f32, types.f64, types.i8, types.i16]),
 )  # fmt: skip
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_few_channels_beside_each_other(target, few, many, swapped, at_end, dtype):
     """Channels of pixels to planes and back, by loads of runs and shuffles that touch no byte of another array."""
     rows, columns = (many, few) if swapped else (few, many)

@@ -36,7 +36,7 @@ def products(batch: int, m: int, n: int, k: int, dtype: types.DType = types.f32)
     batch=st.integers(1, 20), m=st.integers(1, 7), n=st.integers(1, 17), k=st.integers(1, 19), at_end=st.booleans(),
     dtype=st.sampled_from([types.f32, types.f64, types.i32]),
 )  # fmt: skip
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_products_of_small_matrices(target, batch, m, n, k, at_end, dtype):
     random = np.random.default_rng(n)
     x, w = (random.integers(-4, 5, size).astype(dtype.numpy) for size in ((batch, m, k), (batch, k, n)))

@@ -38,7 +38,7 @@ def doubled_where(op: str, rows: int, columns: int, times: int, shift: int) -> C
     op=st.sampled_from(sorted(COMPARE)), rows=st.integers(1, 9), columns=st.integers(2, 40),
     times=st.integers(-3, 3), shift=st.sampled_from([-(1 << 40), -40, -5, 0, 3, 17, 1 << 33]),
 )  # fmt: skip
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_places_compare_as_numbers(target, op, rows, columns, times, shift):
     x = np.random.default_rng(rows).standard_normal((rows, columns)).astype(np.float32)
     out = np.zeros_like(x)

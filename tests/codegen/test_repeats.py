@@ -33,7 +33,7 @@ def tiled(columns: int, count: int) -> Computation:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(1, 3), columns=st.integers(1, 70), factor=st.integers(2, 7))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_grown_images(rows, columns, factor, target):
     x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
     out = np.zeros((rows * factor, columns * factor), np.float32)
@@ -43,7 +43,7 @@ def test_grown_images(rows, columns, factor, target):
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(columns=st.integers(2, 40), count=st.integers(1, 9))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_tiled_rows(columns, count, target):
     x, out = np.arange(columns, dtype=np.float32), np.zeros(columns * count, np.float32)
     Native(schedule(tiled(columns, count), target), target)(x, out)
@@ -62,7 +62,7 @@ def between(columns: int, factor: int, shift: int) -> Computation:
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(columns=st.integers(1, 50), factor=st.integers(2, 5), shift=st.integers(0, 5))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_neighbours_of_a_grown_row(columns, factor, shift, target):
     x = np.arange(3 * columns, dtype=np.float32).reshape(3, columns)
     out = np.zeros((3, columns * factor), np.float32)

@@ -26,7 +26,7 @@ def means(rows, columns):
     rows=st.integers(30, 150), columns=st.integers(9, 66), op=st.sampled_from(["add", "max", "mean"]),
     dtype=st.sampled_from([types.f32, types.f64]), at_end=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_rows_are_reduced(target, rows, columns, op, dtype, at_end):
     made = means(rows, columns) if op == "mean" else reduction((rows, columns), 1, op, dtype)
     x = np.random.default_rng(rows).standard_normal((rows, columns)).astype("f" if op == "mean" else dtype.numpy)
@@ -50,7 +50,7 @@ def matrix_by_vector(rows, columns, dtype):
     rows=st.integers(30, 80), columns=st.integers(9, 90), dtype=st.sampled_from([types.f32, types.f64]),
     at_end=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_a_matrix_by_a_vector(target, rows, columns, dtype, at_end):
     rng = np.random.default_rng(columns)
     x, v = (rng.standard_normal(s).astype(dtype.numpy) / 8 for s in ((rows, columns), (columns,)))

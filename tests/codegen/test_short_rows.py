@@ -28,7 +28,7 @@ def run(tree, target, *arrays, shape, at_end):
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(2, 90), columns=st.integers(2, 13), at_end=st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_softmax_and_layer_norm(target, rows, columns, at_end):
     x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
     got = run(schedule(softmax(rows, columns), target), target, x, shape=x.shape, at_end=at_end)
@@ -48,7 +48,7 @@ def test_softmax_and_layer_norm(target, rows, columns, at_end):
     rows=st.integers(1, 100), columns=st.integers(2, 9), axis=st.integers(0, 1), op=st.sampled_from(["add", "max"]),
     dtype=st.sampled_from([types.f32, types.f64]), at_end=st.booleans(),
 )  # fmt: skip
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_sums_and_maxima_along_either_axis(target, rows, columns, axis, op, dtype, at_end):
     x = (np.arange(rows * columns) * 7 % 19 - 9).astype(dtype.numpy).reshape(rows, columns)
     tree = schedule(reduction((rows, columns), axis, op, dtype), target)

@@ -40,7 +40,7 @@ def scores(target, keys, queries, depth, dtype=types.f32):
     keys=st.integers(8, 40), queries=st.integers(2, 8), depth=st.integers(16, 70),
     dtype=st.sampled_from([types.f32, types.f64]),
 )  # fmt: skip
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_every_sum_lands_in_its_place(target, keys, queries, depth, dtype):
     queries = min(queries, target.vector_bytes // dtype.n_bytes // 2)
     if queries < 2:
@@ -69,7 +69,7 @@ def squashed(rows, columns, depth):
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(3, 40), columns=st.integers(2, 5), depth=st.integers(16, 100))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_lanes_of_an_epilogue_are_several_rows_of_few_columns(target, rows, columns, depth):
     made = squashed(rows, columns, depth)
     kernel = schedule(made, target, made.inputs[1:])

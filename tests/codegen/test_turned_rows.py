@@ -54,7 +54,7 @@ def expected(x):
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(8, 90), columns=st.integers(5, 66), at_end=st.booleans())
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_softmax_and_layer_norm(target, rows, columns, at_end):
     x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
     e = np.exp(x.astype(np.float64) - x.max(1, keepdims=True))
@@ -76,7 +76,7 @@ def test_narrow_floats_and_columns_numbers(dtype, heads, rows, columns):
 
 
 @given(rows=st.integers(16, 40), columns=st.integers(9, 40), heads=st.integers(1, 3), biased=st.booleans())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 def test_the_schedule_means_what_the_loops_mean(rows, columns, heads, biased):
     check_default(log_softmax(rows, columns, heads=heads, biased=biased), machine=WIDE)
 

@@ -23,14 +23,13 @@ def sums(draw: st.DrawFn) -> Dim:
     return total
 
 
-@settings(deadline=None)
 @given(sums())
 def test_the_value_stays(e: Dim) -> None:
     check_value(e)
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(sums())
 def test_500_values_stay(e: Dim) -> None:
     check_value(e)

@@ -45,21 +45,21 @@ def resamplings(draw: st.DrawFn, n_calls: int = 1) -> Case:
 
 
 @given(resamplings())
-@settings(max_examples=QUICK, deadline=None)
+@settings(max_examples=QUICK)
 def test_resamplings(case: Case) -> None:
     check_gradients(case[0], *case[1])
 
 
 @pytest.mark.slow
 @given(resamplings())
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_resamplings_at_length(case: Case) -> None:
     check_gradients(case[0], *case[1])
 
 
 @pytest.mark.slow
 @given(resamplings(n_calls=3))
-@settings(max_examples=MANY // 5, deadline=None)
+@settings(max_examples=MANY // 5)
 def test_resamplings_of_symbolic_sizes_at_length(case: Case) -> None:
     check_gradients(case[0], *case[1], dynamic=True)
 

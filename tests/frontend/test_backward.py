@@ -84,27 +84,27 @@ def attentions(draw: st.DrawFn, n_calls: int = 1) -> Case:
 
 
 @given(convolutions())
-@settings(max_examples=QUICK, deadline=None, derandomize=True)
+@settings(max_examples=QUICK, derandomize=True)
 def test_convolutions(case: Case) -> None:
     check(case)
 
 
 @given(attentions())
-@settings(max_examples=QUICK, deadline=None, derandomize=True)
+@settings(max_examples=QUICK, derandomize=True)
 def test_attention(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.slow
 @given(st.one_of(convolutions(), attentions()))
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_gradients_at_length(case: Case) -> None:
     check(case)
 
 
 @pytest.mark.slow
 @given(st.one_of(convolutions(n_calls=2), attentions(n_calls=2)))
-@settings(max_examples=MANY // 5, deadline=None)
+@settings(max_examples=MANY // 5)
 def test_gradients_of_symbolic_sizes_at_length(case: Case) -> None:
     check(case, dynamic=True)
 

@@ -228,7 +228,7 @@ def test_an_unbounded_size_of_one_artefact_is_refused() -> None:
         tw.compile(torch.export.export(Module(), (torch.arange(3),)), cache=False)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 2**31), st.data())
 def test_unique_slices(shape: list[int], seed: int, data: st.DataObject) -> None:
     axis = data.draw(st.integers(-len(shape), len(shape) - 1))

@@ -63,7 +63,7 @@ CASES = st.tuples(
 
 
 @given(CASES)
-@settings(max_examples=QUICK, deadline=None)
+@settings(max_examples=QUICK)
 def test_flex_attention(case: Any) -> None:
     score, mask, xs, scale = case
     check(score, mask, [xs], scale)
@@ -71,7 +71,7 @@ def test_flex_attention(case: Any) -> None:
 
 @pytest.mark.slow
 @given(CASES)
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_flex_attention_at_length(case: Any) -> None:
     score, mask, xs, scale = case
     check(score, mask, [xs], scale)

@@ -110,8 +110,8 @@ def _random_transform(kind: str, n: int, batch: list[int], turn: int, is_wide: b
 _RANDOM = given(
     st.sampled_from(KINDS), _LENGTHS, st.lists(st.integers(1, 17), max_size=2), st.integers(0, 2), st.booleans()
 )
-test_random_transforms = settings(max_examples=5, deadline=None)(_RANDOM(_random_transform))
-test_many_random_transforms = pytest.mark.slow(settings(max_examples=500, deadline=None)(_RANDOM(_random_transform)))
+test_random_transforms = settings(max_examples=5)(_RANDOM(_random_transform))
+test_many_random_transforms = pytest.mark.slow(settings(max_examples=500)(_RANDOM(_random_transform)))
 
 
 def test_a_batch_of_any_size() -> None:

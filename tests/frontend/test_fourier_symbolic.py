@@ -43,7 +43,7 @@ LENGTHS = st.one_of(st.integers(1, 200), st.integers(1, 3000))
 
 
 @given(LENGTHS)
-@settings(max_examples=QUICK, deadline=None)
+@settings(max_examples=QUICK)
 def test_lengths(n: int) -> None:
     """One width in one direction, because a compile of each takes seconds; the long test has all four."""
     check(n, is_wide=False, sign=-1)
@@ -51,7 +51,7 @@ def test_lengths(n: int) -> None:
 
 @pytest.mark.slow
 @given(LENGTHS, st.booleans(), st.sampled_from([-1, 1]))
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_lengths_at_length(n: int, is_wide: bool, sign: int) -> None:
     check(n, is_wide, sign)
 

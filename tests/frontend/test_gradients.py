@@ -120,7 +120,7 @@ def test_gradients_at_length(family: str) -> None:
 
 def _check(family: str, n: int) -> None:
     @given(FAMILIES[family]())
-    @settings(max_examples=n, deadline=None)
+    @settings(max_examples=n)
     def check(case: Case) -> None:
         check_gradients(*case)
 

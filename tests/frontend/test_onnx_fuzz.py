@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -66,7 +66,7 @@ def survives(data: bytes) -> None:
         assert str(e)
 
 
-CHECKED = settings(deadline=5000, max_examples=120, suppress_health_check=[HealthCheck.too_slow], database=None)
+CHECKED = settings(max_examples=120, database=None)
 MANY = settings(CHECKED, max_examples=2000)
 
 bytes_changed = st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=6)

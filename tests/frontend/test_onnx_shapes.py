@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -293,7 +293,6 @@ def test_a_size_from_a_number_on() -> None:
     np.testing.assert_allclose(got, *runtime_answers(m, {"x": rand(2, 1)}))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 12), st.integers(0, 9), st.integers(1, 9), st.integers(1, 60), st.booleans())
 @example(1, 1, 2, 1, True)
 def test_sizes_are_narrowed_no_more_than_a_limit_asks(scale: int, more: int, by: int, most: int, is_cut: bool) -> None:

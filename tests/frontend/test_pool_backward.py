@@ -50,7 +50,7 @@ def pools(draw: st.DrawFn, n_calls: int = 1) -> Case:
 
 
 @given(pools())
-@settings(max_examples=QUICK, deadline=None)
+@settings(max_examples=QUICK)
 def test_pools(case: Case) -> None:
     function, calls = case
     check_gradients(function, *calls)
@@ -58,7 +58,7 @@ def test_pools(case: Case) -> None:
 
 @pytest.mark.slow
 @given(pools())
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_pools_at_length(case: Case) -> None:
     function, calls = case
     check_gradients(function, *calls)
@@ -66,7 +66,7 @@ def test_pools_at_length(case: Case) -> None:
 
 @pytest.mark.slow
 @given(pools(n_calls=2))
-@settings(max_examples=MANY // 5, deadline=None)
+@settings(max_examples=MANY // 5)
 def test_pools_of_symbolic_sizes_at_length(case: Case) -> None:
     function, calls = case
     check_gradients(function, *calls, dynamic=True)

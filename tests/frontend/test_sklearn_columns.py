@@ -165,7 +165,7 @@ def test_text_that_is_computed_with_is_refused() -> None:
 WORDS = st.sampled_from(["a", "b", "B", "", "1", "é", "long word", None])
 
 
-@settings(max_examples=5, deadline=None)  # each is a compile
+@settings(max_examples=5)  # each is a compile
 @given(st.data())
 def test_random_tables(data: st.DataObject) -> None:
     n_rows, n_text = data.draw(st.integers(2, 12)), data.draw(st.integers(1, 3))

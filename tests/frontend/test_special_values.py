@@ -72,7 +72,7 @@ def test_antialiased_images_are_right_and_local(mode: str) -> None:
         assert torch.equal(far, before[..., after.shape[-2] // 2 :, after.shape[-1] // 2 :])
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 2), st.integers(0, 1), st.integers(1, 2), st.booleans())
 def test_transposed_convolutions(kernel: int, stride: int, groups: int, pad: int, dilation: int, is_1d: bool) -> None:
     n = 1 if is_1d else 2
@@ -92,7 +92,7 @@ def test_a_zero_of_the_model_keeps_nan() -> None:
     check({"conv": lambda x: F.conv1d(x, torch.zeros(1, 1, 1))}, x.reshape(1, 1, 3))
 
 
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(st.integers(1, 9), st.booleans(), st.integers(0, 2**31))
 def test_searches_probe_as_eager_does(n: int, right: bool, seed: int) -> None:
     """Edges with NaN are in no order; PyTorch's answers follow from where its binary search looks."""
@@ -110,7 +110,7 @@ def test_searches_probe_as_eager_does(n: int, right: bool, seed: int) -> None:
     )  # fmt: skip
 
 
-@settings(deadline=None, max_examples=3)
+@settings(max_examples=3)
 @given(st.integers(1, 40), st.integers(0, 2**31))
 def test_ties_and_special_values_in_orders(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -185,7 +185,7 @@ def test_distances_of_order_0_keep_nan() -> None:
     check({"cdist": lambda a, b: torch.cdist(a, b, p=0.0), "pdist": lambda a, b: F.pdist(b, 0.0)}, a, b)
 
 
-@settings(deadline=None, max_examples=3)
+@settings(max_examples=3)
 @given(st.integers(1, 70), st.sampled_from([1e-12, 0.2, 1.5, 1e12]), st.booleans(), st.integers(0, 2**31))
 def test_running_sums_and_products_are_eagers_to_the_bit(n: int, scale: float, is_last: bool, seed: int) -> None:
     """PyTorch runs those of f32 in f64: products come back from where f32 underflows or overflows."""
@@ -212,7 +212,7 @@ def test_a_clip_without_a_bound_cuts_infinities(opset: int, bounds: tuple[str, .
     np.testing.assert_array_equal(tw.compile(made, cache=False)(x), session.run(None, {"x": x})[0])
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2), st.integers(0, 2**31))
 def test_sums_over_windows(n_in: int, n_out: int, axis: int, seed: int) -> None:
     """The product with the matrix, and no more than the windows' own elements."""

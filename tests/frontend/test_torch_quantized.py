@@ -73,7 +73,7 @@ def by_rows(x):
     return Q.dequantize_per_token(stored, scales, zeros, *I8, torch.float32)
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.integers(0, 1 << 30), st.sampled_from([dynamic, by_rows]))
 def test_scales_that_the_call_chooses(seed, function):
     check(function, rows(seed, 3, 9))

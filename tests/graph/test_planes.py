@@ -145,7 +145,7 @@ def test_a_result_that_is_read_in_both_orders_stays():
     assert InPlanes().run(graph) is graph
 
 
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 @given(st.data())
 def test_any_such_convolution_gives_the_same(data):
     groups, sides = data.draw(st.integers(1, 3)), data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
@@ -272,7 +272,7 @@ def test_windows_some_elements_apart(shape, op, kernel, stride, stays):
     assert (n_of(optimised(graph), ops.transpose) == 0) is stays
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.data())
 def test_windows_in_planes_compiled(data):
     op = data.draw(st.sampled_from([ops.conv, ops.max_pool, ops.avg_pool]))
@@ -296,7 +296,7 @@ def test_arithmetic_on_constants_alone_is_no_window():
     assert InPlanes().run(graph) is graph
 
 
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 @given(
     perm=st.permutations(range(4)),
     sizes=st.tuples(*[st.integers(1, 7)] * 2),

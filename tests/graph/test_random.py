@@ -11,7 +11,7 @@ from tilewright.core.text import SideTable, parse_graph, print_graph
 from tilewright.core.verify import verify
 from tilewright.graph.pipeline import PASSES, passes_for
 
-few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+few = settings(max_examples=12, suppress_health_check=list(HealthCheck))
 
 
 def check(case: RandomGraph, passes) -> None:

@@ -98,7 +98,7 @@ def test_what_bytes_can_not_say_stays_in_floats(body):
 # --- requantise -----------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(SCALES, st.integers(0, 255), st.sampled_from([u8, i8]), st.integers(0, 1 << 30))
 def test_a_product_gives_every_float_the_byte_of_the_division(scale, zero, dtype, seed):
     zero = zero if dtype is u8 else zero - 128

@@ -165,7 +165,7 @@ def scan(name, rng, hidden, panel, n_rows, length, lanes, **attrs):
     return built(ops.recurrence.in_panels(weights, panel, lanes), panel=panel), built(weights)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(
     st.sampled_from(list(GATES)), st.sampled_from([(12, 3), (16, 4), (40, 8), (48, 16), (50, 10), (6, 6)]),
     st.integers(0, 7), st.integers(1, 3), st.booleans(), st.booleans(), st.integers(0, 99),

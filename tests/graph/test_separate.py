@@ -57,7 +57,7 @@ def test_maxima_of_any_dtype_are_the_same():
         assert_same(graph, after, rtol=0, atol=0)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_window_gives_the_same(data):
     """Strides, dilations, padding that counts or not, and rounding up, on two axes or three."""

@@ -63,7 +63,7 @@ def test_others_stay(graph):
     assert FewTaps().run(graph) is graph
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_convolutions_are_the_same(data):
     size, taps = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 5))

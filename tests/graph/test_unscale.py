@@ -31,7 +31,7 @@ def weight(b, *shape):
     return b.const(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     batch=st.sampled_from([1, 1, 2, 3]),
     c=st.integers(1, 5),
@@ -60,7 +60,7 @@ def test_modulated_convolution(batch, c, n_out, demodulated, divided, turned):
     assert all(n.attrs["groups"] == 1 for n in after.nodes() if n.op is ops.conv)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     batch=st.sampled_from([(), (1,), (2,), (2, 2)]),
     k=st.integers(4, 6),
@@ -113,7 +113,7 @@ def test_a_large_operand_of_few_products_is_not_scaled():
     assert has_constant_weight(unscaled(build, "f32[1,8,1,3]", "f32[8]"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     held=st.tuples(st.booleans(), st.booleans()),
     varies=st.sampled_from([(True, False), (False, True)]),

@@ -107,7 +107,7 @@ TENSORS = {k: [b.name for b in (*c.outputs, *c.temps)] for k in KERNELS if (c :=
 
 
 @given(st.sampled_from(KERNELS), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_schedule_changes_a_result(kernel, data):
     schedule = tw.schedule(kernel)
     expected = ran(schedule)

@@ -71,7 +71,7 @@ def test_selection_over_several_blocks(n) -> None:
 
 
 @given(data=st.data(), n=st.integers(65, 140), k=st.integers(1, 30), largest=st.booleans(), of=st.sampled_from(SMALL))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_selection_with_ties_and_the_greatest_of_all(data, n, k, largest, of) -> None:
     """Whole blocks may hold nothing but what the last block is filled up with."""
     numbers = [0, 1, of.max, of.min, *([np.nan, -0.0, np.inf] if of.is_float else [])]

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.build import driver, kernels
@@ -74,7 +74,6 @@ def test_memory_stays_near_what_it_was():
     assert calls(chains) == [(0,), (1,), (2,), (3,)]
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_any_arrangement_keeps_the_order_of_what_needs_each_other(data):
     items = []

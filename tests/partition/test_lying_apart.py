@@ -33,14 +33,14 @@ def check(x: torch.Tensor, y: torch.Tensor) -> None:
 
 
 @given(operands())
-@settings(max_examples=QUICK, deadline=None, derandomize=True)
+@settings(max_examples=QUICK, derandomize=True)
 def test_complex_products(xy: tuple[torch.Tensor, torch.Tensor]) -> None:
     check(*xy)
 
 
 @pytest.mark.slow
 @given(operands())
-@settings(max_examples=MANY, deadline=None)
+@settings(max_examples=MANY)
 def test_complex_products_at_length(xy: tuple[torch.Tensor, torch.Tensor]) -> None:
     check(*xy)
 

@@ -47,7 +47,7 @@ def expected(x, w, bias, dtype):
     return ((stored - zero.astype(np.int64)) @ codes).astype(np.float32) * scale * of_columns + bias
 
 
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=10, derandomize=True)
 @given(st.data())
 def test_rows_have_scales_of_their_own_and_sums_are_exact(data):
     dtype = data.draw(st.sampled_from(["u8", "i8"]))

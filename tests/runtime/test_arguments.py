@@ -180,14 +180,14 @@ def test_every_form_is_typed_or_right(form: str) -> None:
 ODD = given(st.sampled_from(sorted(FORMS)), st.sampled_from(SHAPES), st.sampled_from(WAYS))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @ODD
 def test_odd_arguments_are_typed_or_right(form: str, shape: tuple[int, ...], way: str) -> None:
     check(form, shape, way)
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @ODD
 def test_odd_arguments_are_typed_or_right_many_times(form: str, shape: tuple[int, ...], way: str) -> None:
     check(form, shape, way)

@@ -109,7 +109,7 @@ def test_the_unchanged_file_is_accepted() -> None:
 
 
 @given(st.integers(0, len(GOOD) * 8 - 1))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_every_flipped_bit_is_detected(bit: int) -> None:
     data = bytearray(GOOD)
     data[bit // 8] ^= 1 << bit % 8
@@ -121,27 +121,27 @@ def test_every_flipped_bit_is_detected(bit: int) -> None:
 @example(0)
 @example(7)
 @example(8)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_every_truncation_is_detected(size: int) -> None:
     with pytest.raises(ArtifactError):
         artifact.parse(GOOD[:size])
 
 
 @given(st.integers(0, len(GOOD)), st.integers(0, 300), st.binary(max_size=300))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_any_splice_is_detected(at: int, removed: int, inserted: bytes) -> None:
     check(GOOD[:at] + inserted + GOOD[at + removed :])
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_bytes(data: bytes) -> None:
     for made in (data, GOOD[:8] + data, len(data).to_bytes(8, "little") + data):
         check(made)
 
 
 @given(st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_header_text(data: st.DataObject) -> None:
     """Headers that are JSON, but not ours: values replaced inside, sizes moved, lengths made up."""
     header = json.loads(GOOD[8 : 8 + N_HEADER])

@@ -196,7 +196,7 @@ def test_a_second_call_at_the_same_time_does_not_disturb_the_first() -> None:
     assert np.array_equal(results["first"], x) and np.array_equal(results["second"], y)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n_threads=st.integers(2, 4), rows=st.lists(st.integers(1, 6), min_size=2, max_size=4))
 def test_calls_from_many_threads(n_threads: int, rows: list[int]) -> None:
     model = scale_model()

@@ -131,7 +131,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_any_change_gives_a_manifest_or_an_artifact_error(data: st.DataObject) -> None:
     fields = json.loads(full_manifest().to_json())

@@ -84,7 +84,7 @@ def test_memory_that_somebody_holds_is_left_alone(name: str) -> None:
     assert address in {address_of(model(x)) for _ in range(2)}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.lists(st.integers(1, LARGE), min_size=1, max_size=4), st.integers(0, 5)), max_size=12))
 def test_no_two_results_share_memory(calls: list[tuple[list[int], int]]) -> None:
     """Calls of any sizes, each followed by forgetting some of the results so far."""

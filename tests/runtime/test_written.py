@@ -238,14 +238,14 @@ def overlapping(places: list[tuple[int, tuple[int, int]]]) -> None:
         assert torch.equal(ours, theirs)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(views(), min_size=3, max_size=3))
 def test_overlap_is_decided_exactly(places: list[tuple[int, tuple[int, int]]]) -> None:
     overlapping(places)
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @given(st.lists(views(), min_size=3, max_size=3))
 def test_overlap_is_decided_exactly_many_times(places: list[tuple[int, tuple[int, int]]]) -> None:
     overlapping(places)

@@ -45,7 +45,7 @@ def copies(kernel):
     k=st.sampled_from([1, 8, 33, 64]),
     machine=st.sampled_from([TIGHT, SHARED]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_products_of_every_layout(left, right, batch, m, n, k, machine):
     check_default(product(left, right, batch, m, n, k), machine=machine)
 

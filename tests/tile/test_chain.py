@@ -12,7 +12,7 @@ from tilewright.core.compute import Axis, Buffer, Computation, Const, Load, Redu
 from tilewright.core.expr import Sym
 from tilewright.tile.ir import Space
 
-FEW = settings(max_examples=7, deadline=None)
+FEW = settings(max_examples=7)
 
 
 def attention(batch, rows, keys, depth, width, scaled=True, softmax=True, is_merged=False):

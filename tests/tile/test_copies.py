@@ -33,7 +33,7 @@ def copy_of(computation, machine=WIDE):
     return copy
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.data())
 def test_any_turned_product_is_what_the_plain_loops_give(data):
     batch, rows = data.draw(st.integers(1, 3)), data.draw(st.integers(16, 20))

@@ -49,7 +49,7 @@ from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Store, Update, 
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.text import kernel_text
 
-SLOW = settings(max_examples=12, deadline=None)
+SLOW = settings(max_examples=12)
 PLENTY = dataclasses.replace(SMALL, n_cores=8, ghz=0.0001)
 PLENTY_WIDE = dataclasses.replace(WIDE, n_cores=8, ghz=0.0001)
 
@@ -341,7 +341,6 @@ def test_axes_collapse_across_a_dimension_of_one_element():
     assert next(p.buffer.shape for p in kernel.places if p.buffer.name == "Y") == (102,)
 
 
-@settings(deadline=None)
 @given(
     shape=st.sampled_from([(5, 70), (70, 5), (3, 70), (20, 65), (2, 66, 3), (66, 40)]),
     axis=st.integers(0, 1),

@@ -32,7 +32,7 @@ from tilewright.core.expr import Sym
 from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 
-SLOW = settings(max_examples=12, deadline=None)
+SLOW = settings(max_examples=12)
 TIGHT = dataclasses.replace(WIDE, l1_bytes=1024)
 PLENTY_WIDE = dataclasses.replace(WIDE, n_cores=8, ghz=0.0001)
 
@@ -131,7 +131,7 @@ def test_several_rows_of_a_window_at_once(k, stride, pad, h, w):
     c=st.integers(1, 21), h=st.integers(1, 5), w=st.integers(3, 30), kh=st.integers(1, 3), kw=st.integers(1, 3),
     pad=st.integers(0, 1), stride=st.integers(1, 2),
 )  # fmt: skip
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_columns_and_channels_of_a_window_as_one_axis(c, h, w, kh, kw, pad, stride):
     """Whatever the channels, the columns and the border are: no lane reads or writes what is not its own."""
     computation = convolution((1, h + kh, w, c), c, (kh, kw), stride, pad, c)

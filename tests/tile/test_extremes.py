@@ -79,7 +79,7 @@ def test_elsewhere_a_maximum_carries_nan(change):
 
 
 @given(columns=st.integers(1, 70), places=st.sets(st.integers(0, 209), max_size=6), seed=st.integers(0, 9))
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_rows_with_nan_are_nan_whole(columns, places, seed):
     x = np.random.default_rng(seed).standard_normal((ROWS, columns)).astype("f")
     x.reshape(-1)[[p for p in places if p < x.size]] = np.nan

@@ -111,7 +111,7 @@ def test_a_product_of_a_size_known_at_run_time() -> None:
         assert taken == ("products",)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(1, 70), st.integers(1, 70), st.integers(1, 40))
 def test_products_of_all_sizes(m: int, n: int, k: int) -> None:
     forms(matmul(m, n, k))

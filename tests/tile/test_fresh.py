@@ -100,14 +100,14 @@ def is_fresh(body):
 
 
 @given(bodies())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_is_taken_for_fresh_is(body):
     if starts_fresh(body, T):
         assert is_fresh(body)
 
 
 @given(bodies())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_exchange_relies_on_what_another_iteration_stored(body):
     if not any(what == "store" for i in range(4) for j in range(4) for what, _ in touched(body, {I0: i, J0: j})):
         return

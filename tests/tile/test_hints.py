@@ -70,7 +70,7 @@ def lines_hinted(n_rows, steps, line, n_columns=24):
 
 
 @given(n_rows=st.integers(1, 5), more=st.integers(0, 30), line=st.sampled_from([1, 2, 4, 8, 16]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_many_steps_ask_for_every_line_again_and_again(n_rows, more, line):
     lines = [(i, j) for i in range(n_rows) for j in range(0, 8, line)]
     steps = MANY * len(lines) + more
@@ -78,7 +78,7 @@ def test_many_steps_ask_for_every_line_again_and_again(n_rows, more, line):
 
 
 @given(n_rows=st.integers(1, 5), share=st.floats(0, 0.999), line=st.sampled_from([1, 2, 4, 8, 16]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_few_steps_run_on_into_the_next_tile(n_rows, share, line):
     lines = [(i, j) for i in range(2 * n_rows) for j in range(0, 8, line)]
     n_own = len(lines) // 2

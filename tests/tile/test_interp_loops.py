@@ -84,7 +84,7 @@ def outcome(kernel: Kernel, *, reverse: bool, shortest: float) -> tuple[dict[str
 
 
 @given(kernels(), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_all_at_once_is_one_by_one(kernel: Kernel, reverse: bool) -> None:
     (got, error), (want, same_error) = (outcome(kernel, reverse=reverse, shortest=n) for n in (1, inf))
     assert error == same_error

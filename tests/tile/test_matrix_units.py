@@ -225,7 +225,7 @@ def test_rows_of_a_size_known_at_run_time() -> None:
     scheduled(Case(N, 16, 24), {"N": 17})
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     st.integers(16, 33), st.integers(16, 33), st.integers(16, 33), st.sampled_from([f16, bf16]), st.booleans(),
     st.booleans(), st.booleans(),

@@ -48,13 +48,13 @@ def test_a_row_that_no_block_has_the_room_for_stays_in_memory() -> None:
     assert any(p.space is Space.GLOBAL and p.role is Role.TMP for p in kernel.places)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(1, 9), st.integers(1, 300))
 def test_rows_of_all_sizes(m: int, n: int) -> None:
     forms(softmax(m, n))
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(st.integers(2, 150), st.integers(2, 150))
 def test_transposes_of_all_sizes(m: int, n: int) -> None:
     forms(transpose(m, n))

@@ -263,7 +263,7 @@ def test_great_scores_leave_no_other_numbers() -> None:
     close(got, want, bf16)
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(
     st.integers(1, 40), st.integers(1, 50), st.integers(1, 24), st.integers(1, 24), st.sampled_from([f16, bf16]),
     st.integers(1, 2), st.booleans(), st.sampled_from(["", "bool", "add"]),

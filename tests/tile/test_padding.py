@@ -17,7 +17,7 @@ def n_asked(kernel: Kernel) -> int:
     return sum(isinstance(s, If) for s in walk(kernel.body))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(3, 7), st.integers(1, 4), st.integers(0, 4), st.integers(1, 2), st.booleans())
 def test_any_padding_gives_what_the_plain_loops_give(size: int, dilation: int, pad: int, stride: int, wide: bool):
     pad = max(pad, -(-(2 * dilation + 1 - size) // 2))
@@ -45,7 +45,7 @@ def columns_alone(
     return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs(attrs)))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(st.integers(2, 6), st.integers(1, 9), st.integers(2, 7), st.integers(0, 4), st.integers(0, 4), st.booleans())
 def test_rows_and_columns_as_one_axis(rows: int, columns: int, taps: int, lo: int, hi: int, wide: bool):
     lo = max(lo, taps - rows - hi)

@@ -33,7 +33,7 @@ def pool(channels, size, kernel, stride, pad=0):
     return Computation((x,), (y,), ops.max_pool.compute((x,), (y,), Attrs(attrs)))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.data())
 def test_any_window_is_what_the_plain_loops_give(data):
     kernel, stride, pad = (data.draw(st.integers(*r)) for r in ((1, 4), (1, 4), (0, 2)))

@@ -112,7 +112,7 @@ def pairs_of(kernel):
 
 
 @given(kernels(n_nests=2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_dependences_are_those_that_enumeration_finds(made):
     kernel, _ = made
     found = set()
@@ -152,7 +152,7 @@ def is_broken(kernel, later):
 
 
 @given(kernels(), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_exchanges_are_judged_as_enumeration_judges_them(made, data):
     kernel, (loops,) = made
     order = data.draw(st.sampled_from(list(permutations(range(len(loops))))))
@@ -169,7 +169,7 @@ def test_exchanges_are_judged_as_enumeration_judges_them(made, data):
 
 
 @given(kernels(), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_loops_at_one_time_are_judged_as_enumeration_judges_them(made, data):
     kernel, (loops,) = made
     depth = data.draw(st.integers(0, len(loops) - 1))
@@ -187,7 +187,7 @@ def test_loops_at_one_time_are_judged_as_enumeration_judges_them(made, data):
 
 
 @given(kernels(n_nests=2))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_loops_made_one_are_judged_as_enumeration_judges_them(made):
     kernel, ((first, *_), (second, *_)) = made
     if first.extent != second.extent:

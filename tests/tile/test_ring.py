@@ -25,7 +25,7 @@ from tilewright.core.expr import Sym
 from tilewright.tile.ir import Kind, Space
 from tilewright.tile.rewrite import loops_of
 
-FEW = settings(max_examples=20, deadline=None)
+FEW = settings(max_examples=20)
 
 
 def window(n, k=3, stride=1, dilation=1, pad=1, columns=2, op="add", dtype=F):
@@ -152,7 +152,7 @@ def tight(computation, n_cores=1, base=SMALL):
     k=st.sampled_from([2, 3]), stride=st.integers(1, 3), pad=st.integers(0, 1), epilogue=st.booleans(),
     n_cores=st.integers(1, 3),
 )  # fmt: skip
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 def test_the_rule_is_right(n, w, depth, channels, k, stride, pad, epilogue, n_cores):
     computation = expanded(n, 25, w, depth, channels, k, stride, pad, epilogue)
     check_default(computation, "A", "W", "bias", machine=tight(computation, n_cores))

@@ -44,7 +44,7 @@ def test_wide_elements_take_several_registers():
     assert 2 * wide.rows * wide.vectors <= SCALAR.n_vector_registers < 2 * narrow.rows * narrow.vectors
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(few, few, few, st.booleans(), machines, st.sampled_from([types.f32, types.f64, types.i8]))
 def test_any_product_is_what_the_plain_loops_give(m, n, k, epilogue, machine, dtype):
     out = types.i32 if dtype is types.i8 else dtype
@@ -59,13 +59,13 @@ def windows(data):
     return convolution(size, out, (kernel, kernel), stride, min(pad, kernel - 1), groups)
 
 
-@settings(max_examples=7, deadline=None)
+@settings(max_examples=7)
 @given(st.data(), machines)
 def test_any_convolution_is_what_the_plain_loops_give(data, machine):
     check_default(windows(data), "W", machine=machine)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(few, few, machines)
 def test_any_row_is_what_the_plain_loops_give(rows, columns, machine):
     check_default(softmax(rows, columns), machine=machine)
@@ -73,7 +73,7 @@ def test_any_row_is_what_the_plain_loops_give(rows, columns, machine):
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.data(), machines)
 def test_500_products_and_convolutions(data, machine):
     check_default(matmul(*(data.draw(few) for _ in range(3))), "B", machine=machine)
