@@ -23,6 +23,8 @@ from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Role, Space, Stor
 SIZE = 48
 AT, J = Sym("i", 0, None), Sym("j", 0, 2)
 DTYPES = (types.f32, types.f64, types.i8, types.u8, types.i32, types.i64)
+NARROW = (types.f16, types.bf16)
+"""Loaded, converted and stored at once, and computed with one by one."""
 
 
 @st.composite
@@ -50,15 +52,15 @@ def values(draw: st.DrawFn, dtype: DType, buffers: dict[DType, list[Buffer]], de
     if kind == "fma" and dtype.is_float:
         return Fma(below(), below(), below())
     if kind == "cast":
-        return Cast(below(draw(st.sampled_from(DTYPES))), dtype)
+        return Cast(below(draw(st.sampled_from(DTYPES + NARROW))), dtype)
     return Load(draw(st.sampled_from(buffers[dtype])), draw(places()))
 
 
 @st.composite
 def kernels(draw: st.DrawFn) -> Kernel:
     """A loop of one statement inside of another loop; its value may read what it writes."""
-    of = {d: [Buffer(f"{d.name}_{name}", d, (SIZE, SIZE)) for name in "AT"] for d in DTYPES}
-    dtype = draw(st.sampled_from(DTYPES))
+    of = {d: [Buffer(f"{d.name}_{name}", d, (SIZE, SIZE)) for name in "AT"] for d in DTYPES + NARROW}
+    dtype = draw(st.sampled_from(DTYPES + NARROW))
     target, at, value = of[dtype][1], draw(places()), draw(values(dtype, of))
     op = draw(st.sampled_from(["", "add", "mul", "min", "max"]))
     statement = Update(target, at, op, value) if op else Store(target, at, value)
@@ -93,6 +95,7 @@ def test_all_at_once_is_one_by_one(kernel: Kernel, reverse: bool) -> None:
 
 
 A, B, T = (Buffer(n, types.f32, (SIZE, SIZE)) for n in "ABT")
+N = Buffer("N", types.bf16, (SIZE, SIZE))
 ACCUMULATES = Update(T, (J, J), "add", A[J, AT] * B[AT, J])
 COPIES = Store(T, (J, AT), A[AT, J])
 
@@ -106,9 +109,12 @@ COPIES = Store(T, (J, AT), A[AT, J])
         (Store(T, (J, J), A[AT, J]), False, False),
         (Store(T, (J, AT + 1), T[J, AT]), False, False),  # each iteration reads what the one before wrote
         (Update(T, (J, AT), "add", T[AT, J]), False, False),
+        (Update(T, (J, J), "add", Cast(N[J, AT], types.f32) * B[AT, J]), False, True),
+        (Store(N, (J, AT), Cast(A[J, AT], N.dtype)), False, True),
+        (Store(N, (J, AT), Cast(B[J, AT], N.dtype) * Cast(A[J, AT], N.dtype)), False, False),
     ],
 )
 def test_which_loops_run_at_once(statement: Store | Update, backwards: bool, fits: bool) -> None:
-    memory = {b: np.zeros((SIZE, SIZE), np.float32) for b in (A, B, T)}
+    memory = {b: np.zeros((SIZE, SIZE), b.dtype.numpy) for b in (A, B, T, N)}
     forms = LoopForms(memory, interp.Compiler(memory, backwards).dim)
     assert (forms.at_once(For(Loop(AT, 20), (statement,)), backwards=backwards) is not None) == fits

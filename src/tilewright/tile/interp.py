@@ -267,6 +267,8 @@ class Compiler:
                 return lambda env: two(left(env), right(env))
             case Fma():
                 a, b, c, result = self.value(v.a), self.value(v.b), self.value(v.c), v.dtype.numpy.type
+                if v.dtype in FLOATS:
+                    return lambda env: a(env) * b(env) + c(env)
                 return lambda env: result(a(env) * b(env) + c(env))
             case Cast():
                 arg, convert = self.value(v.a), cast_fn(v.a.dtype, v.dtype)
@@ -366,7 +368,8 @@ def cast_fn(source: DType, target: DType) -> Callable[[Any], Any]:
         return lambda x: np.bool_(x != 0)
     result = target.numpy
     if not (source.is_float and target.is_integer):
-        return lambda x: x.astype(result)
+        # A type of NumPy's own makes the same element, without the array that ``astype`` makes for it.
+        return result.type if result.isbuiltin == 1 else lambda x: x.astype(result)
     low, high, integer = target.min, target.max, result.type
 
     def saturated(x: Any) -> Any:
@@ -481,10 +484,11 @@ _BINARY: Mapping[str, Callable[[Any, Any], Any]] = {
     "atan2": np.arctan2,
 }
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
-    "eq": np.equal,
-    "ne": np.not_equal,
-    "lt": np.less,
-    "le": np.less_equal,
-    "gt": np.greater,
-    "ge": np.greater_equal,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
 }
+"""Elements are NumPy's scalars, whose comparisons give NumPy's bool."""

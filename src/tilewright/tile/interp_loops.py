@@ -37,6 +37,9 @@ SHORTEST = 8
 """Fewer iterations take no longer one by one."""
 FLOATS = frozenset({types.f32, types.f64})
 INTEGERS = frozenset({types.i8, types.i16, types.i32, types.i64, types.u8, types.u16, types.u32, types.u64})
+COMPUTED = FLOATS | INTEGERS
+CONVERTED = COMPUTED | {types.f16, types.bf16}
+"""Conversions are the same for arrays and elements also where arithmetic is not."""
 OF_FLOATS: Mapping[str, Callable[[Any, Any], Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -103,12 +106,13 @@ class LoopForms:
         dtype, sym = x.buffer.dtype, s.loop.sym
         place = self._place(self.memory[x.buffer], x.index, sym)
         value = self._value(x.value, sym, self.memory[x.buffer])
-        if place is None or value is None or dtype not in FLOATS | INTEGERS:
+        if place is None or value is None:
             return None
         run = _stored(place, value) if isinstance(x, Store) and place.moves else None
         if isinstance(x, Update) and place.moves and (combine := _combination(x.op, dtype)):
             run = _updated(place, value, combine)
-        if isinstance(x, Update) and not place.moves and not backwards and (ufunc := _ACCUMULATED.get(x.op)):
+        ufunc = _ACCUMULATED.get(x.op) if isinstance(x, Update) and dtype in COMPUTED else None
+        if ufunc and not place.moves and not backwards:
             run = _accumulated(place, value, ufunc)
         return None if run is None else _unless_outside(run)
 
@@ -126,26 +130,30 @@ class LoopForms:
         return _LinearPlace(array, tuple(starts), tuple(steps))
 
     def _value(self, v: Value, sym: Sym, target: Array) -> Elements | None:
-        if v.dtype not in FLOATS | INTEGERS:
-            return None
         match v:
+            case Cast() if {v.dtype, v.a.dtype} <= CONVERTED and not (v.a.dtype.is_float and v.dtype.is_integer):
+                result, arg = v.dtype.numpy, v.a
+                part = self._load(arg, sym, target) if isinstance(arg, Load) else self._value(arg, sym, target)
+                return _applied(lambda a: a.astype(result), [part])
+            case _ if v.dtype not in COMPUTED:
+                return None
             case Const():
                 literal = v.dtype.numpy.type(v.value)
                 return lambda env, n: literal
             case Load():
-                place = self._place(self.memory[v.buffer], v.index, sym)
-                if place is None or np.may_share_memory(place.array, target):
-                    return None
-                return lambda env, n: place.array[place.at(env, n)]
+                return self._load(v, sym, target)
             case Binary():
                 combine = _combination(v.op, v.a.dtype)
                 return combine and _applied(combine, [self._value(x, sym, target) for x in (v.a, v.b)])
             case Fma() if v.dtype in FLOATS:
                 return _applied(lambda a, b, c: a * b + c, [self._value(x, sym, target) for x in (v.a, v.b, v.c)])
-            case Cast() if not (v.a.dtype in FLOATS and v.dtype in INTEGERS):
-                result = v.dtype.numpy
-                return _applied(lambda a: a.astype(result), [self._value(v.a, sym, target)])
         return None
+
+    def _load(self, v: Load, sym: Sym, target: Array) -> Elements | None:
+        place = self._place(self.memory[v.buffer], v.index, sym)
+        if place is None or np.may_share_memory(place.array, target):
+            return None
+        return lambda env, n: place.array[place.at(env, n)]
 
 
 def _applied(function: Callable[..., Any], parts: list[Elements | None]) -> Elements | None:
