@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from pathlib import Path
 
@@ -22,11 +23,11 @@ THREADS = """
     from tilewright.runtime.python import entry
     from tilewright.runtime.cpu import linker
 
-    n_models, n_threads, path, kind = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    as_given = as_array = lambda x: x
-    if kind == "torch":
+    n_models, n_threads, path, has_torch = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4] == "True"
+    kinds = [(lambda x: x, lambda y: y)]
+    if has_torch:
         import torch
-        as_given, as_array = torch.from_numpy, lambda y: y.numpy()
+        kinds.append((torch.from_numpy, lambda y: y.numpy()))
     rng = np.random.default_rng(0)
     shapes = [(1 + k % 3, 1 + k, 64) for k in range(11)]  # more than a model keeps native entries for
     cases = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
@@ -36,7 +37,7 @@ THREADS = """
     problems = []
     sys.setswitchinterval(1e-6)
 
-    def one_model(number):
+    def one_model(number, as_given, as_array):
         for made in (entry._code, entry._exchange):  # as in a fresh process; code is never thrown away
             made.made.clear()
         models = []
@@ -65,20 +66,20 @@ THREADS = """
         for c in callers:
             c.join()
 
-    for number in range(n_models):
-        one_model(number)
+    for kind in kinds:
+        for number in range(n_models):
+            one_model(number, *kind)
     print(len(problems), problems[:1])
 """
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
 @pytest.mark.parametrize(
-    ("n_models", "n_threads"), [(2, 12), pytest.param(50, 64, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+    ("n_models", "n_threads"), [(2, 12), pytest.param(50, 64, marks=[pytest.mark.slow, pytest.mark.timeout(6000)])]
 )
-def test_first_and_later_calls_of_fresh_models(n_models: int, n_threads: int, kind: str, tmp_path: Path) -> None:
-    if kind == "torch":
-        pytest.importorskip("torch")
-    out = run_python(THREADS, n_models, n_threads, tmp_path / "model.tw", kind, timeout=2900)
+def test_first_and_later_calls_of_fresh_models(n_models: int, n_threads: int, tmp_path: Path) -> None:
+    """With arrays of NumPy, then with tensors of PyTorch where it is installed."""
+    has_torch = importlib.util.find_spec("torch") is not None
+    out = run_python(THREADS, n_models, n_threads, tmp_path / "model.tw", has_torch, timeout=5900)
     assert out.strip() == "0 []"
 
 
@@ -123,9 +124,29 @@ def test_eight_threads_compile_at_once_in_a_fresh_process(size: str) -> None:
 
 
 TRACES = """
-    import sys, threading
+    import os, sys, threading, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
     import torch
     import tilewright as tw
+    from tilewright.frontend.torch.tracing import tracing
+
+    # A child forked while its parent traces traces too.
+    held, done = threading.Event(), threading.Event()
+
+    def trace():
+        with tracing():
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=trace)
+    thread.start()
+    held.wait()
+    if not (child := os.fork()):
+        tw.compile(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    done.set()
+    thread.join()
 
     def net(seed):
         torch.manual_seed(seed)
@@ -157,45 +178,14 @@ TRACES = """
         t.start()
     for t in threads:
         t.join()
-    print(len(problems), problems[:1], of_all.training)
+    print(status, len(problems), problems[:1], of_all.training)
 """
 
 
-def test_threads_trace_modules_by_turns() -> None:
+def test_threads_trace_modules_by_turns_and_a_child_though_its_parent_did() -> None:
+    """Both in one process, because PyTorch takes seconds to start."""
     pytest.importorskip("torch")
-    assert run_python(TRACES).strip() == "0 [] True"
-
-
-TRACING_FORK = """
-    import os, threading, warnings
-    warnings.simplefilter("ignore", DeprecationWarning)
-    import torch
-    import tilewright as tw
-    from tilewright.frontend.torch.tracing import tracing
-
-    held, done = threading.Event(), threading.Event()
-
-    def trace():
-        with tracing():
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=trace)
-    thread.start()
-    held.wait()
-    if not (child := os.fork()):
-        tw.compile(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    done.set()
-    thread.join()
-    print(status)
-"""
-
-
-def test_a_child_traces_though_its_parent_did() -> None:
-    pytest.importorskip("torch")
-    assert run_python(TRACING_FORK).strip() == "0"
+    assert run_python(TRACES).strip() == "0 0 [] True"
 
 
 FORKS = """
