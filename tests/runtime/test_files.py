@@ -50,6 +50,8 @@ def test_no_module_writes_in_place() -> None:
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         name = path.relative_to(SOURCE).as_posix()
+        if not any(word in path.read_text() for word in ("write_", "open", "np.save")):
+            continue  # none of the calls: most files, and to parse them would take seconds
         if lines := list(writes_in_place(parsed(path))):
             found[name] = lines
     assert {name: lines for name, lines in found.items() if name not in IN_PLACE} == {}
