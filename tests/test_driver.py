@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import small_models
 import tilewright as tw
 from tilewright.build.driver import compile_graph
+from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import Clock
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
@@ -69,7 +71,9 @@ def test_every_compile_dumps_where_the_environment_asks(tmp_path: Path, monkeypa
     folder = tmp_path / "dump"
     monkeypatch.setenv("TILEWRIGHT_DUMP", str(folder))
     x = small_models.numbers(7, 64)
-    results = [tw.compile(small_models.perceptron(), optimize=k)(x) for k in (1, 2, 2)]
+    with mock.patch.object(KernelBuilder, "plan", autospec=True, side_effect=KernelBuilder.plan) as plan:
+        results = [tw.compile(small_models.perceptron(), optimize=k)(x) for k in (1, 2, 2)]
+    assert plan.call_count == 4, "once for a compile's code, once for all its texts"
     np.testing.assert_allclose(results[0], results[1], rtol=1e-4, atol=1e-5)
     made = sorted(folder.iterdir())
     assert [f.name.rsplit("-", 1)[0] for f in made] == ["000-perceptron", "001-perceptron"]  # third: cached

@@ -68,49 +68,64 @@ def optimise(
     return run_pipeline(graph, chosen, on_pass=on_pass, check=True)
 
 
-def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
-    """The text of each kernel at a stage: ``kernels``, ``schedule``, ``tile``, ``llvm``, ``asm``; or the entry's."""
-    target = options.machine
-    made = KernelBuilder(
-        target,
-        Clock(),
-        options.schedule,
-        default_checks(),
-        priced=options.priced,
-        gpu=options.gpu,
-        emulates=options.emulate,
-    )
-    program, _ = made.plan(graph, graph_passes(options, target), options)
-    made.check_book()
-    on_gpu = None if options.emulate else made.on_gpu
-    if stage == "entry" and on_gpu is not None:
-        remedy = "see --stage asm for the kernels' PTX"
-        raise OptionError("a program for a GPU has no entry: the runtime goes through its steps", remedy=remedy)
-    if stage == "entry":
-        slots, shapes = dimension_slots([(graph, program)]), [n.shape for _, n in graph.results()]
+class PlannedKernels:
+    """The kernels of an optimised graph, planned and scheduled once for the texts of all stages."""
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self.graph, self.target = graph, options.machine
+        self.made = KernelBuilder(
+            self.target,
+            Clock(),
+            options.schedule,
+            default_checks(),
+            priced=options.priced,
+            gpu=options.gpu,
+            emulates=options.emulate,
+        )
+        self.program, _ = self.made.plan(graph, graph_passes(options, self.target), options)
+        self.made.check_book()
+        self.on_gpu = None if options.emulate else self.made.on_gpu
+
+    def texts(self, stage: str, only: str) -> Iterator[str]:
+        """Of each kernel at ``kernels``, ``schedule``, ``tile``, ``llvm`` or ``asm``; or the entry's, at ``entry``."""
+        made, on_gpu = self.made, self.on_gpu
+        if stage == "entry":
+            yield self._entry()
+            return
+        texts = {spec.name: text for text, spec in made.specs.items()}
+        for name, kernel in made.kernels.items():
+            if only not in name and only not in made.labels[name]:
+                continue
+            if stage != "schedule":
+                # PTX has the comments of C, and not those of the host's assembler.
+                comment = "//" if on_gpu is not None and stage == "asm" else COMMENT.get(stage, "//")
+                yield f"{comment} {name}: {made.labels[name]}"
+            match stage:
+                case "kernels":
+                    yield texts[name]
+                case "tile":
+                    yield kernel_text(kernel)
+                case "schedule":
+                    yield schedule_text(name, made.schedules[name], made.labels[name])
+                case "llvm":
+                    yield emit_kernel(kernel, self.target) if on_gpu is None else on_gpu.llvm_text(kernel)
+                case "asm":
+                    yield assembly(kernel, self.target) if on_gpu is None else on_gpu.ptx(kernel)
+
+    def _entry(self) -> str:
+        if self.on_gpu is not None:
+            remedy = "see --stage asm for the kernels' PTX"
+            raise OptionError("a program for a GPU has no entry: the runtime goes through its steps", remedy=remedy)
+        made, shapes = self.made, [n.shape for _, n in self.graph.results()]
+        slots = dimension_slots([(self.graph, self.program)])
         # Code first: from it is known what the entry passes to a kernel, and how much scratch there is.
         made.texts()
-        yield emit_program(program, slots, shapes, target, made.parameter_counts(), made.most_scratch())
-        return
-    texts = {spec.name: text for text, spec in made.specs.items()}
-    for name, kernel in made.kernels.items():
-        if only not in name and only not in made.labels[name]:
-            continue
-        if stage != "schedule":
-            # PTX has the comments of C, and not those of the host's assembler.
-            comment = "//" if on_gpu is not None and stage == "asm" else COMMENT.get(stage, "//")
-            yield f"{comment} {name}: {made.labels[name]}"
-        match stage:
-            case "kernels":
-                yield texts[name]
-            case "tile":
-                yield kernel_text(kernel)
-            case "schedule":
-                yield schedule_text(name, made.schedules[name], made.labels[name])
-            case "llvm":
-                yield emit_kernel(kernel, target) if on_gpu is None else on_gpu.llvm_text(kernel)
-            case "asm":
-                yield assembly(kernel, target) if on_gpu is None else on_gpu.ptx(kernel)
+        return emit_program(self.program, slots, shapes, self.target, made.parameter_counts(), made.most_scratch())
+
+
+def kernel_texts(graph: Graph, options: Options, stage: str, only: str) -> Iterator[str]:
+    """The text of each kernel of an optimised graph at a stage (:class:`PlannedKernels`)."""
+    return PlannedKernels(graph, options).texts(stage, only)
 
 
 def schedules(graph: Graph, options: Options) -> str:
@@ -125,10 +140,11 @@ def dump_stages(graph: Graph, options: Options, folder: Path, passes: str | None
     ``passes`` spells a pipeline other than the level's.
     """
     done = run_pipeline(graph, chosen_passes(options, passes), check=True, dump=folder)
+    kernels = PlannedKernels(done, options)
     for stage, name in DUMPED.items():
         if stage == "entry" and options.alone_on_gpu is not None:
             continue
-        texts = [text.rstrip("\n") for text in kernel_texts(done, options, stage, "")]
+        texts = [text.rstrip("\n") for text in kernels.texts(stage, "")]
         write_text(folder / name, "\n".join(texts) + "\n")
 
 
