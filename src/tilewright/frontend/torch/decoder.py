@@ -38,14 +38,14 @@ class DecoderStep(NamedTuple):
     dynamic_shapes: dict[str, Any]
 
 
-class Form(NamedTuple):
+class CacheForm(NamedTuple):
     """How a cache holds what it is given: ``store`` makes its tensors, places first, and ``read`` the rows again."""
 
     store: Callable[[Any], tuple[Any, ...]]
     read: Callable[..., Any]
 
 
-def _forms() -> dict[str, Form]:
+def _forms() -> dict[str, CacheForm]:
     """The form of each of ``CACHES``."""
     import torch
 
@@ -55,9 +55,9 @@ def _forms() -> dict[str, Form]:
         return torch.round(x / torch.where(scale == 0, 1.0, scale)).to(torch.int8), scale
 
     forms = (
-        Form(lambda x: (x,), lambda x: x),
-        Form(lambda x: (x.to(torch.bfloat16),), lambda x: x.to(torch.float32)),
-        Form(coded, lambda codes, scale: codes.to(torch.float32) * scale),
+        CacheForm(lambda x: (x,), lambda x: x),
+        CacheForm(lambda x: (x.to(torch.bfloat16),), lambda x: x.to(torch.float32)),
+        CacheForm(coded, lambda codes, scale: codes.to(torch.float32) * scale),
     )
     return dict(zip(CACHES, forms, strict=True))
 
