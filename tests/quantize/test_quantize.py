@@ -76,6 +76,25 @@ def test_the_quantised_graph_is_near_the_graph_it_was_made_of(options):
     assert sqnr(graph, tw.quantize(graph, x, batch_size=4096, **options), x) > 22
 
 
+@pytest.mark.parametrize("activations", ["u16", "i16"])
+def test_activations_in_16_bits(activations, tmp_path):
+    """Little is left but the weights' error, and other runtimes read the same numbers."""
+    graph, x = small(pooled), numbers(16, 3, 8, 8)
+    found, bytes_ = (tw.quantize(graph, x, activations=kind) for kind in (activations, activations[0] + "8"))
+    assert sqnr(graph, found, x) > sqnr(graph, bytes_, x)
+    assert {n.dtype.name for n in of_op(found, ops.quantize_linear)} == {activations}
+    assert "in 8 bits, activations in 16, ranges" in str(found.report)
+    model = tw.compile(found, cache=False)
+    made = np.asarray(model(x))
+    np.testing.assert_allclose(made, evaluate_graph(found, [x])[0], atol=1e-3)
+    whys = {t["why"] for t in model.report()["types"] if t["op"] == "conv"}
+    assert all("stored in 16 bits" in why for why in whys)
+    runtime = pytest.importorskip("onnxruntime")
+    found.save(tmp_path / "q.onnx")
+    session = runtime.InferenceSession(tmp_path / "q.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {session.get_inputs()[0].name: x})[0], made, atol=1e-3)
+
+
 def test_native_code_means_what_the_graph_means(found):
     x = numbers(3, 3, 8, 8, seed=1)
     assert found.report.n_quantised == 4
@@ -242,8 +261,9 @@ def test_data_that_are_constant_are_warned_of():
 
 @pytest.mark.parametrize(
     "options",
-    [{"observer": "best"}, {"activations": "u4"}, {"weights": "per-row"}, {"max_drop": 0.1}, {"weight_bits": 5}],
-)
+    [{"observer": "best"}, {"activations": "u4"}, {"weights": "per-row"}, {"max_drop": 0.1}, {"weight_bits": 5},
+     {"mode": "dynamic", "activations": "i16"}],
+)  # fmt: skip
 def test_wrong_options(options):
     with pytest.raises(tw.OptionError):
         tw.quantize(small(perceptron, ROWS), numbers(4, 8), **options)

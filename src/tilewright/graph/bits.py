@@ -16,9 +16,10 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
+from tilewright.core.types import DType
 from tilewright.graph.quantize.weights import QuantizeWeights
 
-BYTES = (types.i8, types.u8)
+BYTES, HALF_WORDS = (types.i8, types.u8), (types.i16, types.u16)
 MOVES = (ops.reshape, ops.transpose, ops.pad, ops.slice, ops.expand)
 
 
@@ -71,11 +72,13 @@ def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
         return "only weights were asked for in few bits"
     if x.dtype in BYTES or w.dtype in BYTES:
         return "" if node.op is not ops.winograd_conv else "tiles of 16 bits take fewer products, of the same integers"
-    left, right = _made_of_bytes(x), w.op is not CONST and _made_of_bytes(w)
+    left, right = _made_of(x, BYTES), w.op is not CONST and _made_of(w, BYTES)
     if left and w.op is CONST and node.op is ops.conv and node.attrs["groups"] > 1:
         return "its few products of bytes have exact sums in floats"
     if left and (right or w.op is CONST):
         return _why_no_integers(node)
+    if _made_of(x, HALF_WORDS):
+        return "what it reads was stored in 16 bits, and sums of such products might not fit 32"
     if few_bits is not None:
         return why_no_codes(node, few_bits)
     if left or right:
@@ -104,13 +107,13 @@ def why_no_codes(node: Node, asked: QuantizeWeights) -> str:
     return asked.why_not(w.attrs["data"].array)
 
 
-def _made_of_bytes(node: Node) -> bool:
-    """Was a tensor of floats bytes, before casts, arithmetic with constants and moves?"""
+def _made_of(node: Node, kinds: tuple[DType, ...]) -> bool:
+    """Was a tensor of floats one of integers of these kinds, before casts, arithmetic with constants and moves?"""
     while True:
-        if node.op is ops.cast and node.inputs[0].dtype in BYTES:
+        if node.op is ops.cast and node.inputs[0].dtype in kinds:
             return True
         if node.op is ops.dequantize_linear:
-            return node.inputs[0].dtype in BYTES
+            return node.inputs[0].dtype in kinds
         varying = [x for x in node.inputs if x.op is not CONST]
         is_passing = Trait.ELEMENTWISE in node.op.traits or node.op in MOVES
         if len(varying) != 1 or not is_passing:

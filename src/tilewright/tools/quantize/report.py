@@ -59,7 +59,8 @@ class QuantizeReport:
             done, n = self.n_quantised, len(self.layers)
             return self._table(f"{done} of {n} products with weights of {self.options['weights']}, by {how}")
         ranges = f"of {self.n_batches} batches" if self.options.get("mode") != DYNAMIC else "of each row by the call"
-        head = f"{self.n_quantised} of {len(self.layers)} products in 8 bits, ranges {ranges}"
+        bits = "8 bits, activations in 16" if self.options.get("activations", "").endswith("16") else "8 bits"
+        head = f"{self.n_quantised} of {len(self.layers)} products in {bits}, ranges {ranges}"
         if self.score is not None:
             head += f"; score {self.score_before:.6g} before, {self.score:.6g} now"
         return self._table(head)

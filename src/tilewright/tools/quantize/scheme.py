@@ -19,7 +19,7 @@ OBSERVER = "minmax"
 STATIC, DYNAMIC, STORED = "static", "dynamic", "weights"
 STORED_WEIGHTS = "int4"
 """Weights of the mode that stores them alone, where the user names none."""
-ACTIVATIONS: dict[str, DType] = {"u8": types.u8, "i8": types.i8}
+ACTIVATIONS: dict[str, DType] = {"u8": types.u8, "i8": types.i8, "u16": types.u16, "i16": types.i16}
 OFFERED: dict[str, tuple[str | int, ...]] = {
     "mode": (STATIC, DYNAMIC, STORED),
     "activations": tuple(ACTIVATIONS),
@@ -61,6 +61,9 @@ class Scheme:
         if wrong := next((f.name for f in unread if getattr(self, f.name) != f.default), None):
             text = f'{wrong}={getattr(self, wrong)!r:.40} says nothing where mode="weights"'
             raise OptionError(text, remedy="leave it out: activations stay in f32")
+        if self.is_dynamic and self.dtype.bits > types.u8.bits:
+            text = f'activations={self.activations!r} are not offered where mode="dynamic"'
+            raise OptionError(text, remedy='use "u8" or "i8"')
         if self.is_dynamic and self.observer != OBSERVER:
             raise OptionError(
                 f'observer={self.observer!r} says nothing where mode="dynamic"',
