@@ -433,9 +433,9 @@ def optimise_and_split(
     passes = graph_passes(options, target)
 
     def optimised(of: Graph) -> Graph:
-        check_sizes(of)
+        check_sizes(of, target.most_bytes)
         done = run_pipeline(of, passes, check=checks.verify)
-        check_sizes(done)
+        check_sizes(done, target.most_bytes)
         return done
 
     with clock.stage("graph"):

@@ -13,25 +13,23 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, bounds
 from tilewright.core.graph import Graph
 
-MOST_BYTES = 1 << 46  # half of what an x86-64 or AArch64 process can address
 
-
-def check_sizes(graph: Graph) -> None:
-    """Raise ``CompileError`` when a tensor is too large even with every symbol at its least."""
-    problems = list(_problems(graph))
+def check_sizes(graph: Graph, most: int) -> None:
+    """Raise ``CompileError`` when a tensor takes over ``most`` bytes even with every symbol at its least."""
+    problems = list(_problems(graph, most))
     if problems:
         raise CompileError(f"{graph.name}: tensors are larger than any memory", problems)
 
 
-def _problems(graph: Graph) -> Iterator[Problem]:
+def _problems(graph: Graph, most: int) -> Iterator[Problem]:
     for node in graph.nodes():
         for t in node.types:
             least = _least(t.shape) * t.dtype.n_bytes
-            if least > MOST_BYTES:
+            if least > most:
                 yield Problem(node.loc, node.op.name, f"gives {t}, {least:.2g} bytes", "use smaller sizes")
         for value in node.attrs.values():
             if isinstance(value, Graph):
-                yield from _problems(value)
+                yield from _problems(value, most)
 
 
 def _least(shape: tuple[Dim, ...]) -> int:

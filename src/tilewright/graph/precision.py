@@ -29,7 +29,7 @@ from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array
 from tilewright.graph.forms.scans import SCANS
 
-FULL_GROUP = 16
+FULL_GROUP = 2 * COPIED_LANES
 """Below so many members of a group they are worth it only where they fill what vectors they take."""
 EXACT = (ops.max_pool,)
 """Ops that give the same whether their operand or their result is rounded, besides movements."""

@@ -27,6 +27,8 @@ from tilewright.target.sources import ASSUMED, SYSTEM
 MANY_COPIES = 256
 """More copies of a loop's body than any rule makes."""
 SMALL_COPIES = 4
+ADDRESS_BITS = 47
+"""Of an address that a process of a 64-bit system may use, on x86-64 and AArch64."""
 NUMBERS = {
     "vector_bytes": "B", "n_vector_registers": "", "n_mask_registers": "", "n_general_registers": "",
     "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
@@ -238,6 +240,11 @@ class Target:
     def memory_bytes_per_cycle(self) -> float:
         """What a core reads from memory."""
         return self.memory_gb_per_s / self.ghz
+
+    @property
+    def most_bytes(self) -> int:
+        """What no tensor may take: half of what a process can address."""
+        return 1 << min(8 * self.pointer_bytes, ADDRESS_BITS) - 1
 
     @property
     def large_bytes(self) -> int:

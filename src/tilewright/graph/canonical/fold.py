@@ -7,12 +7,14 @@ In: a graph. Out: a graph where such nodes are constants. Not its business: iden
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 from typing import ClassVar
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
@@ -22,9 +24,8 @@ from tilewright.core.types import Array
 from tilewright.graph.facts import has_symbols
 
 GROWTH_BYTES = 1 << 16  # a result may be this much larger than what it is made of
-TABLE_BYTES = 1 << 20  # what is read from a table at known places (an attention's bias by distance) even by this much
 SOURCE_BYTES = 4096  # ramps and expansions up to here are worth storing; larger ones are recomputed by index
-BLOCK = 128
+BLOCK = isqrt(EFFORT.points)
 READING = frozenset({ops.gather, ops.gather_nd, ops.gather_elements})
 STRETCHING = frozenset({ops.expand, ops.tile, ops.iota, ops.full})
 UNFIT = frozenset({Trait.STRUCTURAL, Trait.CONTROL, Trait.RANDOM})
@@ -36,8 +37,8 @@ class FoldConstants(Pass):
 
     It does not fire when the result is larger than ``max_bytes``, or larger than its operands by more than 64 KiB (an
     int8 weight stays int8, a broadcast bias stays a bias; padding may make it four times as large, and what is read
-    from a table 1 MiB larger); for ramps and expansions when it is larger than 4 KiB; for random ops, control flow,
-    attributes with symbols, and ops whose names are ``kept``.
+    from a table larger by ``EFFORT.added_bytes``); for ramps and expansions when it is larger than 4 KiB; for random
+    ops, control flow, attributes with symbols, and ops whose names are ``kept``.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -81,7 +82,9 @@ def _most_bytes(node: Node, given: int) -> int:
     """How large a result may be that is made of ``given`` bytes."""
     if node.op in STRETCHING:
         return SOURCE_BYTES
-    return (MOST_GROWTH if node.op is ops.pad else 1) * given + (TABLE_BYTES if node.op in READING else GROWTH_BYTES)
+    if node.op in READING:  # from a table at known places: an attention's bias by distance
+        return given + EFFORT.added_bytes
+    return (MOST_GROWTH if node.op is ops.pad else 1) * given + GROWTH_BYTES
 
 
 def transposed(matrix: Array) -> Array:

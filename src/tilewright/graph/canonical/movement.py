@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known, known_under
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
@@ -25,8 +25,6 @@ from tilewright.graph.facts import array_of, is_scalar
 
 FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
 REDUCTIONS = (*FOLDS, ops.reduce_mean)
-MANY_ELEMENTS = 8
-"""Of a row: arithmetic on so many, of which one is read, is done again for that one."""
 
 
 # --- reshape, transpose, expand -------------------------------------------------------------------------------------
@@ -415,7 +413,7 @@ def _gather_of_arithmetic(b: Rewriting, node: Node) -> Node | None:
     """
     (x, indices), axis = node.inputs, node.attrs["axis"]
     n = x.shape[axis]
-    if Trait.ELEMENTWISE not in x.op.traits or indices.shape[axis] != 1 or known_under(n, MANY_ELEMENTS):
+    if Trait.ELEMENTWISE not in x.op.traits or indices.shape[axis] != 1 or known_at_most(n, 1):
         return None
     if any(k != axis and size != indices.shape[k] for k, size in enumerate(x.shape)):
         return None

@@ -24,8 +24,8 @@ from tilewright.core.types import Array
 from tilewright.graph.forms.blocked import VECTORS, BlockProducts, constant_product
 from tilewright.ops.quads import CODE_BITS, PER_QUAD, QUAD, QUADS_PER_WORD, TERMS_PER_WORD
 
-INSTRUCTIONS = 5
-"""Of a vector of weights: two shifts, two selections and the product, all of them of vectors."""
+INSTRUCTIONS = 2 * CODE_BITS + 1
+"""Of a vector of weights: a shift and a selection for each bit of its code, and the product, all of them of vectors."""
 
 
 class Quads(NamedTuple):

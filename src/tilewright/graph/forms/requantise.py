@@ -30,9 +30,7 @@ from tilewright.graph.forms.integers import SUM_LIMIT
 from tilewright.ops.quant import QUANTISED
 from tilewright.target.target import Target
 
-NEAR = 2
-"""Floats to each side of a float that is nearest to where rounding changes: that is among them, for both ways."""
-DOUBT = 2.0**-50
+DOUBT = 4 * float(np.finfo(np.float64).eps)
 """How far, relatively, a sum in f64 of the two products may be from the exact one that is rounded to f32."""
 
 
@@ -307,7 +305,7 @@ def exact_factors(scale: float, zero: int, dtype: DType) -> tuple[float, float] 
     near = ((steps + 0.5) * np.float64(step)).astype(np.float32)
     below = above = near
     floats = [near]
-    for _ in range(NEAR):
+    for _ in range(2):  # ``near`` is rounded, and so is the quotient: the change may be one float off for each
         below, above = np.nextafter(below, np.float32(-np.inf)), np.nextafter(above, np.float32(np.inf))
         floats += [below, above]
     x = np.stack(floats)

@@ -18,10 +18,11 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.types import Array, DType
+from tilewright.graph.facts import MANTISSA_BITS
 from tilewright.ops.coded import NF4
 
 TOP = types.f8e4m3fn.max
-MOST_COARSE = 2.0**-10
+MOST_COARSE = 2.0 ** (1 - MANTISSA_BITS[types.f16])
 """How far a step may be rounded, of itself, to be stored in half precision."""
 
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.core.effort import EFFORT
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
 from tilewright.graph.forms.coded import coded, coded_product
 from tilewright.graph.forms.scaled import scaled_product
 from tilewright.graph.quantize.books import Book, Floats, Levels
-
-ROWS_AT_ONCE = 1024
-"""What rounding needs beside the weights is in proportion to so many rows, not to the matrix."""
 
 
 def rounded_rows(rows: Array, book: Book, group: int) -> tuple[Array, Array]:
@@ -23,8 +21,9 @@ def rounded_rows(rows: Array, book: Book, group: int) -> tuple[Array, Array]:
     n, width = rows.shape
     steps = np.empty((n, width // group), np.float32)
     parts = []
-    for start in range(0, n, ROWS_AT_ONCE):
-        part = slice(start, start + ROWS_AT_ONCE)
+    at_once = max(EFFORT.elements // max(width, 1), 1)  # so that what it needs beside the weights does not grow
+    for start in range(0, n, at_once):
+        part = slice(start, start + at_once)
         groups = np.ascontiguousarray(rows[part], np.float32).reshape(-1, width // group, group)
         steps[part] = book.steps_of(groups)
         parts.append(book.nearest(groups, steps[part]).reshape(-1, width))

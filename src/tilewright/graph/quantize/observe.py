@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from tilewright.core.types import Array, DType
+from tilewright.core.types import Array, DType, u8
 from tilewright.graph.quantize.encoding import Range, encoding_of
 
-HALF = 1024
+HALF = 4 * 2**u8.bits
 """Bins on each side of 0: four for each step of 8 bits."""
 CLIPPED = np.linspace(1, 0.05, 96)
 """Shares of the greatest magnitude that ``mse`` and ``entropy`` try as the limit, in steps of one percent."""

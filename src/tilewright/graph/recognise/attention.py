@@ -24,8 +24,8 @@ from tilewright.core.types import Array
 from tilewright.graph.facts import array_of, scalar
 
 NEVER = -1e9  # an additive mask at or below this hides a key
-RANK = 4
-"""Batch, heads, rows, columns."""
+AXES = ("batch", "heads", "rows", "columns")
+RANK = len(AXES)
 
 
 @dataclass
