@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from graph.showing import assert_same, graph_of
 from tilewright import ops
+from tilewright.core.estimates import OUTWEIGHING
 from tilewright.core.graph import CONST
 from tilewright.core.passes import run_pipeline
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.canonical.fold import FoldConstants
-from tilewright.graph.forms.unscale import MIN_PRODUCTS, UnscaleWeights
+from tilewright.graph.forms.unscale import UnscaleWeights
 
 WINDOW = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1)}
 
@@ -55,7 +56,7 @@ def test_modulated_convolution(batch, c, n_out, demodulated, divided, turned):
         return b(ops.reshape, y, shape=(batch, n_out, 4, 5))
 
     after = unscaled(build, f"f32[{batch},{c},4,5]", f"f32[{batch},{c}]")
-    assert n_out * 9 >= MIN_PRODUCTS
+    assert n_out * 9 >= OUTWEIGHING
     assert has_constant_weight(after)
     assert all(n.attrs["groups"] == 1 for n in after.nodes() if n.op is ops.conv)
 

@@ -172,7 +172,7 @@ def test_the_meaning_of_a_volume_stays():
 def test_only_with_a_vector_width_does_a_pipeline_hold_it():
     assert all(p.name != "winograd" for k in (0, 1, 2) for p in passes_for(k))
     passes = passes_for(2, target=Target.parse("x86-64-v3"))
-    assert Winograd(lanes=8, pairs=4) in passes
+    assert Winograd(lanes=8, pairs=4, block_bytes=1 << 17) in passes
     assert parse_pipeline(print_pipeline(passes), PASSES) == passes
     assert n_of(run_pipeline(convolution(random(64, 64, 3, 3)), passes), ops.winograd_conv) == 1
 

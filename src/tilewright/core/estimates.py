@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import ceil
 from statistics import geometric_mean
 
 from tilewright.core.dims import is_known
@@ -30,11 +31,18 @@ EVEN_CHUNKS = 8
 DOUBT = 0.05
 """The part of a price by which two prices must differ to be told apart: nearer ones are as often wrong as right."""
 IDLE = 1.15
-"""How many times as many lanes one order of axes must leave idle as another, before lanes alone decide between them."""
+"""How many times as many lanes one order of axes must leave idle as another, before lanes alone decide between them;
+and by what factor cycles must differ that count arithmetic alone in one form and other work in another."""
 WAITED_FOR = 0.3
 """The part of reading a product's constants that no multiplication hides: every product begins with its own."""
 ASSUMED_SIZE = 512
 """What a size counts as that only a call knows: a few hundred rows, where neither one alone nor many decide."""
+ASSUMED_SIDE = 32
+"""The same of a side of an image: whole tiles of most sizes fill it, as they nearly fill all large ones."""
+PASSED_CYCLES = 4
+"""In which a vector goes from one kernel to the next: it is written and read again, and a loop turns."""
+OUTWEIGHING = ceil(PASSED_CYCLES / DOUBT)
+"""Products of each element beside which moving it cannot be told from not moving it."""
 
 
 @dataclass(frozen=True)

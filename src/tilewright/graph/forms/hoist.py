@@ -14,6 +14,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known, numbers
+from tilewright.core.effort import EFFORT
+from tilewright.core.estimates import IDLE
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Graph, Node
 from tilewright.core.opdef import Trait
@@ -22,11 +24,6 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.shapes import reshape_groups
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of, inverse
-
-KEPT = 0.9
-"""The part of the elements that a slice has to keep, for arithmetic on all of them to cost no more."""
-CHAIN = 6
-"""How many steps of arithmetic after a product still count as its epilogue."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def _keeps_most(node: Node) -> bool:
     kept, whole = node.type.n_elements, node.inputs[0].type.n_elements
     if node.op is not ops.slice:
         return True
-    return set(node.attrs["steps"]) == {1} and is_known(kept) and is_known(whole) and kept > KEPT * whole
+    return set(node.attrs["steps"]) == {1} and is_known(kept) and is_known(whole) and kept * IDLE >= whole
 
 
 def _before(b: Rewriting, operand: Node, move: Node) -> Node | None:
@@ -104,13 +101,17 @@ def _before(b: Rewriting, operand: Node, move: Node) -> Node | None:
     return None if any(d != 1 and c for d, c in zip(wide.shape, cut, strict=True)) else operand
 
 
-def _is_product(node: Node, depth: int = CHAIN) -> bool:
-    """A contraction, or at most ``depth`` steps of arithmetic on one over the same elements."""
-    if Trait.CONTRACTION in node.op.traits:
-        return True
-    if Trait.ELEMENTWISE not in node.op.traits or not depth:
-        return False
-    return any(_is_product(i, depth - 1) for i in node.inputs if i.shape == node.shape)
+def _is_product(node: Node) -> bool:
+    """A contraction, or a chain of arithmetic on one over the same elements: its epilogue."""
+    found = [node]
+    for at in found:
+        if Trait.CONTRACTION in at.op.traits:
+            return True
+        if Trait.ELEMENTWISE in at.op.traits:
+            found += [i for i in at.inputs if i.shape == node.shape and i not in found]
+        if len(found) > EFFORT.listed:
+            return False
+    return False
 
 
 def _as_shape(b: Rewriting, operand: Node, node: Node, inner: Node) -> Node | None:

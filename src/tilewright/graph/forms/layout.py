@@ -23,6 +23,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.dims import known_at_least
+from tilewright.core.estimates import COPIED_LANES, COPIED_ROWS, OUTWEIGHING
 from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import OpDef, Trait
@@ -34,8 +35,6 @@ from tilewright.graph.canonical.movement import REDUCTIONS
 from tilewright.graph.facts import ELEMENTWISE, inverse
 
 Perm = tuple[int, ...]
-MAX_CHANNELS, MIN_COLUMNS, MIN_DEPTH = 8, 16, 128
-"""Of a convolution that keeps its channels first: of the result, its columns, and multiplications for an element."""
 CONVOLUTIONS = (ops.conv, ops.conv_transpose)
 WINDOWS = (*CONVOLUTIONS, ops.max_pool, ops.avg_pool)
 ALONG_AXIS = (
@@ -114,8 +113,8 @@ class Transposes:
             n, columns, depth = w.shape[1] * product(strides), x.shape[-1], w.shape[0] * taps
         elif set(strides) != {1}:
             return False
-        wide = known_at_least(columns, MIN_COLUMNS)
-        few, deep = n in range(1, MAX_CHANNELS + 1), known_at_least(depth, MIN_DEPTH)
+        wide = known_at_least(columns, COPIED_ROWS)
+        few, deep = n in range(1, COPIED_LANES + 1), known_at_least(depth, OUTWEIGHING)
         return wide and few and deep and x.dtype in (types.f32, types.f64) and self.source(x) is None
 
     def compose(self, b: Rewriting, node: Node) -> Node | None:

@@ -20,11 +20,12 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import known
+from tilewright.core.estimates import ASSUMED_SIDE
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.forms.winograd import ASSUMED_SIZE, Winograd, best_tiling, convolution_cycles
+from tilewright.graph.forms.winograd import Winograd, best_tiling, convolution_cycles
 from tilewright.ops.convolution import by_phases, phases_apart, phases_together
 from tilewright.target.target import Target
 
@@ -44,6 +45,7 @@ class SharePhases(Pass):
     cache_bytes: float = 8.0
     memory_bytes: float = 4.5
     pairs: int = 0
+    block_bytes: int = 1 << 19
 
     @staticmethod
     def on(target: Target, per_lane: int) -> SharePhases:
@@ -84,7 +86,7 @@ def _together(b: Rewriting, node: Node, options: Winograd) -> Node | None:
 
 def _moved(node: Node, n_times: int, options: Winograd) -> float:
     """Modelled cycles in which results are read and written ``n_times``: joined along each axis, then in turns."""
-    size = prod(known(d, ASSUMED_SIZE) for d in node.shape[1:])
+    size = prod(known(d, ASSUMED_SIDE) for d in node.shape[1:])
     batch = known(node.shape[0], 1)
     return 2 * 4 * n_times * batch * size / options.cache_bytes
 

@@ -16,13 +16,11 @@ from typing import Any, ClassVar
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.estimates import DOUBT
+from tilewright.core.estimates import DOUBT, PASSED_CYCLES
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 
-PASSING = 4
-"""Steps that storing an element between two pools and reading it again costs."""
 WIDE = (types.f32, types.f64)
 """Dtypes whose means may be rounded once more."""
 
@@ -47,7 +45,7 @@ def _separate(b: Rewriting, node: Node) -> Node | None:
     kernel, strides = a["kernel"], a["strides"]
     k = next((k for k, n in enumerate(kernel) if n > 1), len(kernel))
     rest = kernel[k + 1 :]
-    steps = prod(strides[k + 1 :]) * (kernel[k] + PASSING) + prod(rest) if rest else 0
+    steps = prod(strides[k + 1 :]) * (kernel[k] + PASSED_CYCLES) + prod(rest) if rest else 0
     if not rest or steps > (1 - DOUBT) * prod(kernel) or (node.op is ops.avg_pool and x.dtype not in WIDE):
         return None
 

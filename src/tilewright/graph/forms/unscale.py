@@ -19,6 +19,7 @@ from typing import ClassVar
 
 from tilewright import ops
 from tilewright.core.dims import is_known, known_at_least
+from tilewright.core.estimates import OUTWEIGHING
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import OpDef
@@ -29,9 +30,6 @@ from tilewright.core.types import product
 _Shape = Callable[[Node], Sequence[Dim]]
 """The shape that a factor gets."""
 
-MIN_PRODUCTS = 128
-"""Products that each element of an operand takes part in, from where on scaling it costs little beside them."""
-
 
 @dataclass(frozen=True)
 class UnscaleWeights(Pass):
@@ -40,7 +38,7 @@ class UnscaleWeights(Pass):
     ``s`` varies along input channels, ``d`` along output channels, either along groups too if ``w`` does not: those
     become a batch. It does not fire on integers, where a factor varies along taps or along both kinds of channels or
     widens the constant, where all are constants, on groups of a batch of several, and where scaling a large operand
-    would not pay: less than ``MIN_PRODUCTS`` products for each of its elements, and more of them than the weight has.
+    would not pay: less than ``OUTWEIGHING`` products for each of its elements, and more of them than the weight has.
     """
 
     name: ClassVar[str] = "unscale-weights"
@@ -180,7 +178,7 @@ def _split(found: _Scaled, ins: int, rank: int) -> tuple[list[tuple[OpDef, Node]
 
 def _pays(x: Node, weight: Node, products: Dim) -> bool:
     """May the operand be scaled: are there many products for each element, or few elements?"""
-    if known_at_least(products, MIN_PRODUCTS):
+    if known_at_least(products, OUTWEIGHING):
         return True
     own, other = x.type.n_elements, weight.type.n_elements
     return is_known(own) and is_known(other) and own <= other

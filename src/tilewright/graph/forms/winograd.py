@@ -28,7 +28,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.dims import are_known, known, known_at_most
-from tilewright.core.estimates import DOUBT, WAITED_FOR, over_batches
+from tilewright.core.estimates import ASSUMED_SIDE, DOUBT, PASSED_CYCLES, WAITED_FOR, over_batches
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -52,16 +52,8 @@ TRANSFORM_CYCLES = 12.0
 """Of one element of a transformed tile, per vector of channels, reading and writing included."""
 FEW_POINTS, ROW_CYCLES = 6, 18.0
 """The same along one axis only, of more points than these: 14 to 21 on sequences of 64 to 256 channels."""
-BLOCK_BYTES = 1 << 19
-"""The points and products of a block of tiles."""
-MOVE_CYCLES = 4.0
-"""Of a vector that is copied to where an image without dilation has it, or its result back."""
-ADVANTAGE = 0.9
-"""A tiled form must be modelled at no more than this part of the direct form's cycles."""
 INPUT_MEAN = 2.0
 """The mean of inputs in standard deviations, of one sign in all channels: worse than what follows a ReLU."""
-ASSUMED_SIZE = 32
-"""Of an image's axis that is known at run time only."""
 WEIGHTS = (types.i8, types.i16)
 
 
@@ -74,11 +66,12 @@ class Winograd(Pass):
     fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other than f32
     and, with ``pairs``, bytes whose sums are i32, on sequences, planes or dilated images of symbolic size, on images
     of a single tile, or where a place has fewer results than a vector holds. Of plain images batch, height and width
-    may be symbolic; the image then counts as ``ASSUMED_SIZE`` long, and forms are compared over batches of many sizes
+    may be symbolic; the image then counts as ``ASSUMED_SIDE`` long, and forms are compared over batches of many sizes
     (``over_batches``). ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one lane the
     direct form adds at once (2 in bf16). ``pairs`` is how many products of a lane a cycle makes by pairs of 16-bit
     integers, 0 where bytes are not multiplied so: such products take less time than their weights' way from memory
-    sooner. ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache behind a core's own and from memory.
+    sooner. ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache behind a core's own and from memory;
+    points and products of ``block_bytes`` stay in a core's own, and larger images go through it block by block.
     """
 
     name: ClassVar[str] = "winograd"
@@ -88,6 +81,7 @@ class Winograd(Pass):
     cache_bytes: float = 8.0
     memory_bytes: float = 4.5
     pairs: int = 0
+    block_bytes: int = 1 << 19
 
     @staticmethod
     def on(target: Target, per_lane: int) -> Winograd:
@@ -99,6 +93,7 @@ class Winograd(Pass):
             cache_bytes=target.llc_bytes_per_cycle,
             memory_bytes=target.memory_bytes_per_cycle,
             pairs=0 if has_groups or dots.WORDS not in target.dots else dots.WORDS.group * target.fma_ports,
+            block_bytes=target.l2_kept_bytes,
         )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
@@ -134,7 +129,7 @@ def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     found = {m: tiled_cycles(image, m, options) for m in TILES if _gives(image, m)}
     taps = max(image.weights.shape[-2:])
     for m in sorted(found, key=lambda m: found[m] * (1 if m + taps - 1 <= FEW_POINTS else 1 / (1 - DOUBT))):
-        if found[m] > direct * ADVANTAGE:
+        if found[m] > direct * (1 - DOUBT) ** 2:  # each of the two may be as far off, and to opposite sides
             return None
         u = transformed_weights(image.weights, m)
         if image.is_whole:
@@ -205,7 +200,7 @@ def direct_cycles(node: Node, options: Winograd) -> float:
 def _direct_cycles(node: Node, options: Winograd, batch: int) -> float:
     n_out, n_in, *taps = (known(d, 1) for d in node.inputs[1].shape)
     images = batch * prod(known(d, 1) for d in node.shape[1:-3])
-    places = images * prod(known(d, ASSUMED_SIZE) for d in node.shape[1:-1][-2:])
+    places = images * prod(known(d, ASSUMED_SIDE) for d in node.shape[1:-1][-2:])
     products = places * prod(taps) * n_in * -(-n_out // options.lanes) / (1 if node.dtype.is_float else options.pairs)
     weights = node.inputs[1].dtype.n_bytes * prod(taps) * n_in * n_out
     return float(max(products, weights / options.memory_bytes))
@@ -219,7 +214,7 @@ def tiled_cycles(image: ImageForm, tile: int, options: Winograd) -> float:
 def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) -> float:
     lanes = options.lanes
     planes = [known(d, 1) for d in image.shape[1:-3]]
-    height, width, n_out = (known(d, ASSUMED_SIZE) for d in image.shape[-3:])
+    height, width, n_out = (known(d, ASSUMED_SIDE) for d in image.shape[-3:])
     images = prod(known(d, 1) for d in image.x.shape[1:-3])
     _, n_in, *taps, high, wide = image.weights.shape
     sum_bytes = types.f32.n_bytes
@@ -235,9 +230,9 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     stream = weights / options.memory_bytes
     read_and_written = images * vectors_in + prod(planes) * vectors_out
     element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
-    moved = n_tiles * points * read_and_written * element + image.moved / lanes * MOVE_CYCLES
+    moved = n_tiles * points * read_and_written * element + image.moved / lanes * PASSED_CYCLES
     made = n_tiles * points * (point_bytes * images * n_in + sum_bytes * prod(planes) * n_out)
-    again = min(max(made / BLOCK_BYTES - 1, 0) * weights * WAITED_FOR, 2 * made) / options.cache_bytes
+    again = min(max(made / options.block_bytes - 1, 0) * weights * WAITED_FOR, 2 * made) / options.cache_bytes
     return float(max(products, stream) + WAITED_FOR * stream + moved + again)
 
 
