@@ -144,7 +144,7 @@ def passes_for(
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),  # weights of phases
-        *((InPlanes(target.lanes(f32), per_lane),) if target is not None else ()),  # when it is known which stand alone
+        *((InPlanes.on(target, per_lane),) if target is not None else ()),  # when it is known which stand alone
         *((Winograd.on(target, per_lane),) if target is not None else ()),  # when the layout and the weights are final
         *((ScanPanels.on(target),) if target is not None and target.lanes(f32) > 1 and per_lane == 1 else ()),
         *((ProjectAhead.on(target),) if target is not None and per_lane == 1 else ()),  # scans that stay as they are

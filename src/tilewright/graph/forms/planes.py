@@ -4,18 +4,18 @@ In: a graph after ``layout``. Out: an equal graph. Not its business: which convo
 (``layout``), the product's loops (``tile``).
 
 Where the image comes and goes in N, C order there is another way than channels last: weights times planes, with pixels
-in the lanes, and nothing is transposed. It pays in four cases, whose limits are the constants below. Each limit lies
-between sizes that became faster and sizes that became slower: ``docs/choices.md`` ("Windows and planes") has both.
+in the lanes, and nothing is transposed. It pays in four cases:
 
 - 1x1 convolutions, where channels leave lanes idle (17 of 32), or where so few are summed that transposes take long
   beside them. Few channels, or groups of few, leave the most idle.
-- Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes, likewise. With more channels, which
-  fill vectors, Winograd's form is ahead.
-- Convolutions of an image where few planes are summed, because transposes, and what few channels or small groups leave
-  idle, take longer than reading every plane again for each channel.
-- Windows that don't mix channels, where transposes take longer than what the lanes lose that a row of pixels leaves
-  idle: depthwise convolutions and pools of few taps on large images, and pools whose windows don't overlap. Rows of 17
-  pixels leave half of two vectors idle, which pays on large images only.
+- Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes.
+- Convolutions of an image where few planes are summed.
+- Windows that don't mix channels: depthwise convolutions and pools of few taps.
+
+For 1x1 convolutions, which are plain products both ways, idle lanes are compared. For the others it is the modelled
+cycles of a core: channels last has two transposes, which go through the caches that the image does not fit, and then
+the products of whole vectors of channels, or Winograd's form; planes have the products of rows of pixels, whose taps
+are loads that cross lines, and, with a stride, shuffles. ``docs/choices.md`` ("Windows and planes") has measured times.
 
 An image that is enlarged and then brought into N, C order is brought there first, while it is small.
 """
@@ -24,37 +24,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
+from math import log2, prod
 from typing import ClassVar
 
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import are_known, is_known, known_at_most
-from tilewright.core.estimates import IDLE, SHUFFLED_STRIDE
+from tilewright.core.dims import are_known, is_known, known_at_most, numbers
+from tilewright.core.estimates import IDLE, OUTWEIGHING, PASSED_CYCLES, SHUFFLED_STRIDE, over_batches
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
-from tilewright.core.types import product
+from tilewright.core.types import f32, product
 from tilewright.graph.facts import inverse
 from tilewright.graph.forms.layout import PER_AXIS, to_last
+from tilewright.graph.forms.winograd import Winograd, convolution_cycles
+from tilewright.target.target import Target
 
-SHALLOW = 64
-"""With at most as many channels to sum, pixels may leave as many times more lanes idle."""
-MOST_VECTORS, LEAST_VECTORS = 3, 2
-"""Of a sequence's result: of channels at a place, and of places of a channel."""
-MIN_ELEMENTS = 1200
-"""Of an image, for each tap of a pool by the taps of a row of as many: what makes its transposes worth saving."""
-MOST_IDLE, MOST_IDLE_APART = 1.7, 6.0
-"""How many times as many lanes a row of pixels may take as it has pixels; of pools whose windows don't overlap."""
-MOST_IDLE_LARGE, LARGE, FEW_TAPS = 1.9, 70_000, 9
-"""And of convolutions of so few taps on images of so many elements, where a row of pixels fills a vector."""
-SOME_TAPS = 25
-"""Of a convolution that sums few planes, without groups."""
-MOST_TAPS = 32
-"""Of a depthwise convolution, times its stride along the rows."""
 WINDOWS = (ops.conv, ops.max_pool, ops.avg_pool)
 
 
@@ -64,32 +52,82 @@ class InPlanes(Pass):
 
     ``f`` is arithmetic with constants of one element or one for each channel; groups become a batch. It does not fire
     on other kernels than 1x1 of stride 1 without padding, on weights or sizes known at run time only, where the result
-    is read in channels-last order, too, or where more than ``SHALLOW`` channels are summed that fill vectors of
+    is read in channels-last order, too, or where more than ``OUTWEIGHING`` channels are summed that fill vectors of
     ``lanes`` f32 about as well as pixels do.
 
-    Where at most half a vector of planes is summed, windows of several rows, of at most ``SOME_TAPS``, in groups of
-    ``FEW_TAPS``, are ``f(conv(x, w))`` if rows of pixels leave hardly more lanes idle than channels do.
-
-    On sequences it is ``f(conv(x, w))``, for kernels of any size and dilation, with any padding, of stride 1 and one
-    group, where channels leave more lanes idle than places do, or at most a vector of them is summed.
+    Convolutions of windows of several rows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles by
+    ``IDLE``, and so are those on sequences, for kernels of any size and dilation, with any padding, of one group.
 
     Depthwise convolutions (of weights known at run time, too) and pools, one behind the other too, stay as they were,
-    where rows fill vectors (of large images also where they are little more than one) and strides are at most
-    ``SHUFFLED_STRIDE``: convolutions of few taps, pools without overlap, and others where the image has
-    ``MIN_ELEMENTS`` times the square of a window's taps. They alone do where a lane adds several products at once
-    (``per_lane``): those are of neighbouring channels.
+    where they take fewer cycles so and strides are at most ``SHUFFLED_STRIDE``. They alone do where a lane adds several
+    products at once (``per_lane``): those are of neighbouring channels.
 
     ``transpose(resize(x))`` becomes ``resize(transpose(x))`` where the resize makes known sizes larger and nothing
     else reads it.
+
+    Of the machine: ``fmas`` and ``loads`` of vectors, and instructions to ``issue``, that a cycle begins; bytes of a
+    cache's line. An image of ``near_bytes`` stays in a core's own cache, which gives ``near_speed`` bytes in a cycle;
+    the one behind it gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes`` is of ``Winograd``.
     """
 
     name: ClassVar[str] = "in-planes"
     lanes: int = 16
     per_lane: int = 1
+    fmas: float = 2.0
+    loads: float = 2.0
+    issue: float = 4.0
+    line_bytes: int = 64
+    near_bytes: int = 1 << 18
+    near_speed: float = 64.0
+    cache_bytes: float = 8.0
+    memory_bytes: float = 4.5
+    block_bytes: int = 1 << 19
+
+    @staticmethod
+    def on(target: Target, per_lane: int) -> InPlanes:
+        """The pass for a machine."""
+        tiles = Winograd.on(target, per_lane)
+        return InPlanes(
+            tiles.lanes, per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles, target.issue_width,
+            target.line_bytes, target.l2_part_bytes, target.l2_bytes_per_cycle, tiles.cache_bytes, tiles.memory_bytes,
+            tiles.block_bytes,
+        )  # fmt: skip
+
+    @property
+    def tiles(self) -> Winograd:
+        """What the other way, channels last, may be rewritten to."""
+        return Winograd(
+            self.lanes,
+            self.per_lane,
+            cache_bytes=self.cache_bytes,
+            memory_bytes=self.memory_bytes,
+            block_bytes=self.block_bytes,
+        )
+
+    @property
+    def vector_bytes(self) -> int:
+        return self.lanes * f32.n_bytes
+
+    @property
+    def crossing(self) -> float:
+        """Loads of lines for each vector of pixels that begins anywhere."""
+        return 1 + self.vector_bytes / self.line_bytes
+
+    def transposes(self, *images: tuple[int, int]) -> float:
+        """Cycles to transpose images of so many pixels and channels, in square tiles of vectors.
+
+        Each is loaded, shuffled and stored, and goes through the caches that don't keep the image.
+        """
+        cycles = 0.0
+        for pixels, channels in images:
+            far = self.vector_bytes / self.cache_bytes if pixels * channels * f32.n_bytes > self.near_bytes else 0.0
+            each = 1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed + far
+            cycles += _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes * each
+        return cycles
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def in_planes(b: Rewriting, node: Node) -> Node | None:
-            return _in_planes(b, node, self.lanes, self.per_lane)
+            return _in_planes(b, node, self)
 
         rules = [
             Rule("in-planes", (ops.transpose,), in_planes, "the same sums in another order of loops"),
@@ -112,19 +150,19 @@ def _enlarged_last(b: Rewriting, node: Node) -> Node | None:
     return b.at(large.loc)(ops.resize, b(ops.transpose, small, perm=perm), **{**large.attrs, **per_axis})
 
 
-def _in_planes(b: Rewriting, node: Node, lanes: int, per_lane: int) -> Node | None:
+def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
     if node.attrs["perm"] != inverse(to_last(node.type.rank)):
         return None
-    if (windows := _windows(b, node.inputs[0], lanes)) is not None:
+    if (windows := _windows(b, node.inputs[0], options)) is not None:
         return _as_they_came(b, *windows)
-    if per_lane > 1:
+    if options.per_lane > 1:
         return None
     steps = list(_down(b, node.inputs[0]))
     conv = steps[-1]
     if conv.op is not ops.conv:
         return None
-    is_pointwise = _is_pointwise(conv, lanes)
-    if not (is_pointwise or _is_narrow_sequence(conv, lanes) or _is_narrow_image(conv, lanes)):
+    is_pointwise = _is_pointwise(conv, options.lanes)
+    if not (is_pointwise or _is_narrow(b, conv, options)):
         return None
     n_out, groups = conv.shape[-1], conv.attrs["groups"]
     if not all(_is_per_channel(i, n_out) for s in steps[:-1] for i in s.inputs if i.op is CONST):
@@ -145,13 +183,13 @@ def _in_planes(b: Rewriting, node: Node, lanes: int, per_lane: int) -> Node | No
     return b(ops.reshape, y, shape=node.shape)
 
 
-def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | None:
+def _windows(b: Rewriting, x: Node, options: InPlanes) -> tuple[Node, list[Node]] | None:
     """The image in N, C order and, from the last one back, the windows and arithmetic behind it; None: no such run."""
     steps: list[Node] = []
     while b.read_once(x):
         values = [i for i in x.inputs if i.op is not CONST]
         is_alone = len(values) == 1 and Trait.ELEMENTWISE in x.op.traits and values[0].shape == x.shape
-        if not (is_alone or _is_window(x, lanes)):
+        if not (is_alone or _is_window(x, options)):
             break
         if not all(_is_per_channel(i, x.shape[-1]) for i in x.inputs if i.op is CONST and x.op not in WINDOWS):
             return None
@@ -160,29 +198,27 @@ def _windows(b: Rewriting, x: Node, lanes: int) -> tuple[Node, list[Node]] | Non
     return (x.inputs[0], steps) if _is_moved(x) and any(s.op in WINDOWS for s in steps) else None
 
 
-def _is_window(node: Node, lanes: int) -> bool:
+def _is_window(node: Node, options: InPlanes) -> bool:
     """A pool, or a depthwise convolution, that is faster with pixels in the lanes."""
     if node.op not in WINDOWS or node.attrs["layout"] != "NHWC" or max(node.attrs["strides"]) > SHUFFLED_STRIDE:
         return False
     x, a = node.inputs[0], node.attrs
-    sizes = [n for n in (*x.shape[1:], *node.shape[1:]) if is_known(n)]
-    if len(sizes) < 2 * (node.type.rank - 1) or 0 in sizes:
+    if not are_known((*x.shape[1:], *node.shape[1:])) or 0 in (*x.shape[1:], *node.shape[1:]):
         return False
-    columns, elements = node.shape[-2], product(x.shape[1:])
-    assert is_known(columns) and is_known(elements)
-    idle = _idle(columns, lanes)
+    taps = numbers(a["kernel"] if node.op is not ops.conv else node.inputs[1].shape[2:])
     if node.op is ops.conv:
         w = node.inputs[1]
-        taps = [n for n in w.shape[2:] if is_known(n)]
-        is_depthwise = w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1] and len(taps) == w.type.rank - 2
+        is_depthwise = w.shape[:2] == (x.shape[-1], 1) and a["groups"] == x.shape[-1] and are_known(w.shape[2:])
         if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
             return False
-        n_taps = prod(taps)
-        is_large = columns >= lanes and elements >= LARGE and n_taps <= FEW_TAPS
-        return n_taps * a["strides"][-1] <= MOST_TAPS and idle <= (MOST_IDLE_LARGE if is_large else MOST_IDLE)
-    if all(k <= s for k, s in zip(a["kernel"], a["strides"], strict=True)):
-        return idle <= MOST_IDLE_APART
-    return elements >= MIN_ELEMENTS * prod(a["kernel"]) ** 2 and idle <= MOST_IDLE
+    *rows, columns, channels = numbers(node.shape[1:])
+    n_taps, stride, n_rows = prod(taps), a["strides"][-1], prod(rows)
+    moved = options.transposes((prod(numbers(x.shape[1:-1])), channels), (n_rows * columns, channels))
+    last = moved + n_rows * columns * _vectors(channels, options.lanes) * (n_taps / options.fmas + 1)
+    # With a stride, a vector of every so many-th element is shuffled together from as many vectors.
+    tap = options.crossing * stride / options.loads + (stride - 1)
+    planes = channels * n_rows * (_vectors(columns, options.lanes) * n_taps * tap + PASSED_CYCLES)  # a row's results
+    return planes * IDLE < last
 
 
 def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:
@@ -230,35 +266,33 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
         return False
     channels, pixels = conv.shape[-1] // a["groups"], product(conv.shape[1:-1])
     assert is_known(channels) and is_known(pixels)
-    return _pays(w.shape[1], SHALLOW, channels, pixels, lanes)
+    return _pays(w.shape[1], OUTWEIGHING, channels, pixels, lanes)
 
 
-def _is_narrow_sequence(conv: Node, lanes: int) -> bool:
-    if len(conv.attrs["dilations"]) != 1 or not _is_lone(conv) or conv.attrs["groups"] != 1:
-        return False
-    _, places, channels = conv.shape
-    assert is_known(channels) and is_known(places)
-    fits = channels <= MOST_VECTORS * lanes and places >= LEAST_VECTORS * lanes
-    return fits and _pays(conv.inputs[1].shape[1], lanes, channels, places, lanes)
+def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
+    """A convolution of a sequence, or by windows of several rows, that is faster with places in the lanes.
 
-
-def _is_narrow_image(conv: Node, lanes: int) -> bool:
-    """Windows of few taps on planes, of which few are summed, and which fill vectors about as well as channels do."""
-    if len(conv.attrs["dilations"]) != 2 or not _is_lone(conv):
+    Each vector of places is loaded for all channels of its group, each weight for one of them.
+    """
+    if conv.type.rank - 2 > 2 or not _is_lone(conv):
         return False
     groups, (depth, *taps) = conv.attrs["groups"], conv.inputs[1].attrs["data"].array.shape[1:]
-    _, rows, columns, channels = conv.shape
-    assert is_known(rows) and is_known(columns) and is_known(channels)
-    if not 1 < depth <= lanes // 2 or taps[0] == 1 or prod(taps) > (FEW_TAPS if groups > 1 else SOME_TAPS):
+    *rows, columns, channels = numbers(conv.shape[1:])
+    per_group, products = channels // groups, prod(taps) * depth
+    if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or per_group > options.lanes)):
         return False
-    group = channels // groups
-    fills = groups == 1 and channels >= lanes
-    if fills and depth == lanes // 2:
-        return False
-    block = lanes // group * group if groups > 1 and group < lanes else lanes
-    is_shallow = depth <= lanes // 4 and rows * columns >= lanes**2
-    least = IDLE if fills and not is_shallow else 1 / IDLE
-    return -(-channels // block) * lanes / channels >= least * _idle(columns, lanes)
+    loading = (1 + options.crossing / per_group) / options.loads
+    planes = prod(rows) * _vectors(columns, options.lanes) * channels * products * max(loading, 1 / options.fmas)
+    *sizes, n_in = numbers(conv.inputs[0].shape[1:])
+    given, made = (prod(sizes), n_in), (prod(rows) * columns, channels)
+    last = options.transposes(*((given, made) if _is_moved(conv.inputs[0]) else (made,)))
+    if groups == 1:
+        least, moved = (over_batches(conv.shape[0], lambda n, one=one: n * one) for one in (planes * IDLE, last))
+        return least < moved + convolution_cycles(b, conv, options.tiles) / options.fmas
+    # The channels of several groups share a vector: what is read for one of them is brought to its lanes besides.
+    vectors = _vectors(channels, options.lanes // per_group * per_group)
+    last += prod(rows) * columns * vectors * products * (1 / options.fmas + 1 / options.issue)
+    return planes * IDLE < last
 
 
 def _pays(depth: Dim, shallow: int, channels: int, places: int, lanes: int) -> bool:
@@ -269,7 +303,11 @@ def _pays(depth: Dim, shallow: int, channels: int, places: int, lanes: int) -> b
 
 def _idle(n: int, lanes: int) -> float:
     """Lanes of the vectors that hold ``n`` elements, to elements."""
-    return -(-n // lanes) * lanes / n
+    return _vectors(n, lanes) * lanes / n
+
+
+def _vectors(n: int, lanes: int) -> int:
+    return -(-n // lanes)
 
 
 def _is_per_channel(x: Node, n_channels: object) -> bool:
