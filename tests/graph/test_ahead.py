@@ -70,7 +70,7 @@ def test_a_length_may_be_symbolic():
     "given",
     [
         {"batch": 2},
-        {"steps": 12},
+        {"steps": 8},
         {"dtype": f64},
         {"hidden": 32},
         {"hidden": 512, "widths": (2048, 2048, 2048, 2048)},

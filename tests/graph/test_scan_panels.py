@@ -45,14 +45,14 @@ def test_the_fewest_units_with_enough_sums_make_a_panel():
     assert panels(net(hidden=128, steps=Sym("T", 1))) == [16, 16]
     assert panels(net(hidden=257)) == [20, 20]  # 13 of them, of 260 units
     assert panels(net("gru", hidden=257)) == [37, 37]  # 7 of them, 111 columns of 112
-    assert panels(net("gru", hidden=134)) == [34, 34]  # 4 of them, of 136 units
+    assert panels(net("gru", hidden=134)) == [20, 20]  # 7 of them, of 140 units
 
 
 @pytest.mark.parametrize(
     "given",
     [
         {"hidden": 64}, {"name": "rnn", "hidden": 211}, {"hidden": 128, "batch": 2},
-        {"hidden": 512, "batch": 4}, {"hidden": 128, "steps": 3}, {"hidden": 128, "dtype": f64},
+        {"hidden": 512, "batch": 4}, {"hidden": 128, "steps": 1}, {"hidden": 128, "dtype": f64},
         {"name": "gru", "hidden": 128, "before_reset": False},
     ],
 )  # fmt: skip
@@ -77,7 +77,7 @@ def test_units_of_zeros_change_no_result(name, attrs, how):
     graph = layer(name, how, **{k: v[name] if k == "activations" else v for k, v in attrs.items()})
     after = ScanPanels().run(graph)
     (scan,) = [n for n in after.nodes() if n.op.name.endswith("_scan")]
-    assert scan.attrs["panel"] and scan.inputs[2].shape[1] > 409 - 280 * (name != "rnn")
+    assert scan.attrs["panel"] and scan.inputs[2].shape[1] > 409 - 278 * (name != "rnn")
     products = [n for n in after.nodes() if n.op is ops.matmul]
     wide = scan.inputs[0].shape[2]
     assert [n.shape[1] == wide for n in products] == {"product": [True], "input": [], "twice": [False]}[how]
@@ -86,7 +86,7 @@ def test_units_of_zeros_change_no_result(name, attrs, how):
 
 def layer(name, how="product", steps=7, inputs=5, **attrs):
     """A scan of a prime number of units with run-time states, whose input a product makes alone, or which comes in."""
-    hidden, gates = 409 if name == "rnn" else 129, GATES[name]
+    hidden, gates = 409 if name == "rnn" else 131, GATES[name]
     rng = np.random.default_rng(3)
 
     def draw(*shape):

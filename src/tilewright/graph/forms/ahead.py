@@ -19,7 +19,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.dims import is_known, known, known_under
+from tilewright.core.dims import is_known, known, known_at_most
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
@@ -27,9 +27,6 @@ from tilewright.core.rewrite import Fired, Journal
 from tilewright.core.types import Array, product
 from tilewright.graph.forms.scans import is_plain_scan, recurrent_weights
 from tilewright.target.target import Target
-
-MIN_BLOCKS = 4
-"""Of steps; the first is not overlapped, and the last block is projected behind the loop."""
 
 
 def most_weights(target: Target) -> int:
@@ -48,8 +45,8 @@ def most_weights(target: Target) -> int:
 class ProjectAhead(Pass):
     """Gives a scan of one sequence the constant weights that its results are multiplied by.
 
-    It does not fire on batches (their products do enough with every weight), on sequences with lengths or of fewer than
-    ``MIN_BLOCKS`` blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
+    It does not fire on batches (their products do enough with every weight), on sequences with lengths or of only
+    two blocks of steps, on dtypes other than f32, on GRUs whose reset gate comes before the product, on
     recurrent weights that are computed or have under ``least`` elements, on over ``most`` elements of weights, and
     where the columns don't give as many tiles as the scan has. A sequence's length may be symbolic. ``lanes`` is the
     number of f32 in a vector, ``registers`` how many vectors a core keeps, ``sums`` how many it adds to before the
@@ -102,7 +99,8 @@ class ProjectAhead(Pass):
         if _n_weights(scan) + _hidden(scan) * n_columns > self.most:
             return 0
         for behind in (n for n in (8, 4) if n <= self.registers // 4):  # the others hold the sums
-            long = not known_under(steps, MIN_BLOCKS * behind)
+            # The first block is projected beside nothing yet, and the last one behind the loop.
+            long = not known_at_most(steps, 2 * behind)
             if long and is_known(own_columns) and n_columns % behind == 0:
                 for own in range(self.sums, 1, -1):
                     tiles, rest = divmod(own_columns, own * self.lanes)

@@ -13,7 +13,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.core.dims import is_known, known_under
+from tilewright.core.dims import is_known, known_at_most
+from tilewright.core.estimates import DOUBT
 from tilewright.core.graph import PROJ, Builder, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, count_reads
@@ -23,15 +24,10 @@ from tilewright.graph.forms.scans import SCANS, is_plain_scan, recurrent_weights
 from tilewright.ops.recurrence import in_panels
 from tilewright.target.target import Target
 
-MIN_SUMS = 6
-"""Vectors of sums of a panel: fewer don't hide the latency of their chains."""
-MAX_IDLE = 0.2
-"""Zeros that are read for each weight, those of lanes without a column and of units that fill up the last panel."""
-MIN_PANELS, MIN_STEPS, MAX_ROWS = 4, 4, 3
-FEW_CORES = 2
-"""So many threads that read their parts of the weights from a far cache take as long as one that reads half of all."""
-SHARED_BYTES = 1 << 19
-"""From here on threads can share a scan that no other could run beside."""
+MOST_READ = 0.75
+"""The part of what all weights at every step take that panels may take: about half, and zeros and waiting besides."""
+MAX_ROWS = 3
+"""Sequences that share each weight; with more, products take longer than weights."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,7 @@ class ScanPanels(Pass):
     n_cores: int = 1
     multiplies: int = 32
     l2_bytes: int = 1 << 20
+    shared_bytes: int = 1 << 19
     least_bytes: int = 1 << 17
     registers: int = 32
     reads: float = 16.0
@@ -61,7 +58,7 @@ class ScanPanels(Pass):
     def on(target: Target) -> ScanPanels:
         """The pass for a machine."""
         return ScanPanels(
-            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes,
+            target.lanes(f32), target.n_cores, target.multiplies, target.l2_bytes, target.l2_kept_bytes,
             4 * target.l1_bytes,  # fewer are read from the first-level cache for the most part
             target.n_vector_registers, target.l2_bytes_per_cycle / f32.n_bytes, target.waiting_sums,
         )  # fmt: skip
@@ -101,10 +98,14 @@ class ScanPanels(Pass):
         """Does one thread run it: there are others, it is small, or too large for the caches of a few cores?"""
         n_bytes = recurrent_weights(scan).nbytes
         is_far = n_bytes >= self.n_cores * self.l2_bytes / 2
-        return self.n_cores <= at_once or n_bytes < SHARED_BYTES or (self.n_cores <= FEW_CORES and is_far)
+        # A panel leaves half of the weights to read, as two threads do that read their parts from a far cache.
+        return self.n_cores <= at_once or n_bytes < self.shared_bytes or (self.n_cores <= 2 and is_far)
 
     def _panel(self, scan: Node) -> int:
-        """Hidden units of a panel, or 0 where the scan stays as it is: the fewest that keep lanes and chains busy."""
+        """Hidden units of a panel, or 0 where the scan stays as it is.
+
+        Of those that read about as little as any, the fewest that keep lanes and chains busiest.
+        """
         weights, (n_steps, n_rows, _) = recurrent_weights(scan), scan.inputs[0].shape
         hidden, columns = weights.shape
         is_slow = self.multiplies <= self.reads
@@ -112,17 +113,20 @@ class ScanPanels(Pass):
             return 0
         if weights.nbytes < (self.l2_bytes if is_slow or n_rows > 1 else self.least_bytes):
             return 0
-        if known_under(n_steps, MIN_STEPS):
-            return 0
+        if known_at_most(n_steps, 1):
+            return 0  # weights are read for two steps at once
         most = self.registers * 3 // 4  # the rest hold weights and what they are multiplied by
         may_pad = keeps_zeros(scan)
         found = []
-        for panel in range(1, -(-hidden // MIN_PANELS) + 1):
+        for panel in range(1, hidden + 1):
             n_panels, vectors = -(-hidden // panel), -(-columns // hidden * panel // self.lanes)
             sums, units = 2 * n_rows * vectors, n_panels * panel
             idle = units * n_panels * vectors * self.lanes / weights.size - 1
             loss = idle + max(self.sums / sums - 1, 0)
-            pays = idle <= MAX_IDLE if units == hidden else may_pad and loss <= MAX_IDLE
-            if pays and MIN_SUMS <= sums <= most:
-                found.append((loss, panel))
-        return min(found, default=(0, 0))[1]
+            # A panel's own rows are read once for each of two steps, those of all units before it once for both.
+            read = (1 + loss) * (1 + 1 / n_panels) / 2
+            if read <= MOST_READ and (may_pad or units == hidden) and sums <= most:
+                found.append((read, loss, panel))
+        least = min(found, default=(0.0, 0.0, 0))[0]
+        alike = [(loss, panel) for read, loss, panel in found if read * (1 - DOUBT) <= least]
+        return min(alike, default=(0.0, 0))[1]
