@@ -31,7 +31,7 @@ def _projections_pay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small maps, too, on threads."""
     monkeypatch.setattr(projections, "_is_long", lambda *_: True)
     monkeypatch.setattr(projections, "_fits", lambda *_: True)
-    monkeypatch.setattr(projections, "LEAST_SHARE", -1e30)
+    monkeypatch.setattr(projections, "_pays", lambda *_: True)
     change_machines(monkeypatch, wake_us=0.0)
 
 

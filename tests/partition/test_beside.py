@@ -60,14 +60,6 @@ def test_what_a_partner_needs_does_not_take_one_of_the_two():
     assert runs == [(0,), (2,), (1, 3), (4,)]
 
 
-def test_a_run_that_does_not_pay_leaves_no_memory_in_use():
-    """What was tried beside the first call would have counted as memory in use until its own place."""
-    large = 1 << 19
-    product, scan = item(work=86e3, alone=44.5e3, extent=64, n_bytes=large), item({0}, work=6e6)
-    runs = calls([product, scan, product, dataclasses.replace(scan, needs=frozenset({2})), item({1, 3})])
-    assert runs == [(0,), (2,), (1, 3), (4,)]
-
-
 def test_memory_stays_near_what_it_was():
     large = 1 << 30
     chains = [item(n_bytes=large), item({0}, n_bytes=0), item(n_bytes=large), item({2}, n_bytes=0)]

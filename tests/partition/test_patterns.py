@@ -39,7 +39,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> dict[Node, str]:
     """By node the function that joined it to what reads it, in every graph that is split from here on."""
     monkeypatch.setattr(projections, "_is_long", lambda *_: True)
     monkeypatch.setattr(projections, "_fits", lambda *_: True)
-    monkeypatch.setattr(projections, "LEAST_SHARE", -1e30)
+    monkeypatch.setattr(projections, "_pays", lambda *_: True)
     monkeypatch.setattr(Target, "large_bytes", 0)
     found: dict[Node, str] = {}
     for name in STRATEGIES:

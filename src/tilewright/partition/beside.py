@@ -16,18 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.core.dims import known
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import ASSUMED_SIZE, EVEN_CHUNKS, Times
 from tilewright.core.expr import Dim
 from tilewright.target.target import Target
-
-WINDOW = 16
-"""How many calls ahead a partner is looked for."""
-MOST = 8
-"""Calls of a run."""
-SLACK = 1 << 20
-"""Bytes by which the memory in use may grow, but to no more than twice of what it is."""
-MIN_GAIN = 0.02
-"""What side by side must save, as a part of the time one after the other."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +63,7 @@ class _Arrangement:
         apart = [CallGroup((k,)) for k in range(len(self.items))]
         self.in_use = self._memory(apart)
         peak = max(self.in_use, default=0.0)
-        peak += min(peak, SLACK)
+        peak += min(peak, EFFORT.added_bytes)
         left = list(range(len(self.items)))
         done: set[int] = set()
         found: list[CallGroup] = []
@@ -101,13 +93,14 @@ class _Arrangement:
 
     def _ahead(self, left: list[int]) -> list[int]:
         """The next calls, as far as one that keeps its place."""
-        stop = next((n for n, k in enumerate(left[:WINDOW]) if self.items[k].times is None), WINDOW)
+        most = EFFORT.attempts
+        stop = next((n for n, k in enumerate(left[:most]) if self.items[k].times is None), most)
         return left[:stop]
 
     def _run(self, left: list[int], done: set[int], peak: float) -> list[int]:
         """The next call, and those that are moved up to it, each the one that gains most."""
-        calls, ahead, before = left[:1], self._ahead(left), [*self.in_use]
-        while ahead and len(calls) < MOST:
+        calls, ahead = left[:1], self._ahead(left)
+        while ahead:
             kept = set().union(*(self.moved.get(c, ()) for c in calls))
             ready = [k for k in ahead if k not in calls and k not in kept and self.items[k].needs <= done]
             gains = {k: self._gain([*calls, k]) - self._gain(calls) for k in ready}
@@ -117,10 +110,7 @@ class _Arrangement:
             best = max(gains, key=lambda k: gains[k])
             self._move(calls[0], best)
             calls.append(best)
-        if self._pays(calls):
-            return calls
-        self.in_use = before
-        return calls[:1]
+        return calls
 
     def _to_do_before(self, left: list[int], done: set[int], peak: float) -> list[int]:
         """What a later call needs that gains more beside the next one than any that may run now; often nothing."""
@@ -167,9 +157,6 @@ class _Arrangement:
 
     def _times(self, calls: Sequence[int]) -> list[Times]:
         return [t for k in calls if (t := self.items[k].times) is not None]
-
-    def _pays(self, calls: Sequence[int]) -> bool:
-        return self._gain(calls) > MIN_GAIN * sum(t.alone for t in self._times(calls))
 
     def _gain(self, calls: Sequence[int]) -> float:
         """Cycles that the calls save side by side: then what is uneven in one is made up for by finer ones."""

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from tilewright.core.dims import is_known
-from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
+from tilewright.core.estimates import BLOCK_SHARE, DOUBT, RING_SHARE, WAITED_FOR
 from tilewright.core.expr import Dim, Sym, substitute
 from tilewright.core.graph import CONST, Node
 from tilewright.core.indices import placed
@@ -27,8 +27,6 @@ from tilewright.target.target import Target
 
 BLOCK_ROWS = 2
 """Blocks of one row are slower than two kernels: register tiles of windows have two."""
-LEAST_SHARE = 0.2
-"""Of the arithmetic's time, what memory takes at least where one kernel is faster than two."""
 
 
 def find_projections(
@@ -57,7 +55,7 @@ def find_projections(
             slid = [k for k in range(len(window.inputs)) if slides(facts[window], k)]
             is_ring = any(taken.get(window.inputs[k]) is window for k in slid)
             fits = slid and _fits(facts[window], window, slid[0], target, is_ring)
-            if fits and _pays(facts[window], product, made, target):
+            if fits and _pays(facts[window], window, slid[0], product, made, target):
                 found.update(dict.fromkeys(members, product))
     return found
 
@@ -89,22 +87,32 @@ def _is_long(product: Node, made: Node, target: Target) -> bool:
 def _fits(facts: Facts, window: Node, operand: int, target: Target, is_ring: bool) -> bool:
     """Do two rows of the window fit, and with ``is_ring`` the rows that they are made of?"""
     dim, n_rows = reach(facts, operand, BLOCK_ROWS)
-    rows = BLOCK_ROWS * _size(window.shape[dim + 1 :]) * window.dtype.n_bytes
+    rows = _block_bytes(window, dim)
     slid = window.inputs[operand]
     kept = n_rows * _size(slid.shape[dim + 1 :]) * slid.dtype.n_bytes if is_ring else 0
     return rows <= target.l2_bytes / BLOCK_SHARE and kept <= target.l2_bytes / RING_SHARE
 
 
-def _pays(window: Facts, product: Node, made: Node, target: Target) -> bool:
-    """Does the way of ``made`` to memory and back take long beside the arithmetic on it?"""
-    assert window.main.reduction is not None
+def _pays(facts: Facts, window: Node, operand: int, product: Node, made: Node, target: Target) -> bool:
+    """Is what is waited for on the way of ``made`` to a far cache and back more than reading weights for each block?
+
+    By more than prices that can't be told apart differ, as a part of the arithmetic on ``made``.
+    """
+    assert facts.main.reduction is not None
     lanes = target.lanes(made.dtype)
     width = -(-_size(product.shape[-1:]) // lanes) * lanes
-    taps = _size([a.extent for a in window.main.reduction.axes])
+    taps = _size([a.extent for a in facts.main.reduction.axes])
     n_bytes = bytes_of_batch(made)
     arithmetic = n_bytes / made.dtype.n_bytes * (taps + width) / (lanes * target.fma_ports)
-    beyond = n_bytes - target.l2_bytes
-    return beyond / target.llc_bytes_per_cycle >= LEAST_SHARE * arithmetic
+    waited = WAITED_FOR * (n_bytes - target.l2_bytes) / target.llc_bytes_per_cycle
+    weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
+    dim, _ = reach(facts, operand, BLOCK_ROWS)
+    n_blocks = n_bytes / _block_bytes(window, dim)
+    return waited - n_blocks * weights / target.l2_bytes_per_cycle >= DOUBT * arithmetic
+
+
+def _block_bytes(window: Node, dim: int) -> int:
+    return BLOCK_ROWS * _size(window.shape[dim + 1 :]) * window.dtype.n_bytes
 
 
 def _size(extents: Sequence[Dim]) -> int:
