@@ -97,3 +97,11 @@ def test_short_runs_count_the_lines_that_come_behind_them():
     assert copies(schedule(product("bkm", "bkn", 3, 77, 500, 512), ZEN))
     area = Area(4, 1e6, 64, beyond=1).over(4, 24, 64).over(2000, 512, 64)
     assert area.lines == Area(4, 1e6, 64).over(4, 24, 64).over(2000, 512, 64).lines + 512
+
+
+@pytest.mark.parametrize("k", [64, 66])
+def test_a_turned_copy_lies_in_panels_whether_or_not_blocks_divide_its_rows(k):
+    """The copy's last block of rows begins earlier, beside rows of the one before: they are of one panel all the same."""
+    kernel = check_default(product("mk", "nk", 1, 40, 52, k), machine=ZEN)
+    (turned,) = [p.buffer for p in copies(kernel) if p.buffer.name.startswith("B_t")]
+    assert turned.shape[-2] == k and turned.shape[-1] < 52

@@ -13,7 +13,7 @@ from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Load, Select
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import is_known, known_at_least, known_under
+from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
 from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
@@ -263,12 +263,15 @@ def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Ker
         k, j = index[dim : dim + 2]
         if is_chosen(k) or is_chosen(j):
             raise ScheduleError("panels", where, "it is accessed at a run-time index")
-        parts = (floordiv(k, depth), floordiv(j, width), mod(k, depth), mod(j, width))
-        if not all(is_affine(i, known) for i in parts):
+        across = (floordiv(j, width), mod(j, width))
+        # Accesses stay inside of the buffer: where a panel is as deep as that, there is no other one to go to.
+        down = (0, k) if is_deep else (floordiv(k, depth), mod(k, depth))
+        if not all(is_affine(i, known) for i in (across if is_deep else (*across, *down))):
             raise ScheduleError("panels", where, f"{index} does not go from panel to panel by loops of its own")
-        return (*index[:dim], *parts, *index[dim + 2 :])
+        return (*index[:dim], down[0], across[0], down[1], across[1], *index[dim + 2 :])
 
     k, j = old.shape[dim : dim + 2]
+    is_deep = known_at_most(k, depth)
     shape = (*old.shape[:dim], ceildiv(k, depth), ceildiv(j, width), depth, width, *old.shape[dim + 2 :])
     new = Buffer(old.name, old.dtype, shape)
     places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
