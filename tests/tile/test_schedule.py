@@ -152,6 +152,16 @@ def test_fuse_unit_and_merge():
     same(elementwise((3, 4)), ("split", "i0", 3), ("unit", "i0_o"))
     refuses(elementwise((3, 4)), ("unit", "i0"), rule="extent is 3")
     refuses(elementwise((3, Sym("N"))), ("fuse", "i0", "i1"), rule="not a positive number")
+
+
+@pytest.mark.parametrize("n", [11, Sym("N", 0)])
+def test_fuse_makes_one_loop_of_the_halves_of_a_ragged_one(n):
+    for sizes in ({"N": 0}, {"N": 3}, {"N": 11}):
+        kernel = same(elementwise((5, n)), ("split", "i1", 4), ("fuse", "i1_o", "i1_i"), sizes=sizes)
+        assert [x.extent for x in loops_of(kernel.body)] == [5, n]
+    # The inner two are of one tile, which is itself shorter at the end.
+    kernel = same(elementwise((5, 11)), ("split", "i1", 4), ("split", "i1_i", 3), ("fuse", "i1_i_o", "i1_i_i"))
+    assert names(kernel) == ["i0", "i1_o", "i1_i_o_i1_i_i"]
     same(reduction((3, 9), 1, "add"), ("merge", "i0", "i0_1"))
     refuses(softmax(3, 4), ("merge", "r0", "r0_2"), rule="not neighbours")
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator, Sequence
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load
 from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import (
+    BinaryExpr,
     Dim,
     Sym,
     ceildiv,
@@ -422,19 +423,22 @@ def _index_map(body: Body) -> dict[Buffer, list[tuple[IndexLike, ...]]]:
 def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
     """``for a<m: for b<n`` (perfect) -> ``for a_b<m*n`` with ``a = a_b // n`` and ``b = a_b % n``.
 
-    An index that walks the two as one, ``n*a + b``, becomes ``a_b``.
-    Fails: not perfectly nested; the inner extent depends on the outer loop or is not a positive number.
+    An index that walks the two as one, ``n*a + b``, becomes ``a_b``. What ``split`` made two loops with a shorter last
+    tile, ``for a<ceil(m/n): for b<min(n, m - n*a)``, is ``for a_b<m``.
+    Fails: not perfectly nested; the inner extent is neither such a tile's nor a positive number.
     """
     top = find_loop(kernel, outer, "fuse")
     where = f"{outer}, {inner}"
     if len(top.body) != 1 or not isinstance(top.body[0], For) or top.body[0].loop.sym.name != inner:
         raise ScheduleError("fuse", where, "the second loop is not the only statement inside the first")
     low = top.body[0]
-    n = low.loop.extent
+    a, b = top.loop.sym, low.loop.sym
+    whole = _split_whole(top.loop, low.loop)
+    n = low.loop.extent if whole is None else whole[0]
     if not known_at_least(n, 1):
         raise ScheduleError("fuse", where, f"the inner extent {n} is not a positive number")
-    loop = new_loop(fresh(kernel, f"{outer}_{inner}"), top.loop.extent * n, top.loop.kind)
-    a, b = top.loop.sym, low.loop.sym
+    extent = top.loop.extent * n if whole is None else whole[1]
+    loop = new_loop(fresh(kernel, f"{outer}_{inner}"), extent, top.loop.kind)
 
     def as_one(i: IndexLike) -> IndexLike:
         steps = (None, None) if is_chosen(i) else (coefficient(i, a), coefficient(i, b))
@@ -445,6 +449,19 @@ def fuse(kernel: Kernel, outer: str, inner: str) -> Kernel:
     body = rewrite_accesses(low.body, lambda buffer, index: Load(buffer, tuple(map(as_one, index))))
     dims: dict[Sym, Dim] = {a: floordiv(loop.sym, n), b: mod(loop.sym, n)}
     return replace_stmt(kernel, top, For(loop, substitute_body(body, dims)))
+
+
+def _split_whole(outer: Loop, inner: Loop) -> tuple[int, Dim] | None:
+    """Of what ``split`` made two loops with a shorter last tile: its factor, and the one loop's iterations."""
+    least = inner.extent
+    if not isinstance(least, BinaryExpr) or least.op != "min":
+        return None
+    for factor, rest in ((least.a, least.b), (least.b, least.a)):
+        if known_at_least(factor, 1):
+            whole = rest + outer.sym * factor
+            is_split = outer.sym not in symbols(whole) and outer.extent == ceildiv(whole, factor)
+            return (factor, whole) if is_split else None
+    return None
 
 
 def unit(kernel: Kernel, loop: str) -> Kernel:
