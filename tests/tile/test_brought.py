@@ -101,7 +101,16 @@ def test_short_runs_count_the_lines_that_come_behind_them():
 
 @pytest.mark.parametrize("k", [64, 66])
 def test_a_turned_copy_lies_in_panels_whether_or_not_blocks_divide_its_rows(k):
-    """The copy's last block of rows begins earlier, beside rows of the one before: they are of one panel all the same."""
+    """The last block of rows begins earlier, among rows of the one before: they are of one panel all the same."""
     kernel = check_default(product("mk", "nk", 1, 40, 52, k), machine=ZEN)
     (turned,) = [p.buffer for p in copies(kernel) if p.buffer.name.startswith("B_t")]
     assert turned.shape[-2] == k and turned.shape[-1] < 52
+
+
+@pytest.mark.parametrize(
+    ("left", "m", "is_copied"), [("mk", 8, False), ("km", 8, True), ("km", 2, True), ("km", 1, False)]
+)
+def test_few_rows_read_a_turned_operand_from_a_copy_where_they_lie_across_the_sums(left, m, is_copied):
+    """Rows that lie along the sums, as B does, are multiplied where they lie; others would be read one by one."""
+    kernel = check_default(product(left, "nk", 1, m, 40, 24), machine=ZEN)
+    assert bool(copies(kernel)) == is_copied

@@ -50,9 +50,10 @@ def relay_operands(
     So that the last output axis can be lanes. Where a dot product fits the types, in its groups, whichever way B lies:
     ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``. Rows that lie apart, as a head's do in
     a matrix of several, would fall into few sets of a cache; they are brought together where ``MIN_SCATTERED_ROWS``
-    results share them. Not when: B is a constant; fewer than ``COPIED_ROWS`` results share an element of B, or there
-    are fewer than ``COPIED_LANES`` lanes (the copy would not pay); the copy would be larger than B; B's indices are no
-    sums of loops; every operand depends on the last axis.
+    results share them. Not when: B is a constant; fewer than ``COPIED_ROWS`` results share an element of B, and A lies
+    along the sums as B does (else only where one result has it); there are fewer than ``COPIED_LANES`` lanes (the copy
+    would not pay); the copy would be larger than B; B's indices are no sums of loops; every operand depends on the last
+    axis.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
@@ -107,13 +108,22 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
     is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
     if load.buffer in constants or is_window or not _walks(load, {a.sym for a in walked}):
         return None
-    along = [stride_along(load.buffer, load.index, a.sym) for a in stage.reduction.axes]
+    along = _strides(stage, load)
     rows = estimate([a.extent for a in stage.axes if a not in walked])
     if stride_along(load.buffer, load.index, last.sym) == 1:
         steps = [abs(n) for n in along if is_known(n)]  # rows of one of several heads lie apart
         are_apart = bool(steps) and min(steps) >= 2 * estimate([last.extent])
         return load if are_apart and rows >= MIN_SCATTERED_ROWS else None
-    return load if 1 in along and rows >= COPIED_ROWS else None
+    (other,) = (x for x in loads if x is not load)
+    # Few rows read it where it lies, if the other operand lies along the sums, too: in tiles of rows and columns.
+    least = COPIED_ROWS if any(n == 1 == m for n, m in zip(along, _strides(stage, other), strict=True)) else 2
+    return load if 1 in along and rows >= least else None
+
+
+def _strides(stage: Stage, load: Load) -> list[Dim | None]:
+    """How far apart elements lie along each axis of the reduction."""
+    assert stage.reduction is not None
+    return [stride_along(load.buffer, load.index, a.sym) for a in stage.reduction.axes]
 
 
 def _walked(stage: Stage, load: Load) -> list[Axis]:
