@@ -107,6 +107,15 @@ def test_a_turned_copy_lies_in_panels_whether_or_not_blocks_divide_its_rows(k):
     assert turned.shape[-2] == k and turned.shape[-1] < 52
 
 
+@pytest.mark.parametrize("n", [48, 52])
+def test_a_turned_copy_that_caches_lose_is_filled_panel_by_panel(n):
+    """A batch's part of the copy would stay in the second-level cache, but the whole goes to memory and back."""
+    machine = replace(ALONE, l1_bytes=8 << 10, l2_bytes=64 << 10, llc_bytes=128 << 10)
+    kernel = check_default(product("bmk", "bnk", 6, 96, n, 96), machine=machine)
+    (turned,) = [p for p in copies(kernel) if p.buffer.name.startswith("B_t")]
+    assert turned.space is Space.LOCAL and turned.buffer.shape[-1] < n
+
+
 @pytest.mark.parametrize(
     ("left", "m", "is_copied"), [("mk", 8, False), ("km", 8, True), ("km", 2, True), ("km", 1, False)]
 )

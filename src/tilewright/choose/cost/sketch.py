@@ -277,6 +277,16 @@ def copy_seconds(of: Contraction, operand: int, n_copies: int, target: Target) -
     return float(joined(row_cycles(row, target, FITTED), FITTED)) / (target.ghz * 1e9)
 
 
+def whole_copy_seconds(n_bytes: float, target: Target) -> float:
+    """Seconds of one thread for the bytes of a copy that leave the caches that can't hold it.
+
+    Each line is read before it is written; what reads the copy later counts that for itself.
+    """
+    row = RunTimeLoop(_ROW, None)
+    row.moved = [2 * n_bytes if n_bytes > level.n_bytes else 0.0 for level in levels_of(target)]
+    return float(joined(row_cycles(row, target, FITTED), FITTED)) / (target.ghz * 1e9)
+
+
 def _moved(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target) -> list[float]:
     """Bytes of a call from behind each cache, the last one first whole and then as a thread's share of it."""
     of, line = tile.of, target.line_bytes

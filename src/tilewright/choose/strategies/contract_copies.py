@@ -19,7 +19,15 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
 
-from tilewright.choose.cost.sketch import Contraction, NestAccess, Walk, copy_seconds, sketch, sketch_tile
+from tilewright.choose.cost.sketch import (
+    Contraction,
+    NestAccess,
+    Walk,
+    copy_seconds,
+    sketch,
+    sketch_tile,
+    whole_copy_seconds,
+)
 from tilewright.choose.cost.tile import Tile
 from tilewright.choose.strategies.contract_space import Order, TileSpace, orders, walks_of
 from tilewright.choose.strategies.threads import min_tasks
@@ -37,9 +45,11 @@ class OrderWithCopies:
 
 
 def order_with_copies(
-    space: TileSpace, brought: Sequence[int], tile: Tile, order: Order, machine: Target
+    space: TileSpace, brought: Sequence[int], turned: Sequence[int], tile: Tile, order: Order, machine: Target
 ) -> OrderWithCopies:
     """The copies of ``brought`` operands, and the order, that make a tile cheapest; none if in doubt.
+
+    ``turned`` operands are copies already, and some orders let them be filled panel by panel (``copies``).
 
     A price is off by some per cent, so an order has to save more than it can tell. Of those that it can't tell apart
     the one with the most copies, since it counts the lines that come from behind a cache, but not that those of a run
@@ -54,6 +64,7 @@ def order_with_copies(
     plain = sketch_tile(space.of, machine, *sizes)
     walks = walks_of(plain, outside, order, machine)
     lies = sketch(plain, walks, order.depth or 0, machine, is_shared=is_shared)
+    lies += _turned_seconds(space, turned, walks, machine)
     found: list[tuple[float, OrderWithCopies]] = []
     for copied in _subsets([k for k in brought if _may_copy(space, k, machine)]):
         operands = (_copy(space.of, k) if k in copied else x for k, x in enumerate(space.of.operands))
@@ -64,12 +75,29 @@ def order_with_copies(
             if all(n > 0 for _, n in copies):
                 seconds = sketch(packed, walks, o.depth or 0, machine, is_shared=is_shared)
                 seconds += sum(copy_seconds(packed.of, k, n, machine) for k, n in copies)
+                seconds += _turned_seconds(space, turned, walks, machine)
                 found.append((seconds, OrderWithCopies(o, copied)))
     least = min((seconds for seconds, _ in found), default=lies)
     if least >= lies * (1 - DOUBT):
         return OrderWithCopies(order, ())
     alike = [(seconds, x) for seconds, x in found if seconds * (1 - DOUBT) <= least]
     return min(alike, key=lambda x: (-len(x[1].copied), _n_parts(space.of, x[1].order), x[0]))[1]
+
+
+def _turned_seconds(space: TileSpace, turned: Sequence[int], walks: Sequence[Walk], machine: Target) -> float:
+    """What copies of turned operands take besides filling them: the way to memory and back of those filled as a whole.
+
+    One is filled panel by panel (``copies``) where every loop down to the one over panels moves it, so that a panel is
+    read in one go, and that loop runs on all threads together with one around it.
+    """
+    last = max((k for k, w in enumerate(walks[:-1]) if w.sym is space.of.lanes), default=0)
+    operands = (space.of.operands[k] for k in turned)
+    whole = (x for x in operands if last == 0 or not all(_moves(space.of, x, w) for w in walks[: last + 1]))
+    return sum(whole_copy_seconds(x.size, machine) for x in whole)
+
+
+def _moves(of: Contraction, x: NestAccess, walk: Walk) -> bool:
+    return walk.sym is of.lanes or bool(x.steps.get(walk.sym))
 
 
 def _n_parts(of: Contraction, order: Order) -> int:

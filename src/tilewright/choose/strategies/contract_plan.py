@@ -208,7 +208,9 @@ def plan_contraction(
             ),
             tuple(tiles_of(box, machine, width)),
         )  # fmt: skip
-        tile, order, copied = _arranged(space, arrange, brought, tile, order, machine)
+        read = [x.buffer for x in loads(update.value)]
+        turned = [k for k, op in enumerate(operands) if read[k] in own and op.lane_stride == 1]
+        tile, order, copied = _arranged(space, arrange, brought, turned, tile, order, machine)
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
     return ContractionPlan(
         acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
@@ -220,15 +222,24 @@ def plan_contraction(
 
 
 def _arranged(
-    space: TileSpace, arrange: Arrange | None, brought: Sequence[int], tile: Tile, order: Order, machine: Target
+    space: TileSpace,
+    arrange: Arrange | None,
+    brought: Sequence[int],
+    turned: Sequence[int],
+    tile: Tile,
+    order: Order,
+    machine: Target,
 ) -> tuple[Tile, Order, tuple[int, ...]]:
-    """The tile and the order that ``arrange`` takes; else the rules' tile with copies of ``brought`` operands."""
+    """The tile and the order that ``arrange`` takes; else the rules' tile, with copies of ``brought`` operands.
+
+    ``turned`` operands are copies already.
+    """
     taken = None if arrange is None else arrange(space)
     if taken is not None:
         return taken.tile, taken.order, ()
     if not brought:
         return tile, order, ()
-    found = order_with_copies(space, brought, tile, order, machine)
+    found = order_with_copies(space, brought, turned, tile, order, machine)
     return tile, found.order, found.copied
 
 

@@ -27,7 +27,7 @@ from tilewright.tile.ir import Kind, Loop, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
-from tilewright.tile.schedule.tree import Nest, find_place
+from tilewright.tile.schedule.tree import Nest, find_place, most_iterations
 
 
 def copied(b: ScheduleBuilder, machine: Target, name: str) -> None:
@@ -78,7 +78,7 @@ def _halves(nest: Nest) -> tuple[str, str] | None:
     assert isinstance(leaf, Store)
     for outer, inner in pairwise(nest.loops):
         steps = [(_step(i, outer.sym), _step(i, inner.sym)) for i in leaf.index]
-        if any(low and high == low * inner.extent for high, low in steps):
+        if any(low and high == low * most_iterations(inner) for high, low in steps):
             return outer.sym.name, inner.sym.name
     return None
 
