@@ -67,6 +67,9 @@ def quantize_command(
     smooth: Annotated[
         float | None, typer.Option(help="Make channels of operands more equal by this power of their size: 0.5.")
     ] = None,
+    equalize: Annotated[
+        bool, typer.Option("--equalize", help="Make weights before and behind a channel equal in size.")
+    ] = False,
     spare: Annotated[
         list[str], typer.Option("--spare", metavar="LAYER", help="A layer that stays f32. May be repeated.")
     ] = [],  # noqa: B006
@@ -89,7 +92,7 @@ def quantize_command(
         warnings.simplefilter("ignore", CalibrationWarning)  # the report has them
         found = quantize(
             graph, data, mode=mode, activations=activations, weights=weights, weight_bits=weight_bits, group=group,
-            observer=observer, bias_correction=bias_correction, smooth=smooth, spare=spare,
+            observer=observer, bias_correction=bias_correction, smooth=smooth, equalize=equalize, spare=spare,
         )  # fmt: skip
     found.save(path)
     if json:

@@ -23,6 +23,7 @@ from tilewright.frontend.source import import_called
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
+from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, places_of
 from tilewright.graph.quantize.smooth import smoothable, smoothed
 from tilewright.runtime.files import writing
@@ -72,6 +73,7 @@ def quantize(
     observer: str = OBSERVER,
     bias_correction: bool = False,
     smooth: float | None = None,
+    equalize: bool = False,
     spare: Collection[str] = (),
     max_drop: float | None = None,
     evaluate: Evaluate | None = None,
@@ -98,8 +100,9 @@ def quantize(
     are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000),
     ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al.,
     Data-Free Quantization, 2019). ``smooth``, 0.5 in most cases, makes channels of what matrix products read more
-    equal and weights less so (Xiao et al., SmoothQuant, 2023), by the first ``measured_batches`` batches. Layers
-    named in ``spare`` stay f32.
+    equal and weights less so (Xiao et al., SmoothQuant, 2023), by the first ``measured_batches`` batches. ``equalize``
+    gives channels between two layers weights of one size before and behind them, where ReLU, pooling or nothing lies
+    between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
 
     With ``max_drop``, ``evaluate(model)`` is asked for a score of compiled models (greater is better), and as many
     layers as needed stay f32, the ones that disturb the model's results most first, until the score is at most
@@ -111,7 +114,7 @@ def quantize(
     ``OptionError`` for options, ``CompileError`` for the model.
     """
     chosen = weights or (STORED_WEIGHTS if mode == STORED else PER_CHANNEL)
-    scheme = Scheme(activations, chosen, weight_bits, observer, bias_correction, mode, smooth, group)
+    scheme = Scheme(activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group)
     if scheme.is_stored and max_drop is not None:
         raise OptionError('max_drop says nothing where mode="weights"', remedy="spare layers by name")
     asks = bias_correction or smooth is not None or max_drop is not None or mode == STATIC
@@ -128,6 +131,8 @@ def quantize(
     if scheme.is_stored:
         made, report = stored(graph, scheme, batches if data is not None else None, spare)
         return _with_report(made, report)
+    if equalize:
+        graph = equalised(graph, layers_of(graph)[0])
     first, n_batches = list(islice(batches, measured_batches)), 0
     if smooth is not None:
         graph = _smoothed(graph, smooth, first, tell)

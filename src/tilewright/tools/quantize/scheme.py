@@ -45,6 +45,7 @@ class Scheme:
     bias_correction: bool = False
     mode: str = STATIC
     smooth: float | None = None
+    equalize: bool = False
     group: int = GROUPS[0]
 
     def __post_init__(self) -> None:
