@@ -76,19 +76,23 @@ def _sizes(weights: Array, axis: int) -> Array:
 def _by_input(layer: Layer, weights: Array) -> Array:
     """Magnitudes as [groups, results of a group, channels read of a group, taps]."""
     if layer.node.op is ops.matmul:
-        return np.abs(weights.T[None, :, :, None])
-    groups = layer.node.attrs["groups"]
-    return np.abs(weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], -1))
+        parts = weights.T[None, :, :, None]
+    else:
+        groups = layer.node.attrs["groups"]
+        parts = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], -1)
+    found: Array = np.abs(parts)
+    return found
 
 
 def _multiplied(pair: _Pair, weights: Array, factors: Array) -> Array:
     """The second layer's weights with those that read a channel multiplied by its factor."""
     node, each = pair.second.node, np.repeat(factors, pair.repeat)
     if node.op is ops.matmul:
-        return weights * each[:, None]
+        found: Array = weights * each[:, None]
+        return found
     groups = node.attrs["groups"]
     parts = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], -1)
-    found: Array = (parts * each.reshape(groups, 1, -1, 1)).reshape(weights.shape)
+    found = (parts * each.reshape(groups, 1, -1, 1)).reshape(weights.shape)
     return found
 
 
