@@ -12,6 +12,8 @@ from tilewright.core import types
 from tilewright.core.compute import Binary, Bitcast, Cast, Const, Fma, Select, Unary, Value
 from tilewright.core.types import DType
 
+HALVING = (4097.0, 134217729.0)
+"""What takes the upper half of the digits of an f32 and of an f64."""
 ROUNDING = (12582912.0, 6755399441055744.0)
 """1.5 * 2**23 (2**52): adding it leaves the rounded number in the low bits, of f32 and of f64."""
 
@@ -167,6 +169,6 @@ def fast_two_sum(a: Value, b: Value) -> tuple[Value, Value]:
 
 def _halves(a: Value) -> tuple[Value, Value]:
     """Veltkamp's splitting: two floats of half the precision."""
-    scaled = a * by_type(a, 4097.0, 134217729.0)
+    scaled = a * by_type(a, *HALVING)
     high = scaled - (scaled - a)
     return high, a - high

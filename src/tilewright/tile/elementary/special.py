@@ -6,10 +6,14 @@ In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``ti
 from __future__ import annotations
 
 import math
+import sys
+
+import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Const, Unary, Value
 from tilewright.tile.elementary.build import (
+    HALVING,
     Style,
     absolute,
     by_type,
@@ -97,10 +101,8 @@ _ERFC_F64 = (
     -1.1352571477273627e-06,
 )
 
-MAX_POWER = 2.0**64
-"""Of the powers of two that a remainder is taken by in one step; from 1 on."""
-_MAX_HALVED = 2.0**900
-"""What halves of products are taken of, far from overflow."""
+_MAX_HALVED = sys.float_info.max / (2 * HALVING[1])
+"""What f64 may be taken in halves without an overflow."""
 
 
 def erf(x: Value, style: Style) -> Value:
@@ -146,7 +148,8 @@ def remainder(x: Value, y: Value, style: Style) -> Value:
     A quotient below ``2**22`` (f64: 2**50) takes one step, which rounds nothing; else long division. By a power of two,
     one step is exact whatever the quotient.
     """
-    if isinstance(y, Const) and 1 <= abs(y.value) <= MAX_POWER and math.frexp(y.value)[0] in (0.5, -0.5):
+    most = 1 / np.finfo(x.dtype.numpy).tiny
+    if isinstance(y, Const) and 1 <= abs(y.value) <= most and math.frexp(y.value)[0] in (0.5, -0.5):
         rest = x - Unary("trunc", x * c(1 / abs(y.value), x)) * c(abs(y.value), x)
         return with_sign_of(rest, x)
     r, d = absolute(x), absolute(y)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Value
@@ -107,13 +108,12 @@ _TWO_OVER_PI = int(
     16,
 )
 _TWO_OVER_PI_BITS = _TWO_OVER_PI.bit_length()
-_FEW_TURNS = 2.0**30
-_FIRST_RANGE, _RANGE = 50, 26
-"""f32 arguments are divided at 2**50, 2**76 and 2**102, so that products stay below 2**51."""
-_THREE_PARTS = 45
-"""Powers of two: below it, f64 arguments are reduced by pi/2 in three floats."""
-_RANGE_DOUBLE, _PARTS_DOUBLE = 140, 6
-"""Beyond, a range of f64 has as many binary orders, and parts of 2/pi."""
+_FEW_TURNS = 2.0 ** (types.i32.bits - 2)
+"""Below it, the integer that a quadrant is read from holds all of them."""
+_RANGES_F32 = (50, 76, 102)
+"""Powers of two at which f32 arguments are divided, so that products stay below 2**51."""
+_RANGES_F64 = (45, 185, 325, 465, 605, 745, 885, 1025)
+"""The same of f64: below the first, arguments are reduced by pi/2 in three floats, in a range by six parts of 2/pi."""
 
 
 def _parts_of_two_over_pi(least_exponent: int) -> tuple[float, ...]:
@@ -134,7 +134,7 @@ def _parts_of_two_over_pi(least_exponent: int) -> tuple[float, ...]:
 
 
 def _parts_for_doubles(least: int) -> tuple[float, ...]:
-    """``2**least`` times 2/pi, for multiples of ``2**least / 2**52``, modulo 4: numbers of 53 bits, the largest first.
+    """``2**least`` times 2/pi, for multiples of ``2**least / 2**52``, modulo 4: six numbers of 53 bits, largest first.
 
     Scaled, so that none is too small for f64: the first is at most ``2**53``.
     """
@@ -142,7 +142,7 @@ def _parts_for_doubles(least: int) -> tuple[float, ...]:
     rest = (_TWO_OVER_PI + period // 2) % period - period // 2
     unit = 1 << (_TWO_OVER_PI_BITS - least)
     parts = []
-    for _ in range(_PARTS_DOUBLE):
+    for _ in range(6):
         parts.append(rest / unit)  # rounded to 53 bits
         above, below = parts[-1].as_integer_ratio()
         rest -= above * unit // below
@@ -150,14 +150,14 @@ def _parts_for_doubles(least: int) -> tuple[float, ...]:
 
 
 def _range_of_f32(number: int) -> tuple[float, ...]:
-    """The parts for the arguments below ``2**(_FIRST_RANGE + number * _RANGE)`` that no lower range has."""
-    return _parts_of_two_over_pi(_FIRST_RANGE + (number - 1) * _RANGE - 23 if number else 0)
+    """The parts for the arguments that lie behind so many of ``_RANGES_F32``, the digits of an f32 each."""
+    return _parts_of_two_over_pi(_RANGES_F32[number - 1] - 23 if number else 0)
 
 
 def _by_reduction(x: Value, style: Style, function: Callable[[Value, Value], Value]) -> Value:
     """``function(r, q)`` of ``x = q * pi/2 + r``: ``r`` as precise as ``x``, ``q`` in the low bits of an integer."""
     if is_double(x):
-        near = less(absolute(x), c(2.0**_THREE_PARTS, x))
+        near = less(absolute(x), c(2.0 ** _RANGES_F64[0], x))
         return choose(near, function(*_reduced_double(x, style)), function(*_reduced_far(x, style)))
     anywhere = function(*_reduced_single(x))
     if not style.has_fma:
@@ -198,11 +198,11 @@ def _reduced_far(x: Value, style: Style) -> tuple[Value, Value]:
     McDonald's search), so the error is below 2**-62 of what is left, less than the rounding of the result.
     """
     size = absolute(x)
-    bounds = range(_THREE_PARTS, 1024, _RANGE_DOUBLE)
-    scale = c(math.ldexp(1.0, -bounds[-1]), x)
-    parts = [c(part, x) for part in _parts_for_doubles(bounds[-1])]
-    for least in reversed(bounds[:-1]):
-        is_here = less(size, c(math.ldexp(1.0, least + _RANGE_DOUBLE), x))
+    *ranges, (last, _) = pairwise(_RANGES_F64)
+    scale = c(math.ldexp(1.0, -last), x)
+    parts = [c(part, x) for part in _parts_for_doubles(last)]
+    for least, end in reversed(ranges):
+        is_here = less(size, c(math.ldexp(1.0, end), x))
         scale = choose(is_here, c(math.ldexp(1.0, -least), x), scale)
         chosen = [c(part, x) for part in _parts_for_doubles(least)]
         parts = [choose(is_here, a, b) for a, b in zip(chosen, parts, strict=True)]
@@ -236,7 +236,7 @@ def _reduced_single(x: Value) -> tuple[Value, Value]:
     for k in range(4):
         part = c(ranges[3][k], wide)
         for number in (2, 1, 0):
-            below = c(2.0 ** (_FIRST_RANGE + number * _RANGE), wide)
+            below = c(2.0 ** _RANGES_F32[number], wide)
             part = choose(less(size, below), c(ranges[number][k], wide), part)
         products.append(wide * part)
     magic = c(ROUNDING[1], wide)
