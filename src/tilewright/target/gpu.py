@@ -17,6 +17,8 @@ from tilewright.target.errors import UnknownTargetError
 from tilewright.target.sources import AMPERE, ASSUMED, BLACKWELL, CUDA_GUIDE, HOPPER
 
 CUDA_TRIPLE = "nvptx64-nvidia-cuda"
+AXES = "xyz"
+"""The dimensions that every GPU's programming model gives a grid, and a block."""
 NUMBERS = {
     "warp_lanes": "", "max_block_threads": "", "max_block_extents": "", "max_grid_extents": "", "sm_threads": "",
     "sm_blocks": "", "sm_schedulers": "", "sm_registers": "", "max_thread_registers": "", "warp_register_step": "",

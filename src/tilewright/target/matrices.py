@@ -117,6 +117,12 @@ class GroupShape:
 GROUP_WARPS = 4
 """Warps that run one of those instructions together."""
 MOST_GROUP_COLUMNS = 256
+PIECE_BYTES = 128
+"""Bytes of a row that lie together in swizzled memory."""
+CHUNK_BYTES = 16
+"""Bytes that stay together there: what one lane copies at a time."""
+PERIOD_BYTES = 8 * PIECE_BYTES
+"""Bytes after which the exchange begins again, of which a swizzled buffer's start is a multiple."""
 
 
 def group_shape_for(dtype: DType, extents: tuple[int, ...]) -> GroupShape | None:

@@ -14,7 +14,8 @@ from tilewright.core.compute import Buffer, loads, symbols_of_value
 from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
-from tilewright.target.matrices import WARP
+from tilewright.target.gpu import AXES
+from tilewright.target.matrices import SUMS, WARP
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.ir import (
     NESTS,
@@ -34,8 +35,8 @@ from tilewright.tile.ir import (
 )
 from tilewright.tile.rewrite import Body, loads_of, loops_of
 
-MAX_DIMENSIONS = 3
-"""The dimensions that every GPU's programming model gives a grid, and a block."""
+MAX_DIMENSIONS = len(AXES)
+"""The dimensions of a grid, and of a block."""
 OF_BLOCKS = (Space.LOCAL, Space.REG, Space.SHARED)
 """The spaces of which every block has memory of its own."""
 
@@ -99,7 +100,8 @@ def rows_of_warps(body: Body) -> set[Buffer]:
 def is_of_four_warps(s: Stmt, swizzled: Container[Buffer]) -> bool:
     """Is it a matrix instruction that reads both of its factors from swizzled memory? Four warps run it together."""
     loops, body = warp_nest((s,))
-    if len(loops) != 3 or len(body) != 1 or not isinstance(body[0], Update):
+    # A loop for each of the two places of a sum, and one for the terms.
+    if len(loops) != len(SUMS.lane) + 1 or len(body) != 1 or not isinstance(body[0], Update):
         return False
     factors = {x.buffer for x in loads_of(body[0])} - {body[0].buffer}
     return all(b in swizzled for b in factors)

@@ -18,13 +18,7 @@ from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.core.indices import is_chosen
-
-PIECE_BYTES = 128
-"""Bytes of a row that lie together."""
-CHUNK_BYTES = 16
-"""Bytes that stay together: what one lane copies at a time."""
-PERIOD_BYTES = 8 * PIECE_BYTES
-"""Bytes after which the exchange begins again, of which a swizzled buffer's start is a multiple."""
+from tilewright.target.matrices import CHUNK_BYTES, PIECE_BYTES
 
 
 def is_swizzlable(buffer: Buffer) -> bool:

@@ -33,10 +33,10 @@ from tilewright.codegen.ptx.warpgroups import Products
 from tilewright.core.compute import Buffer, Const, IndexLike, Load, Select, Value
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, i32
-from tilewright.target.matrices import SUMS, Fragment
+from tilewright.target.matrices import PERIOD_BYTES, SUMS, Fragment
 from tilewright.tile.grid import Grid, rows_of_warps, warp_nests
 from tilewright.tile.ir import Barrier, Commit, For, If, Kind, Prefetch, Space, Stmt, Store, walk, written
-from tilewright.tile.swizzle import PERIOD_BYTES, in_panels
+from tilewright.tile.swizzle import in_panels
 
 SHARED_ALIGNMENT = 128
 """What bulk copies and matrix units ask of the shared memory that they read, and more than anyone else does."""

@@ -17,10 +17,9 @@ from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.core.compute import Buffer
 from tilewright.core.dims import numbers
 from tilewright.core.expr import Dim, Sym, bounds
-from tilewright.target.gpu import Gpu
+from tilewright.target.gpu import AXES, Gpu
 from tilewright.tile.ir import Loop
 
-AXES = "xyz"
 _SREG = "call i32 @llvm.nvvm.read.ptx.sreg.{}.{}()"
 
 

@@ -17,7 +17,7 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.memory import Memory
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer, Value
-from tilewright.tile.swizzle import CHUNK_BYTES, PERIOD_BYTES
+from tilewright.target.matrices import CHUNK_BYTES, PERIOD_BYTES
 
 ASYNC_BYTES = {4: "ca", 8: "ca", 16: "cg"}
 """What one asynchronous copy of a thread moves, and which caches it goes through: 16 bytes pass by the first one."""

@@ -25,11 +25,18 @@ from tilewright.core import types
 from tilewright.core.compute import Load
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, const_of, evaluate, substitute, symbols, terms_of
-from tilewright.target.matrices import GROUP_WARPS, LEFT, SUMS, group_shape_for
+from tilewright.target.matrices import (
+    CHUNK_BYTES,
+    GROUP_WARPS,
+    LEFT,
+    PERIOD_BYTES,
+    PIECE_BYTES,
+    SUMS,
+    group_shape_for,
+)
 from tilewright.tile.grid import is_of_four_warps, is_uniform
 from tilewright.tile.ir import Barrier, For, If, Kind, Update, walk, written
 from tilewright.tile.rewrite import loads_of
-from tilewright.tile.swizzle import CHUNK_BYTES, PERIOD_BYTES, PIECE_BYTES
 
 if TYPE_CHECKING:
     from tilewright.codegen.ptx.function import PtxFunction

@@ -36,7 +36,7 @@ from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Sym, ceildiv, coef_of, floordiv, is_nonneg, minimum, mod, symbols
 from tilewright.core.indices import is_chosen
 from tilewright.core.types import DType
-from tilewright.target.matrices import SUMS, WARP, shape_for
+from tilewright.target.matrices import CHUNK_BYTES, SUMS, WARP, shape_for
 from tilewright.tile.affine import linear
 from tilewright.tile.errors import ScheduleError, TileVerifyError
 from tilewright.tile.grid import MAX_DIMENSIONS
@@ -44,7 +44,6 @@ from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Space, Stmt, 
 from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule.tree import fresh_among, identifier, new_loop, with_body
 from tilewright.tile.schedule.weighted import Weighted, weighted
-from tilewright.tile.swizzle import CHUNK_BYTES
 from tilewright.tile.verify import verify
 
 ROWS, COLUMNS = SUMS.rows, SUMS.columns

@@ -17,8 +17,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.types import DType
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import GROUP_WARPS, MOST_GROUP_COLUMNS, GroupShape, MatrixShape
-from tilewright.tile.swizzle import PIECE_BYTES
+from tilewright.target.matrices import GROUP_WARPS, MOST_GROUP_COLUMNS, PIECE_BYTES, GroupShape, MatrixShape
 
 MOST_STAGES = 4
 """Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
