@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -58,11 +58,11 @@ from tilewright.tile.ir import (
 from tilewright.tile.rewrite import Body, loops_of, places_of
 from tilewright.tile.swizzle import exchanged, in_panels
 
-NOBODY = -1
-"""Who reads for a matrix instruction of four warps: no thread, so that no order of a thread's own holds."""
 EIGHT = SUMS.columns
 """Rows that one register of a matrix instruction's operands has, and elements of each."""
 Routine = Callable[[Env], Iterator[int]]
+Access: TypeAlias = tuple[int, int, int | None]
+"""Block, epoch, thread; a matrix instruction of four warps reads for none, so that no order of a thread's own holds."""
 
 
 class FaultKind(Enum):
@@ -135,7 +135,7 @@ class _Element:
 
     writer: tuple[int, int, int] | None = None
     arrives: bool = False
-    readers: set[tuple[int, int, int]] = field(default_factory=set)
+    readers: set[Access] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class _Observed:
         if entry.writer is None and room.begins_unwritten:
             self.fault(FaultKind.UNWRITTEN, b.name, self.thread)
         goes_on = self.instruction is not None and room.place.swizzled
-        me = (self.n_block, self.epoch, NOBODY if goes_on else owner)
+        me = (self.n_block, self.epoch, None if goes_on else owner)
         if goes_on:
             self.going_on.setdefault(self.running, []).append(entry)
         if entry.arrives:
@@ -255,8 +255,8 @@ class _Observed:
         entry = self._element(b, room, owner, flat)
         me = (self.n_block, self.epoch, owner)
         others = entry.readers if entry.writer is None else entry.readers | {entry.writer}
-        for other in sorted([o for o in others if self._meets(o, me)]):
-            self.fault(FaultKind.RACE, b.name, other[2], self.thread)
+        if met := [o[2] for o in others if self._meets(o, me)]:
+            self.fault(FaultKind.RACE, b.name, *sorted(t for t in met if t is not None)[:1], self.thread)
         if entry.arrives:
             self.fault(FaultKind.RACE, b.name, self.thread)
         entry.writer, entry.readers = me, set()
@@ -273,7 +273,7 @@ class _Observed:
         """What matrix instructions of the warp that runs read is read to its end, or before the next barrier."""
         for entry in self.going_on.pop(self.running, []):
             if running:
-                entry.readers.add((self.n_block, self.epoch + 1, NOBODY))
+                entry.readers.add((self.n_block, self.epoch + 1, None))
 
     def wait(self, pending: int) -> None:
         """All groups of the thread that runs but its last ones are there: it has written them now."""
@@ -330,7 +330,7 @@ class _Observed:
             found = self.touched[key] = _Element()
         return found
 
-    def _meets(self, a: tuple[int, int, int], b: tuple[int, int, int]) -> bool:
+    def _meets(self, a: Access, b: Access) -> bool:
         """May two accesses of one grid happen at one time?"""
         if a[0] == -1:
             return False

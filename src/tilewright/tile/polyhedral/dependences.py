@@ -104,17 +104,14 @@ def why_not_merge(kernel: Kernel, first: str, second: str) -> BrokenOrder | None
         raise ScheduleError("merge", f"{first}, {second}", "the loops don't follow each other in one body")
     text = [f"t{k}" for k in range(a.time.dim(isl.dim_type.out))]
     # The second body's statements come behind all of the first one's.
-    into = [*text[: 2 * depth], str(a.path[depth]), text[2 * depth + 1], f"{text[2 * depth + 2]} + {_BEHIND}"]
+    behind = 1 + max(x.path[depth + 1] for x in found if _depth(x, first) is not None)
+    into = [*text[: 2 * depth], str(a.path[depth]), text[2 * depth + 1], f"{text[2 * depth + 2]} + {behind}"]
     moving = isl.Map(f"{{ T[{', '.join(text)}] -> T[{', '.join([*into, *text[2 * depth + 3 :]])}] }}")
 
     def moved(instance: Instance) -> isl.Map:
         return instance.time.apply_range(moving) if _depth(instance, second) is not None else instance.time
 
     return _first_change(kernel, found, moved, f"{first} and {second} as one loop")
-
-
-_BEHIND = 1 << 40
-"""More than any place in a body."""
 
 
 def why_not_parallel(kernel: Kernel, loop: str) -> BrokenOrder | None:
@@ -163,15 +160,14 @@ def _apart(found: Sequence[Instance], a: int, b: int, loop: str) -> isl.Map | No
 # --- what loads see -------------------------------------------------------------------------------------------------
 
 
-END = -1
-"""The reader that looks at the elements of a result when all is done; they are its iterations."""
-
-
 @dataclass(frozen=True)
 class _Seen:
-    """``pairs`` maps iterations of a reading statement, or elements of ``END``, to those whose writes they see."""
+    """``pairs`` maps iterations of a reading statement to those whose writes they see.
 
-    reader: int
+    Without a ``reader`` the elements of a result, as they are when all is done, stand for iterations.
+    """
+
+    reader: int | None
     writer: int
     pairs: isl.Map
 
@@ -199,7 +195,7 @@ def _seen(found: Sequence[Instance], buffer: Buffer, times: Sequence[isl.Map], *
             pairs = w.where.reverse()
             for s, hidden in hiding:
                 pairs = pairs.subtract(s.where.reverse().apply_range(hidden))
-            made.append(_Seen(END, w.statement, pairs))
+            made.append(_Seen(None, w.statement, pairs))
     return made
 
 
@@ -223,7 +219,7 @@ def _first_change(
         for a, b in zip(kept, made, strict=True):
             for pairs, verb in ((a.pairs.subtract(b.pairs), "no longer see"), (b.pairs.subtract(a.pairs), "see")):
                 if not pairs.is_empty():
-                    who = "the end" if a.reader == END else "{0}"
+                    who = "the end" if a.reader is None else "{0}"
                     text = f"{rule} would let {who} {verb} what {{1}} writes to {place.buffer.name}"
                     return _shown(found, place.buffer, pairs, (a.reader, a.writer), text)
     return None
@@ -235,12 +231,14 @@ def _are_unlike(found: Sequence[Instance], d: Dependence) -> bool:
     return d.kind == "output" and all(op for x in ops for op in x) and (ops[0] != ops[1] or len(ops[0]) > 1)
 
 
-def _shown(found: Sequence[Instance], buffer: Buffer, pairs: isl.Map, who: tuple[int, int], text: str) -> BrokenOrder:
+def _shown(
+    found: Sequence[Instance], buffer: Buffer, pairs: isl.Map, who: tuple[int | None, int], text: str
+) -> BrokenOrder:
     """A broken order with the pair of iterations that comes first."""
     first = pairs.wrap().lexmin().sample_point()
     n, n_all = pairs.dim(isl.dim_type.in_), first.get_space().dim(isl.dim_type.set)
     values = [first.get_coordinate_val(isl.dim_type.set, k).to_python() for k in range(n_all)]
-    names = [[x.sym.name for x in found[k].loops] if k != END else [f"e{d}" for d in range(n)] for k in who]
+    names = [[x.sym.name for x in found[k].loops] if k is not None else [f"e{d}" for d in range(n)] for k in who]
     points = tuple(dict(zip(x, v, strict=True)) for x, v in zip(names, (values[:n], values[n:]), strict=True))
     spelled = [", ".join(f"{name} = {value}" for name, value in point.items()) for point in points]
     return BrokenOrder(buffer, points, text.format(*(f"the iteration ({x})" for x in spelled)))
