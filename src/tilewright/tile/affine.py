@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known, known_at_least, known_over, known_under
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
@@ -162,8 +163,8 @@ def _no_less(e: Dim) -> Iterator[Dim]:
         yield from _no_less(e - least + least.b)
 
 
-DEEPEST = 6
-"""Minima and maxima within each other that a proof looks into."""
+DEEPEST = EFFORT.listed.bit_length() - 1
+"""Minima and maxima within each other that a proof looks into: each of them doubles the cases."""
 
 
 def least(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:

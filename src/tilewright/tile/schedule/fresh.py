@@ -25,6 +25,7 @@ import numpy as np
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Value, loads, substitute_value, symbols_of_value
 from tilewright.core.dims import is_known, numbers
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import (
     BinaryExpr,
     Dim,
@@ -123,7 +124,7 @@ def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
     used = set[Sym]().union(*[symbols(d) for d in (*index, *guards)])
     loops = {s.loop.sym: s.loop.extent for s in access.around[n:] if isinstance(s, For) and s.loop.sym in used}
     extents = [max(n, 0) for n in numbers(loops.values())]
-    if used - loops.keys() or len(extents) < len(loops) or prod(extents) > MOST_PLACES:
+    if used - loops.keys() or len(extents) < len(loops) or prod(extents) > EFFORT.points:
         return None
     at = dict(zip(loops, np.indices(extents).reshape(len(extents), prod(extents)), strict=True))
     inside = np.ones(prod(extents), bool)
@@ -133,10 +134,6 @@ def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
     for d, size in zip(index, shape, strict=True):
         flat = flat * size + valued(d, at, OF_ARRAYS)
     return set(flat[inside].tolist())
-
-
-MOST_PLACES = 1 << 16
-"""Elements of a temporary up to which they are listed: more than a block's memory holds tiles of."""
 
 
 def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequence[Value]) -> bool:
