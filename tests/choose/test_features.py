@@ -15,12 +15,13 @@ from nests import NESTS
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.choose.cost.features import Features, features_of
-from tilewright.choose.cost.nest import MOST_VALUES, CallSizes
+from tilewright.choose.cost.nest import CallSizes
 from tilewright.choose.cost.price import price_of
 from tilewright.choose.cost.traffic import different
 from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Inside, Stage, axes_for, syms
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Sym, ceildiv, evaluate, floordiv, minimum
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -96,7 +97,7 @@ def test_the_average_of_ragged_tiles_is_exact(n, tile):
     loops = {outer: ceildiv(n, tile)}
     average = CallSizes({}).average(minimum(tile, n - tile * outer), loops)
     n_tiles = -(-n // tile)
-    assert average * n_tiles == pytest.approx(n, rel=1e-6 if n_tiles <= MOST_VALUES else 0.02)
+    assert average * n_tiles == pytest.approx(n, rel=1e-6 if n_tiles <= EFFORT.listed else 0.02)
     assert CallSizes({}).most(minimum(tile, n - tile * outer), loops) == min(tile, n)
 
 

@@ -14,6 +14,7 @@ from random import Random
 
 from tilewright.choose.default import Scheduled, schedule_by
 from tilewright.core.compute import Buffer, Computation
+from tilewright.core.effort import EFFORT
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule import Schedule, Step
@@ -21,8 +22,6 @@ from tilewright.tile.schedule.book import Line
 
 FACTORS = ("split", "divide")
 """Primitives whose number is how many iterations go together."""
-TRIES = 20
-"""Draws without a new legal schedule, after which there is nothing left to try."""
 
 
 def mutations(
@@ -36,7 +35,7 @@ def mutations(
     """Legal schedules that differ from ``schedule`` and from each other, in an order that ``random`` decides."""
     seen = {schedule}
     failed = 0
-    while failed < TRIES:
+    while failed < EFFORT.attempts:  # so many draws without a new one leave nothing to try
         made = _changed(schedule, random)
         failed += 1
         if made is None:

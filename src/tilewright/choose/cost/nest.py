@@ -16,14 +16,10 @@ from math import prod
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Value
 from tilewright.core.dims import are_known, is_known, known
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
 from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Kind, Loop
-
-MOST_VALUES = 64
-"""Loops of more iterations are looked at in as many places, and at their end, where the ragged tile is."""
-MOST_CORNERS = 24
-"""The same for conditions, which may depend on several loops."""
 
 
 @dataclass
@@ -144,18 +140,19 @@ class CallSizes:
         """The part of iterations in which all of ``exprs`` are at least 0; they are few values of few sums."""
         syms = sorted(frozenset[Sym]().union(*map(symbols, exprs)), key=lambda s: s.name)
         steps = [[coefficient(e, s) for e in exprs] for s in syms]
+        most = max(EFFORT.listed // max(len(syms), 1), 3)  # the corners of several loops are a product of their places
         start = tuple(evaluate(e, dict.fromkeys(syms, 0)) for e in exprs)
         if are_known(c for row in steps for c in row):
             values = {start: 1.0}
             for s, row in zip(syms, steps, strict=True):
                 wider: dict[tuple[int, ...], float] = {}
-                for (k, weight), (at, n) in product(self._values(s, loops, MOST_CORNERS), values.items()):
+                for (k, weight), (at, n) in product(self._values(s, loops, most), values.items()):
                     moved = tuple(x + k * known(c, 0) for x, c in zip(at, row, strict=True))
                     wider[moved] = wider.get(moved, 0.0) + n * weight
                 values = wider
             return sum(n for at, n in values.items() if min(at) >= 0) / sum(values.values())
         held = total = 0.0
-        for point in product(*(self._values(s, loops, MOST_CORNERS) for s in syms)):
+        for point in product(*(self._values(s, loops, most) for s in syms)):
             share = prod(w for _, w in point)
             env = {s: v for s, (v, _) in zip(syms, point, strict=True)}
             total += share
@@ -172,8 +169,11 @@ class CallSizes:
         corners = product(*([e[0], e[-1]] for e in ends))
         return max((evaluate(known, dict(zip(syms, c, strict=True))) for c in corners), default=0)
 
-    def _values(self, sym: Sym, loops: Mapping[Sym, Dim], most: int = MOST_VALUES) -> list[tuple[int, float]]:
-        """Values of a loop's variable, with the number of iterations that each stands for."""
+    def _values(self, sym: Sym, loops: Mapping[Sym, Dim], most: int = EFFORT.listed) -> list[tuple[int, float]]:
+        """Values of a loop's variable, with the number of iterations that each stands for.
+
+        Loops of more than ``most`` are looked at in as many places, and at their end, where the ragged tile is.
+        """
         extent = loops.get(sym)
         n = 1 if extent is None else round(self.average(extent, loops))
         if n <= most:

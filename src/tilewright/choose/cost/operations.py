@@ -37,6 +37,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
@@ -50,8 +51,6 @@ CLASSES = ("multiply", "simple", "divide", "convert", "shuffle", "load", "store"
 """Classes of instructions: products and multiply-adds of vectors; additions, comparisons, selections and logic;
 quotients and roots; conversions of types; movements among lanes; loads and stores of what lies together; elements of a
 vector that move one by one; stores of a part of a vector; work on integers that lanes have no instruction for."""
-MOST_PLACES = 512
-"""Distinct places of a load in more copies than these are not counted one by one."""
 MASK = Buffer("mask", types.u32, ())
 """What takes pairs of bf16 apart stands in a register."""
 _FREE = (Const, Param, Bitcast)
@@ -192,7 +191,7 @@ class Operations:
         n = 1.0
         for s in moving:
             n *= around.copies[s]
-        if len(moving) < 2 or n > MOST_PLACES or chosen(v.index):
+        if len(moving) < 2 or n > EFFORT.points or chosen(v.index):
             return n
         offset = self.sizes.offset(v.buffer, v.index)
         walks, apart = [], 1.0

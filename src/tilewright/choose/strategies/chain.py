@@ -27,6 +27,7 @@ from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, loads
 from tilewright.core.dims import is_known, known_over
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Sym, substitute, symbol_order, symbols
 from tilewright.core.indices import placed
 from tilewright.target.target import Target
@@ -34,7 +35,6 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk, written
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import find_place
 
 BLOCK_ROWS = 24
@@ -90,7 +90,7 @@ def _bring(b: ScheduleBuilder, name: str, at: str, is_block: bool) -> None:
     def in_scratch() -> None:
         b.do("compute_at", name, at, "local")
         buffer = find_place(b.kernel, name, "chain").buffer
-        if estimate(buffer.shape) * buffer.dtype.n_bytes > MAX_SCRATCH_BYTES // 4:  # there are a few
+        if estimate(buffer.shape) * buffer.dtype.n_bytes > EFFORT.added_bytes // 4:  # there are a few
             raise ScheduleError("chain", name, "a strip of it is too large for scratch")
 
     if not attempt(b, in_scratch):

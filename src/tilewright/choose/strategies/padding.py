@@ -19,6 +19,7 @@ from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.hints import MIN_STEPS
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.dims import are_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, symbols
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.ir import For, Kind, Loop, walk
@@ -28,8 +29,6 @@ from tilewright.tile.schedule.trim import skipped_below
 
 LEAST = 1 / 32
 """Of the products that are left out: below this they don't pay for asking."""
-MAX_POINTS = 1 << 20
-"""Of the loops around: where a guard has more, it is not looked at."""
 
 
 def skip_padding(b: ScheduleBuilder) -> None:
@@ -49,7 +48,7 @@ def _share_hidden(guard: Dim, loops: list[Loop]) -> float:
     """At which share of the loops' iterations a guard is below 0; 0 where that is not known."""
     steps, sizes = [coefficient(guard, x.sym) for x in loops], [x.extent for x in loops]
     base = without(guard, [x.sym for x in loops])
-    if not are_known((base, *steps, *sizes)) or estimate(sizes) > MAX_POINTS:
+    if not are_known((base, *steps, *sizes)) or estimate(sizes) > EFFORT.elements:
         return 0.0
     at = sum(np.ogrid[tuple(slice(n) for n in sizes)][k] * c for k, c in enumerate(steps))
     return float(np.mean(np.asarray(at) + base < 0))

@@ -26,16 +26,15 @@ from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Stage
 from tilewright.core.dims import is_known, known_at_least
-from tilewright.core.estimates import BLOCK_SHARE, RING_SHARE
+from tilewright.core.effort import EFFORT
+from tilewright.core.estimates import BLOCK_SHARE, COPIED_ROWS, RING_SHARE
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import find_loop, find_place
 
 BLOCKS = ((4, False), (2, False), (4, True), (2, True), (1, False))
 """Rows of a block, and whether the last may have fewer, best first. Longer ones gained nothing on 28x28 to 256x256."""
-LEAST_POINTS = 16
 """Shorter rows go together, as one: a register tile of the product takes about as many points."""
 
 
@@ -85,7 +84,7 @@ def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int,
     """Bring all under blocks of ``n`` rows, along the root's loop number ``k``; ``ragged``: the last one is shorter."""
     loops = only_nest(b.kernel, parts.root).loops
     outer, rows = [x.sym.name for x in loops[:k] if is_known(x.extent)], loops[k]
-    n *= -(-LEAST_POINTS // int(estimate([x.extent for x in loops[k + 1 : -1]])))
+    n *= -(-COPIED_ROWS // int(estimate([x.extent for x in loops[k + 1 : -1]])))
     if not known_at_least(rows.extent, n) or (rows.extent % n != 0) is not ragged:
         raise ScheduleError("projected", parts.made, f"{rows.extent} rows are not blocks of {n}")
     if n > 1:
@@ -102,7 +101,7 @@ def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int,
     if parts.source:
         source, strip = parts.source
         again = (n_parts - 1) / estimate([rows.extent, n])
-        most = min(machine.l2_bytes / RING_SHARE, MAX_SCRATCH_BYTES / 2)  # a block of the window is beside it
+        most = min(machine.l2_bytes / RING_SHARE, EFFORT.added_bytes / 2)  # a block of the window is beside it
         in_ring(b, machine, source, strip.out.name, at, again, most)
     elif pays_threads(work, machine, width):
         parallel(b, machine, [*outer, at])

@@ -28,6 +28,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.dims import is_known, known_over
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import is_chosen, symbols_at, symbols_in
 from tilewright.target.target import Target
@@ -36,11 +37,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kind, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
-
-MIN_STEPS = 8
-"""Of a pass over a row that is worth asking for."""
 
 
 def rows(b: ScheduleBuilder, machine: Target, buffers: list[str], *, threads: bool = True) -> None:
@@ -124,7 +121,7 @@ def _space(b: ScheduleBuilder, name: str, row: str) -> str:
         return "reg"
     buffer = find_place(b.kernel, name, "rows").buffer
     n = buffer.shape[-1]
-    return "local" if is_known(n) and 16 * n * buffer.dtype.n_bytes <= MAX_SCRATCH_BYTES else "global"
+    return "local" if is_known(n) and 16 * n * buffer.dtype.n_bytes <= EFFORT.added_bytes else "global"
 
 
 def _top_level(b: ScheduleBuilder, machine: Target, temps: list[str], root: str) -> None:
@@ -170,7 +167,7 @@ def _ask_for_next(b: ScheduleBuilder, machine: Target, row: str) -> None:
                 asked.add(load.buffer)
                 steps = _steps_to_next(b, machine, load, row, s.loop.sym)
                 line = machine.line(load.buffer.dtype)
-                if steps >= MIN_STEPS:
+                if steps > 0:
                     attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
 
 

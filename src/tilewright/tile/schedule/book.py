@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tilewright.core.diag import Loc, Problem
 from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.types import product
 from tilewright.tile.errors import ScheduleError, ScheduleFileError, TileVerifyError
 from tilewright.tile.ir import For, If, Kernel, Kind, Space
@@ -27,9 +28,6 @@ from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule.script import PRIMITIVES, Arg, Schedule, Step, apply_step
 from tilewright.tile.verify import verify
 
-MAX_STEPS = 2000
-MAX_SCRATCH_BYTES = 1 << 20
-"""Every thread of a call has scratch of its own."""
 MAX_COPIES = 1 << 13
 """Unrolled copies of one statement: beyond it code takes minutes to make and never fits a cache."""
 MAX_LANES = 1 << 10
@@ -141,8 +139,8 @@ def schedule_text(name: str, schedule: Schedule, label: str = "") -> str:
 
 def apply_lines(kernel: Kernel, lines: Sequence[Line]) -> Kernel:
     """The kernel that the steps make of plain loops; ``ScheduleFileError`` names the first step that is not legal."""
-    if len(lines) > MAX_STEPS:
-        raise _error(lines[MAX_STEPS], kernel, f"over {MAX_STEPS} steps")
+    if len(lines) > EFFORT.points:
+        raise _error(lines[EFFORT.points], kernel, f"over {EFFORT.points} steps")
     plain, last = kernel, lines[-1] if lines else Line(0, Step("", ()))
     for line in lines:
         try:
@@ -166,8 +164,8 @@ def check_size(kernel: Kernel) -> None:
     """Refuse a kernel that would take too much memory for each thread, or minutes of compiling."""
     scratch = [p.buffer for p in kernel.places if p.space is Space.LOCAL]
     n_bytes = sum(n * b.dtype.n_bytes for b in scratch if is_known(n := product(b.shape)))
-    if n_bytes > MAX_SCRATCH_BYTES:
-        raise TileVerifyError(f"its scratch takes {n_bytes} bytes for each thread, more than {MAX_SCRATCH_BYTES}")
+    if n_bytes > EFFORT.added_bytes:  # every thread of a call has its own
+        raise TileVerifyError(f"its scratch takes {n_bytes} bytes for each thread, more than {EFFORT.added_bytes}")
     for copies, lanes in _expansions(kernel.body, 1, 1):
         if copies > MAX_COPIES or lanes > MAX_LANES:
             raise TileVerifyError(f"a statement has {copies} unrolled copies of {lanes} lanes each")

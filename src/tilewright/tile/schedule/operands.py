@@ -14,6 +14,7 @@ from math import prod
 from tilewright.core.compute import Buffer, IndexLike, Load, Select
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
@@ -44,10 +45,8 @@ from tilewright.tile.schedule.tree import (
     with_body,
 )
 
-SMALL = 4096
-"""Elements that a small constant counts as: its copies stay in the first-level cache."""
-AHEAD, MANY = 2, 4
-"""Hints touch the lines of so many tiles while one is made, but only its own where there are so many steps a line."""
+MANY = 4
+"""Steps a line, from where on hints touch the lines of their own tile alone, again and again."""
 
 
 def pack(kernel: Kernel, buffer: str) -> Kernel:
@@ -156,7 +155,7 @@ def _recipe(
 ) -> Packed:
     shape, syms, at = _form(grid, index)
     old_size, new_size = product(source.shape), product(shape)
-    if is_known(old_size) and is_known(new_size) and new_size > MOST_GROWTH * max(old_size, SMALL):
+    if is_known(old_size) and is_known(new_size) and new_size > max(MOST_GROWTH * old_size, EFFORT.points):
         raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
     key = (shape, at)
     if key not in known:
@@ -367,7 +366,7 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
         places = [mod(n, lines.count) + lines.count]
     elif known_under(steps, lines.count * MANY) and tile is not None:
         # Too few steps to ask for each line again and again: they run on into what the next tile reads.
-        each = -(-lines.count * AHEAD // steps)
+        each = -(-2 * lines.count // steps)
         places = [n * each + k for k in range(each)]
     hints = [Prefetch(spot.buffer, lines.at(x, tile)) for x in places]
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
