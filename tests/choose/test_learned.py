@@ -70,11 +70,11 @@ def test_trees_learn_what_the_price_misses_but_no_more_than_an_order() -> None:
     for _ in range(60):
         rows = np.column_stack([rng.normal(-9, 1, 6), rng.integers(0, 2, 6), rng.normal(size=6)])
         kernels.append((rows, rows[:, 0] + rng.normal() + np.log(2) * rows[:, 1]))
-    trees = grown(kernels[:50], 200)
+    trees = grown(kernels[:50], n_trees=200)
     off = [np.ptp(expected(rows, trees) - seconds) for rows, seconds in kernels[50:]]
     assert max(off) < np.log(2) * 0.7 and np.mean(off) < np.log(2) * 0.5
     rows, seconds = kernels[0]
-    assert grown([(rows[:1], seconds[:1])], 5) is None
+    assert grown([(rows[:1], seconds[:1])], n_trees=5) is None
 
 
 def test_the_trees_of_the_package_rank_better_than_the_price() -> None:

@@ -51,14 +51,11 @@ GROWTH: Mapping[str, Any] = {
     "verbosity": 0,
     "nthread": 1,
     "seed": 1,
+    "n_trees": 300,
 }
 """How trees grow; an error of more than ``huber_slope`` counts by its size, as in ``benchmarks.fit_price``."""
-N_TREES = 300
-N_OWN_TREES = 30
-"""Trees for what a search itself has measured."""
-
-OWN_GROWTH: Mapping[str, Any] = {"objective": "reg:squarederror", "min_child_weight": 2}
-"""How those differ: a search has measured tens of schedules, not thousands, and what surprises there counts whole."""
+OWN_GROWTH: Mapping[str, Any] = {"objective": "reg:squarederror", "min_child_weight": 2, "n_trees": 30}
+"""How trees for what a search itself has measured differ: of tens of schedules, whose surprises count whole."""
 
 Measured = Sequence[tuple[Array, Array]]
 """For each kernel the rows of its schedules and the logarithms of their seconds, which may lack a shared term."""
@@ -101,7 +98,7 @@ def _loop(row: RunTimeLoop, own: float, whole: float, target: Target) -> list[fl
     ]
 
 
-def grown(found: Measured, n_trees: int = N_TREES, base: Any = None, **growth: Any) -> Any:
+def grown(found: Measured, base: Any = None, **growth: Any) -> Any:
     """XGBoost's trees for what the price, and those of ``base``, leave unexplained of measured kernels.
 
     ``growth`` has what differs from ``GROWTH``. A kernel with one schedule says nothing about a choice, and is left
@@ -120,7 +117,9 @@ def grown(found: Measured, n_trees: int = N_TREES, base: Any = None, **growth: A
     if not rows:
         return None
     data = xgboost.DMatrix(np.concatenate(rows), label=np.concatenate(labels), base_margin=np.concatenate(starts))
-    return xgboost.train({**GROWTH, **growth}, data, n_trees)
+    options = {**GROWTH, **growth}
+    n_trees = options.pop("n_trees")
+    return xgboost.train(options, data, n_trees)
 
 
 def expected(rows: Array, trees: Any = None) -> Array:
@@ -164,7 +163,7 @@ class Ranking:
         """The logarithms of the seconds of a kernel's schedules, but for a term that all of them share."""
         if not self._is_grown:
             found = [(np.array([x for x, _ in of]), np.array([s for _, s in of])) for of in self._measured.values()]
-            self._own = grown(found, N_OWN_TREES, self._trees, **OWN_GROWTH)
+            self._own = grown(found, self._trees, **OWN_GROWTH)
             self._is_grown = True
         x = np.array(rows)
         known = expected(x, self._trees)
