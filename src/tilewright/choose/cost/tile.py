@@ -27,13 +27,12 @@ LOAD_COST = 0.05
 PANEL_LOAD_COST = 0.2
 EXTRA_SHAPE = 0.02
 EXTRA_WINDOW = 0.1
-MIN_WINDOW_ROWS = 4
 MAX_UNROLLED = 32
 WORK_PER_BYTE = 1.0
 """A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
-FAR = 1 << 20
-"""Elements that a step of unknown length counts as: what comes next lies in no line or page that was read, and may
-fall into the same set."""
+FAR = ASSUMED_SIZE**2
+"""Elements that a step of unknown length counts as, that of a matrix of unknown sizes: what comes next lies in no line
+or page that was read, and may fall into the same set."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,10 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
     window = bool(box.unrolled)
     limit = (registers // 4) if window else registers
     limit = min(limit, machine.max_copies // prod(n for _, n in box.unrolled))
-    if window and (box.n_rows is None or box.n_rows >= MIN_WINDOW_ROWS):
-        max_vectors = 1  # a window shares nothing between vectors, and every one multiplies the border's versions
+    if window and (box.n_rows is None or box.n_rows >= machine.partial_sums):
+        # A window shares nothing between vectors, and every one multiplies the border's versions; rows keep the units
+        # busy.
+        max_vectors = 1
     for vectors in range(1, max_vectors + 1):
         for rows2 in _counts(box.row2, box.n_rows2, 2 if window else 4):
             for rows in _counts(box.row, box.n_rows, registers):

@@ -18,8 +18,6 @@ from tilewright.target.target import Target
 from tilewright.tile.ir import Loop, Role, Update
 from tilewright.tile.schedule import ScheduleBuilder
 
-RESIDENT = 0.6
-"""The part of the second-level cache that rows may take, beside panels and results."""
 MIN_SHARING_TILES = 4
 """So many tiles in a row share what stays in a cache at least; all but the last know what is read next."""
 
@@ -55,10 +53,10 @@ def row_chunks(
     sizes = [(estimate(x.buffer.shape) * x.dtype.n_bytes, is_constant(b, x)) for x in loads]
     row_bytes = max((n for n, fixed in sizes if not fixed), default=0.0)
     panel_bytes = max((n for n, fixed in sizes if fixed), default=0.0)
-    if not rows or not is_known(rows[0].extent) or row_bytes <= machine.l2_bytes * RESIDENT:
+    if not rows or not is_known(rows[0].extent) or row_bytes <= machine.l2_kept_bytes:
         return 1
     steps = -(-rows[0].extent // (tile.rows if len(rows) == 1 else 1))
-    least = max(-(-int(row_bytes) // int(machine.l2_bytes * RESIDENT)), min_tasks(machine))
+    least = max(-(-int(row_bytes) // machine.l2_kept_bytes), min_tasks(machine))
     wanted = even_chunks(steps, least, machine.n_cores)
     n_panels = estimate([lanes.extent]) / (tile.vectors * width)
     return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
@@ -81,7 +79,7 @@ def short_chunks(
     read = max(max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times, 1.0)
     made = n_rows * n_lanes * update.buffer.dtype.n_bytes
     least = steps // max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)
-    if read + made <= machine.l2_bytes * RESIDENT or least < min_tasks(machine):
+    if read + made <= machine.l2_kept_bytes or least < min_tasks(machine):
         return 1
     return even_chunks(steps, least, machine.n_cores)
 

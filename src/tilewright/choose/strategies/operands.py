@@ -24,9 +24,6 @@ from tilewright.tile.ir import Loop, Role, Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place, readers
 
-SHUFFLED = 2
-"""Vectors whose elements one shuffle brings together."""
-
 
 def own_loops(b: ScheduleBuilder, acc: str) -> list[Loop]:
     """The loops of the update's nest that walk the accumulator."""
@@ -111,7 +108,7 @@ def split_groups(b: ScheduleBuilder, machine: Target, acc: str, root: str) -> No
 
     Then a group of vectors reads one element for all lanes, and a vector of whole groups one for each, by a shuffle.
     Groups of narrow products have no such shuffle: there half a vector is a group of its own, too. So is a smaller
-    group where the next one reads far away: elements of more than ``SHUFFLED`` vectors are loaded one by one.
+    group where the next one reads far away: elements of more than the two vectors of a shuffle are loaded one by one.
     """
     top = only_nest(b.kernel, root)
     if not top.loops:
@@ -124,7 +121,7 @@ def split_groups(b: ScheduleBuilder, machine: Target, acc: str, root: str) -> No
         _split_periods(b, acc, root, lanes, width)
         return
     reach = max(estimate([substitute(e, {lanes.sym: size}) - substitute(e, {lanes.sym: 0})]) for e in offsets)
-    is_apart = width // size * reach > SHUFFLED * width
+    is_apart = width // size * reach > 2 * width
     block = size if is_apart or size >= (width // 2 if is_narrow else width) else width // size * size
     if (is_narrow or block != width) and estimate([lanes.extent]) > block:
         b.do("split", lanes.sym.name, block)

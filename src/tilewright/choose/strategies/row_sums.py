@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
+from tilewright.choose.strategies.pointwise import GROUPS
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nest_with, only_nest, vector_width
@@ -21,12 +22,6 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
-
-MOST_VECTORS = 4
-"""Of a row whose elements nothing multiplies: of more, folding is little of the work, and rows side by side are many
-streams. Of any row, so many steps are copied out."""
-MIN_BLOCKS, MIN_LANES = 4, 8
-"""Vectors of rows beside which adding up the lanes of one is little; lanes, of which fewer are added up one by one."""
 
 
 def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None) -> None:
@@ -44,7 +39,8 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     row, n = top.loops[-1], along[0].extent
     if not is_known(n) or not is_known(row.extent) or n <= width:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {n}")
-    if row.extent < MIN_BLOCKS * width or width < MIN_LANES or not update.buffer.dtype.is_float:
+    few = machine.partial_sums  # vectors that begin while a sum waits for its last addition
+    if row.extent < few * width or width <= GROUPS[-1] or not update.buffer.dtype.is_float:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")
     n_bytes = estimate([x.extent for x in top.loops]) * n * update.buffer.dtype.n_bytes
     # A block reads as many rows at a time as a vector has lanes, which is slow from beyond the caches.
@@ -54,7 +50,8 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     if not loads or any(x.step(along[0].sym) != 1 for x in loads) or not any(x.lane_stride for x in loads):
         raise ScheduleError("row_sums", reduced, "not the elements of operands as they lie")
     n_steps, is_shared = -(-n // width), any(x.lane_stride == 0 for x in loads)
-    if n_steps > MOST_VECTORS and not is_shared:
+    # Of more vectors folding is little of the work, and rows side by side are many streams.
+    if n_steps > few and not is_shared:
         raise ScheduleError("row_sums", reduced, f"rows of {n_steps} vectors, which share no operand")
     if not may_vectorize(top.leaf, row.sym):
         raise ScheduleError("row_sums", reduced, "the epilogue has no lanes")
@@ -67,7 +64,7 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     nest = nest_with(find_body(b.kernel, block), reduced, Update)
     partial_sums = b.do("spread", reduced, nest.loops[0].sym.name, along[0].sym.name, width).buffer
     vectors = nest_with(find_body(b.kernel, block), partial_sums, Update).loops[0]
-    if n_steps <= MOST_VECTORS:
+    if n_steps <= few:
         b.do("kind", vectors.sym.name, "unroll")
     b.do("kind", lane, "vector")
     if pays_threads(estimate([x.extent for x in (*top.loops, *along)]), machine, width):

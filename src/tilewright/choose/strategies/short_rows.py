@@ -15,7 +15,6 @@ from __future__ import annotations
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import GROUPS
-from tilewright.choose.strategies.row_sums import MIN_BLOCKS
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
@@ -73,7 +72,7 @@ def few_columns(b: ScheduleBuilder, machine: Target, reduced: str, root: str | N
     n = columns.extent if columns is not None else 0
     if columns is None or not is_known(n) or n not in GROUPS or width <= GROUPS[-1] or len(along) != 1:
         raise ScheduleError("few_columns", reduced, "no one loop over rows of two to four elements")
-    if not is_known(along[0].extent) or along[0].extent < MIN_BLOCKS * width:
+    if not is_known(along[0].extent) or along[0].extent < machine.partial_sums * width:
         raise ScheduleError("few_columns", reduced, f"{along[0].extent} rows")
     loads = [x for x in loads_of(update) if x.dtype is update.buffer.dtype]
     found = [(x.lane_stride, x.step(along[0].sym)) for x in operands_of(b, reduced, root, columns.sym)]

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.core.dims import known_under
+from tilewright.core.estimates import EVEN_CHUNKS
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop
-
-EVEN_TASKS = 16
-"""With so many iterations for each core, what a parallel loop leaves uneven is little."""
-MIN_TASKS = 4
-"""A loop of fewer iterations gives way to one inside of it, where there is one that may."""
 
 TASKS_PER_CORE = 2
 """Iterations of a parallel loop for each core, at least."""
@@ -35,7 +31,7 @@ def parallel(b: ScheduleBuilder, machine: Target, loops: list[str]) -> None:
     It goes outside of those that may not (the steps of a running sum), or threads would be called at each iteration;
     where it cannot, that has to pay.
     """
-    for least in (MIN_TASKS, 2):
+    for least in (min_tasks(machine), 2):  # one of fewer gives way to one inside of it, where there is one that may
         for k, name in enumerate(loops):
             mark = b.mark()
             if _is_called_seldom(b, machine, loops[:k], name) and _may(b, name):
@@ -52,7 +48,7 @@ def join(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """
     outer = find_loop(b.kernel, name, "join")
     inner = outer.body[0]
-    is_few = known_under(outer.loop.extent, EVEN_TASKS * machine.n_cores)
+    is_few = known_under(outer.loop.extent, EVEN_CHUNKS * machine.n_cores)
     if not is_few or len(outer.body) > 1 or not isinstance(inner, For) or inner.loop.kind is not Kind.SERIAL:
         return
     if any(isinstance(s, For) for s in inner.body):

@@ -29,27 +29,22 @@ from tilewright.choose.strategies.view import find_body, nest_with, nests, only_
 from tilewright.core.compute import IndexLike, Inside, Load, Select
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import DOUBT, EVEN_CHUNKS, WAITED_FOR
 from tilewright.core.expr import BinaryExpr, Dim, Sym, ceildiv, symbols
 from tilewright.core.indices import placed, symbols_in, terms_at
+from tilewright.ops.winograd import BESIDE
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, symbols_of_index, values_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.book import MAX_SCRATCH_BYTES
 from tilewright.tile.schedule.tree import Nest, find_place
 
-BLOCK_SHARE = 0.75
-"""The part of the second-level cache that a block's points, products and constants may take."""
-MAX_BEFORE, BESIDE = 8, 4
-"""Tiles of a block along the last two walks, where their number is known at run time only (of the first, at most)."""
-LARGE_PART = 0.6
-"""Blocks of one size take one form of the code: uneven ones are taken where equal ones are smaller by this factor."""
+MAX_BEFORE = 8
+"""Tiles of a block along the walk before the last, at most, where their number is known at run time only."""
 EXCHANGED = 1.25
 """What phases cost that exchange their values between cores, with a join after each, by what even blocks cost."""
-FEW_TILES = 8
-"""Fewer tiles of a block than these are too few to read the constants of all phases at once for."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +78,9 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     turns = _turns(names, top)
     batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *turns, *(w.loop for w in walks)}]
     sizes = _block(b, machine, names, walks, batch)
-    # Channels that take turns pay where a block holds many tiles; otherwise they are walked like any other loop.
-    if turns and (sizes is None or prod(sizes) < FEW_TILES):
+    # Channels that take turns pay where a block holds many tiles; otherwise they are walked like any other loop. Fewer
+    # than keep the multipliers busy are too few to read the constants of all phases at once for.
+    if turns and (sizes is None or prod(sizes) < machine.waiting_sums):
         batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
         sizes = _block(b, machine, names, walks, batch)
     threads = pays_threads(_work(b, names.product), machine, width)
@@ -113,7 +109,7 @@ def _bring(b: ScheduleBuilder, name: str, blocks: list[str]) -> None:
 
     def in_scratch() -> None:
         b.do("compute_at", name, blocks[-1], "local")
-        if _bytes(b, name) > MAX_SCRATCH_BYTES:
+        if _bytes(b, name) > EFFORT.added_bytes:
             raise ScheduleError("transformed", name, "a block of it is too large for scratch")
 
     if not attempt(b, in_scratch):
@@ -209,7 +205,8 @@ def _block(
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
     total = sum(_bytes(b, name) for name in (names.operand, names.product))
     constants = _constant_bytes(b, names.product)
-    limit = min(machine.l2_bytes * BLOCK_SHARE, MAX_SCRATCH_BYTES) - min(constants, machine.l2_bytes * BLOCK_SHARE / 3)
+    # Points, products and constants stay beside what passes through the cache.
+    limit = min(machine.l2_bytes - machine.l2_part_bytes, EFFORT.added_bytes) - min(constants, machine.l2_part_bytes)
     fit = most = int(limit * n_tiles / total)
     sizes: list[int] = []
     counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
@@ -252,12 +249,15 @@ def _longest(counts: Sequence[int], sizes: Sequence[int], n_cores: int) -> float
 
 
 def _part_of(count: int, most: int) -> int:
-    """At most ``most`` of ``count`` tiles: a divisor where a large one fits, else parts as even as can be; 0: none."""
+    """At most ``most`` of ``count`` tiles: a divisor where a large one fits, else parts as even as can be; 0: none.
+
+    Blocks of one size take one form of the code; uneven ones are taken where those would be half as large or less.
+    """
     if most < 1:
         return 0
     divisor = max(n for n in range(1, most + 1) if count % n == 0)
     even = -(-count // -(-count // most))
-    return divisor if divisor >= LARGE_PART * even else even
+    return divisor if 2 * divisor > even else even
 
 
 def _ragged_block(walks: list[_TileWalk], most: int) -> tuple[int, ...]:

@@ -13,12 +13,13 @@ vector of all rows' results; and the way back.
 from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate, pays_threads
-from tilewright.choose.strategies.row_sums import MIN_LANES
+from tilewright.choose.strategies.pointwise import GROUPS
 from tilewright.choose.strategies.rows import n_reductions, row_loop, with_plain_root, work_of
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, may_vectorize, nests, only_nest, vector_width
 from tilewright.core.dims import is_known, known
+from tilewright.core.estimates import IDLE
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -30,8 +31,6 @@ from tilewright.tile.schedule.tree import Nest, find_place, nest_of
 MOST_COLUMNS, FAR = 64, 40
 """Elements of a row that are turned, of each input and the result, for each reduction: with more, rows as they lie
 take less time; fewer where all does not stay in the second-level cache, as lines come in no order that is foreseen."""
-MAX_IDLE = 0.125
-"""Rows that two blocks compute, for each that is."""
 
 
 def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
@@ -51,7 +50,7 @@ def turned_rows(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None
     row, column = nest.loops[-2:]
     is_wide = is_known(column.extent) and width // 2 < column.extent <= MOST_COLUMNS
     n_rows = known(row.extent, 0)
-    if not is_wide or width < MIN_LANES or -(-n_rows // width) * width > (1 + MAX_IDLE) * n_rows or n_rows < width:
+    if not is_wide or width <= GROUPS[-1] or -(-n_rows // width) * width > IDLE * n_rows or n_rows < width:
         raise ScheduleError("turned_rows", root, f"{row.extent} rows of {column.extent} are no blocks of {width}")
     n_sums = n_reductions(b, temps)
     b.do("cache", root)
