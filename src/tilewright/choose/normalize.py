@@ -21,6 +21,7 @@ from tilewright.choose.collapse import collapse, neighbours
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.extremes import free_maxima
 from tilewright.choose.relayout import copy_of, relay_operands
+from tilewright.choose.strategies.view import FUNCTION_OPERATIONS
 from tilewright.choose.widen import widen_shared
 from tilewright.core import types
 from tilewright.core.compute import (
@@ -44,20 +45,16 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import COPIED_LANES, IDLE
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
 from tilewright.core.indices import chosen, is_chosen, lies_at, symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
-MAX_INLINE_NODES = 400
-TABLE_NODES = 8
-"""Of a value: so few are computed again for each of several reads, and more of positions alone make a table."""
 FEW_SETS = 4
 """Of a first-level cache: few of rows that fall into no more stay there beside each other."""
 CHEAP = ("add", "sub", "mul")
-MAX_PERIOD = 640
-"""Lanes after which a window's weights repeat: so many stand in memory for each tap."""
 
 
 def normalize(computation: Computation, machine: Target, constants: Container[Buffer] = ()) -> Computation:
@@ -220,12 +217,12 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
         if isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits):
             return True
         return isinstance(user.reduction.op, str) and _goes_along(user, reads)
-    return len({x.index for x in reads}) * size <= MAX_INLINE_NODES and (len(reads) == 1 or size <= TABLE_NODES)
+    return len({x.index for x in reads}) * size <= EFFORT.nodes and (len(reads) == 1 or size <= FUNCTION_OPERATIONS)
 
 
 def _is_table(maker: Stage, size: int) -> bool:
     """Is it arithmetic on positions along one axis, more of it than reading the result takes?"""
-    return len(maker.axes) == 1 and size > TABLE_NODES and not buffers_of_value(maker.expr)
+    return len(maker.axes) == 1 and size > FUNCTION_OPERATIONS and not buffers_of_value(maker.expr)
 
 
 def _goes_along(user: Stage, reads: Sequence[Load]) -> bool:
@@ -254,7 +251,8 @@ def join_columns(computation: Computation, machine: Target, constants: Container
     """A window's columns and channels as one axis, where channels alone would leave too many lanes idle.
 
     Neighbours of the last column follow in memory, so vectors go on through it: 17 channels take 17 vectors for 16
-    columns, not 32. The taps' outer axis goes innermost: neighbouring rows share what it walks.
+    columns, not 32. The taps' outer axis goes innermost: neighbouring rows share what it walks. Not where the taps'
+    weights, which repeat when channels and vectors end together, leave no room in the first-level cache.
     """
     for k, s in enumerate(stages_of(computation)):
         if not is_window(s) or not s.axes[:-2] or s.reduction is None:
@@ -263,7 +261,8 @@ def join_columns(computation: Computation, machine: Target, constants: Container
         columns, channels = (a.extent for a in s.axes[-2:])
         if not is_known(columns) or not is_known(channels) or not lanes or columns * channels < lanes:
             continue
-        if channels * IDLE <= -(-channels // lanes) * lanes and lcm(channels, lanes) <= MAX_PERIOD:
+        n_bytes = lcm(channels, lanes) * estimate([a.extent for a in s.reduction.axes]) * s.out.dtype.n_bytes
+        if channels * IDLE <= -(-channels // lanes) * lanes and n_bytes <= machine.l1_bytes:
             joined = neighbours(computation, constants, k)
             if joined is not None:
                 return _outer_taps_inside(joined, k)

@@ -56,6 +56,7 @@ from tilewright.choose.strategies.dots import dot_for
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, root_terms, update_of
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.choose.strategies.view import (
+    FUNCTION_OPERATIONS,
     may_vectorize,
     n_arithmetic,
     nests,
@@ -77,7 +78,6 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Role, Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
 
-HEAVY_OPERATIONS = 10
 NO_VECTORS: Mapping[Buffer, int] = MappingProxyType({})
 MOST_RESTS = 5
 """Sizes of tiles for the rows that full ones leave: each is code of its own."""
@@ -176,8 +176,8 @@ def plan_contraction(
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     # Threads pay by arithmetic or by memory, whichever takes longer: few sums over many weights wait for memory.
     work = max(work, _bytes_read(update) * WORK_PER_BYTE)
-    heavy = n_arithmetic(leaf.value) > HEAVY_OPERATIONS and tile.rows * tile.rows2 * tile.vectors > 4
-    heavy = heavy and not stepped and not slid  # few sums: they stay in registers
+    heavy = n_arithmetic(leaf.value) > FUNCTION_OPERATIONS and not stepped and not slid
+    heavy = heavy and tile.rows * tile.rows2 * tile.vectors > machine.partial_sums  # few sums stay in registers
     panels = panels_first(machine, b, acc)
     below = [] if rows or not slid else [x for x in rest if overlaps(x, reduced, operands)]
     shared = shared_by_rows(b, acc, root, [x.sym for x in (*rows, *below)[:1]])

@@ -15,11 +15,18 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.choose.cost.tile import MAX_UNROLLED, estimate, pays_threads
-from tilewright.choose.strategies.contract_plan import HEAVY_OPERATIONS
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import cached_name, copied_apart, follow, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
-from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
+from tilewright.choose.strategies.view import (
+    FUNCTION_OPERATIONS,
+    find_body,
+    n_arithmetic,
+    nest_with,
+    only_nest,
+    statement_of,
+    vector_width,
+)
 from tilewright.core.compute import Binary, Load
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.estimates import DOUBT
@@ -27,8 +34,6 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
-
-MAX_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,7 @@ def narrow(
     if root is None:
         root, reduced = reduced, copied_apart(b, reduced)
     _split_groups(b, reduced, root)
-    blocks = [] if has_lanes else _split_rows(b, reduced, root)
+    blocks = [] if has_lanes else _split_rows(b, machine, reduced, root)
     form = _form(b, machine, reduced, root, has_lanes)
     outer, rows = [x.sym.name for x in form.outer], []
     if form.rows is not None:
@@ -109,19 +114,21 @@ def _split_groups(b: ScheduleBuilder, acc: str, root: str) -> None:
         b.do("split", lanes.sym.name, size)
 
 
-def _split_rows(b: ScheduleBuilder, acc: str, root: str) -> list[str]:
+def _split_rows(b: ScheduleBuilder, machine: Target, acc: str, root: str) -> list[str]:
     """More rows of the operand that is the same for them than are columns of a tile: blocks of them; their loop.
 
     It goes inside of the others, so that all rows go by a tile's elements of the other operand while they are cached.
     """
-    many = [x for x in only_nest(b.kernel, root).loops if known_over(x.extent, MAX_COLUMNS)]
+    top = only_nest(b.kernel, root)
+    most = max(vector_width(machine, (*top.leaf, update_of(b, acc))) // 2, 1)
+    many = [x for x in top.loops if known_over(x.extent, most)]
     many = [x for x in many if sum(op.lane_stride == 0 for op in operands_of(b, acc, root, x.sym)) == 1]
     if len(many) < 2:
         return []
     least = min(many, key=lambda x: estimate([x.extent]))
     assert is_known(least.extent)
     name, n = least.sym.name, least.extent
-    size = -(-n // -(-n // MAX_COLUMNS))
+    size = -(-n // -(-n // most))
     block, _ = b.split(name, size, "shift" if n % size else "min")
     return [block]
 
@@ -139,13 +146,13 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
         raise ScheduleError("narrow", acc, "no products of elements of the sums' own type")
     width = vector_width(machine, (*top.leaf, update))
     # More columns than half a vector would fill lanes well enough by themselves.
-    few = [x for x in top.loops if is_known(x.extent) and 1 < x.extent <= min(MAX_COLUMNS, width // 2)]
+    few = [x for x in top.loops if is_known(x.extent) and 1 < x.extent <= width // 2]
     columns = few[-1] if few and not has_lanes else top.loops[-1]
     n = columns.extent
     operands = operands_of(b, acc, root, columns.sym)
     shared = [op for op in operands if op.lane_stride == 0]
     walking = [op for op in operands if op.lane_stride != 0]
-    if not is_known(n) or n > min(MAX_COLUMNS, width // 2) or not update.buffer.dtype.is_float:
+    if not is_known(n) or n > width // 2 or not update.buffer.dtype.is_float:
         raise ScheduleError("narrow", acc, f"{n} columns of {update.buffer.dtype}")
     if len(shared) != 1 or len(walking) != 1:
         raise ScheduleError("narrow", acc, "not one operand that all columns share, and one that they don't")
@@ -166,7 +173,7 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     # Cycles of one result: partial vectors along the reduction and adding them up, or a step for each of its elements
     # with all columns as lanes.
     each = n_arithmetic(leaf.value)
-    is_apart = each > HEAVY_OPERATIONS and n_rows > 1 and rows is not None and follow(leaf, rows, columns)
+    is_apart = each > FUNCTION_OPERATIONS and n_rows > 1 and rows is not None and follow(leaf, rows, columns)
     operations = each / (width // n * n) if is_apart else each
     steps = prod(sizes) // depth * -(-depth // width)
     mine = steps / machine.fma_ports + machine.folding_cycles + operations

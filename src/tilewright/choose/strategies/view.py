@@ -21,7 +21,8 @@ from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.schedule.tree import Nest, find_place, makers_of, nest_of
 
 FUNCTION_OPERATIONS = 8
-"""Arithmetic that an elementary function becomes, or more."""
+"""Arithmetic that an elementary function becomes, or more. A value of more than that is computed once and kept, since
+it takes longer than the way to the near cache and back."""
 
 
 def nests(kernel: Kernel, buffer: str) -> list[Nest]:
