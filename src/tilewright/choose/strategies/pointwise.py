@@ -13,11 +13,12 @@ from collections.abc import Callable
 from math import gcd, lcm
 from typing import NamedTuple
 
-from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.cost.tile import WORK_PER_BYTE, estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
 from tilewright.choose.strategies.steps import follow
-from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import (
+    FUNCTION_OPERATIONS,
     depends,
     may_vectorize,
     n_arithmetic,
@@ -39,17 +40,7 @@ from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of, 
 
 UNROLL_OPERATIONS = 24
 """Of the vectors that are done at a time: so many copies of a longer body hide nothing more."""
-MOST_VECTORS = 8
-MOVED_BYTE = 1.3
-"""A byte that is read or written takes a core as long as this many operations."""
-MAX_RUNS = 8
-MIN_MERGED_ROWS = 16
-"""Of a concatenation: threads share rows that are written part after part."""
 GROUPS = (2, 3, 4)
-TRANSPOSED_OPERATIONS = 6
-SMALLEST_BLOCK = 4
-FEW_BEHIND = 0.125
-"""Up to this part of a block, elements behind full blocks are loaded one by one: transposing them takes a whole one."""
 
 
 def pointwise(b: ScheduleBuilder, machine: Target, buffer: str, *, threads: bool = True) -> None:
@@ -66,7 +57,7 @@ def pointwise(b: ScheduleBuilder, machine: Target, buffer: str, *, threads: bool
         if nest.loops and all(x.kind is Kind.SERIAL for x in nest.loops) and len(nest.leaf) == 1:
             _one(b, machine, nest, threads=threads and row is None)
     n_bytes = estimate(place.shape) * place.dtype.n_bytes
-    if row is not None and threads and pays_threads(n_bytes * MOVED_BYTE, machine, 1):
+    if row is not None and threads and pays_threads(n_bytes * WORK_PER_BYTE, machine, 1):
         parallel(b, machine, [row])
 
 
@@ -78,7 +69,7 @@ def _parts_of_rows(b: ScheduleBuilder, machine: Target, found: list[Nest]) -> st
     if len(found) < 2 or not all(_copies_in_order(machine, nest) for nest in found):
         return None
     n = found[0].loops[0].extent
-    return _merged(b, found) if known_at_least(n, MIN_MERGED_ROWS) else None
+    return _merged(b, found) if known_at_least(n, min_tasks(machine)) else None  # threads share rows
 
 
 def _changed_rows(b: ScheduleBuilder, found: list[Nest]) -> str | None:
@@ -134,25 +125,25 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
     width = vector_width(machine, nest.leaf)
     if not isinstance(leaf, Store) or chosen(leaf.index):
         if width > 1 and _writes_a_row(nest) and may_vectorize(nest.leaf, last.sym):
-            vectorize(b, machine, last.sym.name, last.extent, width, 4)
+            vectorize(b, machine, last.sym.name, last.extent, width, machine.partial_sums)
         return
     work = sum(n_operations(v) + 2 for v in values_of(leaf))
     points = estimate([x.extent for x in nest.loops])
     read = dict.fromkeys(x.buffer for x in loads_of(leaf))
     n_bytes = sum(min(estimate(x.shape), points) * x.dtype.n_bytes for x in (leaf.buffer, *read))
-    total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * MOVED_BYTE
+    total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * WORK_PER_BYTE
     threads = threads and pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
     if choosing := choosing_loops(nest, leaf):
         butterflies(b, machine, nest, choosing, width, threads)
         return
     # Over each run between seams every index is plain, so that each is vectors by itself.
-    if pieces := _cut_at_seams(b, nest, width) or _cut_at_edges(b, nest, width):
+    if pieces := _cut_at_seams(b, machine, nest, width) or _cut_at_edges(b, machine, nest, width):
         for name, extent in pieces:
             piece = nest_of(find_loop(b.kernel, name, "pointwise"))
             if may_vectorize(piece.leaf, piece.loops[0].sym, gathers=_reads_others(leaf)):
-                vectorize(b, machine, name, extent, width, 4)
-            elif block := _repeating_block(piece, width):
+                vectorize(b, machine, name, extent, width, machine.partial_sums)
+            elif block := _repeating_block(machine, piece, width):
                 _repeated(b, machine, piece.loops[0], width, block)
         outer = []
         names = names[:-1]
@@ -173,8 +164,8 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
             return
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
             parallel(b, machine, names[:-1][:2])
-        outer = vectorize(b, machine, names[-1], last.extent, width, unrolling(work, MOST_VECTORS)).walkers
-    elif width > 1 and (block := _repeating_block(nest, width)):
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolling(work, machine.waiting_sums)).walkers
+    elif width > 1 and (block := _repeating_block(machine, nest, width)):
         outer = _repeated(b, machine, last, width, block)
     else:
         outer = [names[-1]]
@@ -182,34 +173,36 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         parallel(b, machine, [*names[:-1], *outer][:2])
 
 
-def _cut_at_seams(b: ScheduleBuilder, nest: Nest, width: int) -> list[tuple[str, int]]:
+def _cut_at_seams(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> list[tuple[str, int]]:
     """Cut the last loop into runs over which every index is plain; their loops and extents, empty when it has none.
 
-    Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into many pieces.
+    Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into pieces shorter
+    than that, or more than may be copied.
     """
-    return _cut_at(b, nest, width, _seam)
+    return _cut_at(b, machine, nest, width, _seam)
 
 
-def _cut_at_edges(b: ScheduleBuilder, nest: Nest, width: int) -> list[tuple[str, int]]:
+def _cut_at_edges(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> list[tuple[str, int]]:
     """Likewise where minima and maxima alone change form, when each run then repeats itself after some vectors.
 
     So grows an image by means of neighbours: ``x[min(max((j + 1) // 2 - 1, 0) + 1, 27)]`` has an edge at either end.
     """
     mark = b.mark()
-    done = _cut_at(b, nest, width, _edge)
-    if all(_repeating_block(nest_of(find_loop(b.kernel, name, "pointwise")), width) for name, _ in done):
+    done = _cut_at(b, machine, nest, width, _edge)
+    if all(_repeating_block(machine, nest_of(find_loop(b.kernel, name, "pointwise")), width) for name, _ in done):
         return done
     b.back(mark)
     return []
 
 
 def _cut_at(
-    b: ScheduleBuilder, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]
+    b: ScheduleBuilder, machine: Target, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]
 ) -> list[tuple[str, int]]:
     """Cut the last loop where ``place`` says, and what is left of it again."""
     last = nest.loops[-1]
     if not known_over(last.extent, width):
         return []
+    most = min(last.extent // width, machine.max_copies // machine.partial_sums)
     mark = b.mark()
     done: list[tuple[str, int]] = []
     left = [last.sym.name]
@@ -224,7 +217,7 @@ def _cut_at(
         else:
             first, second = b.do("cut", name, seam).loops
             left += [second, first]
-        if len(done) + len(left) > MAX_RUNS:
+        if len(done) + len(left) > most:
             b.back(mark)
             return []
     return done if len(done) > 1 else []
@@ -309,7 +302,7 @@ def _changes_at(atom: BinaryExpr, sym: Sym) -> int | None:
     return at if compared or at > 0 else None
 
 
-def _repeating_block(nest: Nest, width: int) -> int:
+def _repeating_block(machine: Target, nest: Nest, width: int) -> int:
     """Iterations of the last loop after which quotients and remainders in loads are at the same phase again; or 0.
 
     ``x[j // 3]``, as an image grows, is a shuffle of known elements in each vector of a block of 48. 0 where other
@@ -333,7 +326,7 @@ def _repeating_block(nest: Nest, width: int) -> int:
         if not is_known(atom.b) or not is_known(step) or atom.b <= 0:
             return 0
         block = lcm(block, atom.b // gcd(step, atom.b))
-    return block if block <= MOST_VECTORS * width else 0
+    return block if block <= machine.n_vector_registers // 2 * width else 0
 
 
 def _repeated(b: ScheduleBuilder, machine: Target, last: Loop, width: int, block: int) -> list[str]:
@@ -363,7 +356,7 @@ def _reads_others(leaf: Store) -> bool:
 def _axis_across(nest: Nest, leaf: Store, width: int, extent: Dim | float) -> Loop | None:
     """The loop along which an operand's elements lie that jumps along the last one, whose vectors have ``extent``."""
     last = nest.loops[-1].sym
-    if _is_few(extent, width) or n_operations(leaf.value) > TRANSPOSED_OPERATIONS:
+    if _is_few(extent, width) or n_operations(leaf.value) > FUNCTION_OPERATIONS:
         return None
     for x in loads_of(leaf):
         if x.buffer is leaf.buffer or stride_along(x.buffer, x.index, last) in (0, 1, None):
@@ -377,7 +370,7 @@ def _axis_across(nest: Nest, leaf: Store, width: int, extent: Dim | float) -> Lo
 def _is_few(extent: Dim | float, width: int) -> bool:
     """Too few elements for blocks; of a number known at run time, where it never fills one."""
     if isinstance(extent, int | float):
-        return isinstance(extent, int) and extent < min(width, SMALLEST_BLOCK)
+        return isinstance(extent, int) and extent < min(width, GROUPS[-1])
     return floordiv(extent, width) == 0
 
 
@@ -386,14 +379,14 @@ def _transpose(
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
-    Axes of run-time size, or of few elements behind full blocks: full blocks, then the rest by vectors along the last
-    loop, without a transposition.
+    Axes of run-time size, or with so few elements behind full blocks that loading them one by one is no more than
+    loading a block: full blocks, then the rest by vectors along the last loop, without a transposition.
     """
     loop, last, n = across.sym.name, names[-1], across.extent
     block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if is_known(x))])
     if not is_known(extent):
         names, last, extent = _full(b, machine, names, last, width)
-    if not is_known(n) or (n > block and 0 < n % block <= block * FEW_BEHIND):
+    if not is_known(n) or (n > block and 0 < n % block * width <= block):
         names, loop, n = _full(b, machine, names, loop, block)
     blocks, copies = b.split(loop, block, "shift" if mod(n, block) != 0 else "min")
     walkers, lanes = vectorize(b, machine, last, extent, width, 1)
@@ -483,7 +476,7 @@ class Vectors(NamedTuple):
 
 def vectorize(b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> Vectors:
     """Split a loop into blocks of ``unrolled`` vectors or fewer; of a divided loop, those of its full blocks."""
-    unrolled = min(unrolled, max(MOST_VECTORS * machine.max_copies // MANY_COPIES, 1))
+    unrolled = min(unrolled, max(machine.n_vector_registers // 2 * machine.max_copies // MANY_COPIES, 1))
     if not is_known(extent):
         while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
             unrolled //= 2
