@@ -54,7 +54,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, symbols
 from tilewright.core.indices import chosen
 from tilewright.core.types import product
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import SHAPES, MatrixShape
+from tilewright.target.matrices import SHAPES, SUMS, MatrixShape
 from tilewright.tile.affine import stride_along
 
 
@@ -155,17 +155,13 @@ def factors_of(s: Stage) -> Factors | None:
     return Factors(left, right, batches, rows, columns, red.axes) if all(map(_is_group, groups)) else None
 
 
-FEW = 16
-"""Rows, columns or terms, from where on a tile of them is shared: fewer fill less than a quarter of one."""
-
-
 def _is_group(axes: Sequence[Axis]) -> bool:
-    """Can the axes become one that is long enough?"""
+    """Can the axes become one as long as the rows of a matrix instruction? Of fewer a tile shares too little."""
     if not axes or not all(known_over(a.extent, 0) for a in axes[1:]):
         return False
     inner = prod(a.extent for a in axes[1:] if is_known(a.extent))
     first = axes[0].extent
-    return not is_known(first) or first * inner >= FEW
+    return not is_known(first) or first * inner >= SUMS.rows
 
 
 def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
