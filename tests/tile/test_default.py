@@ -24,6 +24,7 @@ from tile.kernels import (
 )
 from tilewright import ops
 from tilewright.choose.default import schedule, schedule_with_steps
+from tilewright.choose.strategies.threads import min_tasks
 from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
@@ -199,12 +200,12 @@ def joined(rows, *parts):
 @pytest.mark.parametrize("machine", [SMALL, PLENTY])
 @pytest.mark.parametrize(
     ("rows", "parts", "merged"),
-    [(16, (8, 12), True), (20, (9, 8, 17), True), (15, (8, 12), False), (16, (8, 3), False), (16, (8, 1200), False)],
+    [(16, (8, 12), True), (20, (9, 8, 17), True), (15, (8, 12), True), (16, (8, 3), False), (16, (8, 1200), False)],
 )
 def test_parts_of_rows_are_written_row_by_row(machine, rows, parts, merged):
-    """Not of few rows, nor where a part is less than a vector or more than a page."""
+    """Not of fewer rows than threads want, nor where a part is less than a vector or more than a page."""
     kernel = check_default(joined(rows, *parts), machine=machine)
-    assert (len(kernel.body) == 1) == merged
+    assert (len(kernel.body) == 1) == (merged and rows >= min_tasks(machine))
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])

@@ -379,14 +379,17 @@ def _transpose(
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
-    Axes of run-time size, or with so few elements behind full blocks that loading them one by one is no more than
-    loading a block: full blocks, then the rest by vectors along the last loop, without a transposition.
+    Axes of run-time size, or with so few elements behind full blocks that a block for them costs more: full blocks,
+    then the rest by vectors along the last loop, without a transposition.
     """
     loop, last, n = across.sym.name, names[-1], across.extent
     block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if is_known(x))])
     if not is_known(extent):
         names, last, extent = _full(b, machine, names, last, width)
-    if not is_known(n) or (n > block and 0 < n % block * width <= block):
+    # Each element behind is loaded and moved to its place, and its vector stored; a block's vectors are loaded,
+    # exchanged by halves, quarters and so on, and stored.
+    each, of_block = 2 * width + 1, block * (block.bit_length() + 1)
+    if not is_known(n) or (n > block and 0 < n % block * each <= of_block):
         names, loop, n = _full(b, machine, names, loop, block)
     blocks, copies = b.split(loop, block, "shift" if mod(n, block) != 0 else "min")
     walkers, lanes = vectorize(b, machine, last, extent, width, 1)
