@@ -25,11 +25,6 @@ from tilewright.tile.ir import Loop, Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, most_iterations, uses
 
-NARROW = 0.5
-"""A vector of few lanes is worth at least this part of a full one's time, before a copy of its operand pays."""
-MIN_ROWS = 8
-"""Rows that share a column's constant, below which nothing is saved."""
-
 
 def are_few_columns(machine: Target, stage: Stage, constants: Container[Buffer]) -> bool:
     """Is every result of a product better a sum along the reduction, since its columns fill no vector?
@@ -91,15 +86,17 @@ def columns_apart(
             return 0
         if sizes[-1] * value.dtype.n_bytes > machine.l1_bytes:  # a copied column is read for every row
             return 0
-        # Two loads a step, of a row and of a copied column, against a last vector that is mostly idle.
-        vector *= NARROW
-        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + machine.folding_cycles)
+        # Two loads a step, of a row and of a copied column, whose elements move one by one, once for all rows.
+        moved = prod(sizes) * (1 / machine.load_ports + 1 / machine.store_ports) / rows
+        apart = n * (steps * max(2 / machine.load_ports, 1 / machine.fma_ports) + machine.folding_cycles + moved)
     else:
-        # A tile of rows and columns shares its loads: fewer for each sum, the more rows it has.
         sums = _sums(machine)
-        if n > sums or rows < MIN_ROWS:
+        # While sums wait for their last additions, those of one vector more cost nothing.
+        if n > sums or rows * (columns // width) < machine.waiting_sums:
             return 0
-        step = max((1 / n + n / sums) / machine.load_ports, 1 / machine.fma_ports)
+        # A tile of rows and columns shares its loads: fewer for each sum, the more rows it has.
+        tile = min(rows, sums / n)
+        step = max((1 / n + 1 / tile) / machine.load_ports, 1 / machine.fma_ports)
         apart = n * (steps * step + machine.adding_cycles)
     # The full vectors cost the same in both; a gain that is small beside them is within the model's error.
     whole = columns // width * prod(sizes) / machine.fma_ports + vector
