@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from functools import partial
 
 from tilewright.choose.cost.tile import estimate
-from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.target.target import Target
@@ -25,8 +24,6 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
-BUSY = 0.75
-"""The part of a step's loads at which there is no room for another hint."""
 
 
 def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
@@ -59,7 +56,7 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
         for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
-            is_long = estimate([tile.loop.extent]) >= MIN_SHARING_TILES and estimate([s.loop.extent]) >= MIN_STEPS
+            is_long = estimate([tile.loop.extent]) > 1 and estimate([s.loop.extent]) >= MIN_STEPS
             if not _begins(tile, s) or not is_long or _busy(s, updates, machine):
                 continue
             for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
@@ -76,12 +73,12 @@ def _begins(tile: For, sums: Stmt) -> bool:
 
 
 def _busy(s: For, updates: list[Update], machine: Target) -> bool:
-    """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
+    """Do a step's loads, with the hints that it has and two more, take longer than its products?"""
     copies = [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
     n_products = estimate([x.extent for x in copies]) * len(updates)
     loads = [[x.extent for x in copies if x.sym in symbols_of_index(y.index)] for u in updates for y in loads_of(u)]
     n_loads = sum(estimate(n) for n in loads) + sum(isinstance(x, Prefetch) for x in s.body) + 2
-    return n_loads / machine.load_ports > BUSY * n_products / machine.fma_ports
+    return n_loads / machine.load_ports > n_products / machine.fma_ports
 
 
 def _read_behind(b: ScheduleBuilder) -> Iterator[tuple[str, Buffer]]:
