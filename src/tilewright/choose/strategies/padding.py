@@ -27,9 +27,6 @@ from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.trim import skipped_below
 
-LEAST = 1 / 32
-"""Of the products that are left out: below this they don't pay for asking."""
-
 
 def skip_padding(b: ScheduleBuilder) -> None:
     """Innermost serial loops of reductions run only where they read more than padding, if enough of them don't."""
@@ -40,7 +37,7 @@ def skip_padding(b: ScheduleBuilder) -> None:
                 continue
             guards = skipped_below(b.kernel, s)
             shares = [_share_hidden(g, [x for a, x in loops.items() if a in symbols(g)]) for g in guards]
-            if max(shares, default=0) >= LEAST:
+            if max(shares, default=0) * estimate([s.loop.extent]) > 1:  # asking takes about as long as a step
                 attempt(b, partial(b.do, "skip", s.loop.sym.name))
 
 
