@@ -18,10 +18,9 @@ from math import lcm
 
 from tilewright.choose.clusters import TRANSFORMED, is_window, projection_before, ring_before, transformed_to
 from tilewright.choose.collapse import collapse, neighbours
-from tilewright.choose.cost.tile import estimate
+from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, estimate
 from tilewright.choose.extremes import free_maxima
 from tilewright.choose.relayout import copy_of, relay_operands
-from tilewright.choose.strategies.view import FUNCTION_OPERATIONS
 from tilewright.choose.widen import widen_shared
 from tilewright.core import types
 from tilewright.core.compute import (

@@ -6,7 +6,7 @@ what else could run meanwhile (``partition.beside``).
 
 from __future__ import annotations
 
-from tilewright.choose.cost.tile import estimate
+from tilewright.choose.cost.tile import MOVED, estimate
 from tilewright.choose.strategies.view import n_arithmetic
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.compute import walk as walk_value
@@ -17,9 +17,6 @@ from tilewright.core.indices import symbols_in
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Role, Stmt, Update, walk, written
 from tilewright.tile.rewrite import values_of
-
-MOVING = 2
-"""What an element's loads and stores cost, in operations."""
 
 
 def times_of(kernel: Kernel, machine: Target) -> Times:
@@ -91,7 +88,7 @@ def _work(body: tuple[Stmt, ...], machine: Target, fixed: frozenset[Buffer], aro
 def _operations(s: Stmt, fixed: frozenset[Buffer]) -> int:
     """Arithmetic and moves; a sum of products by constants is kept in registers, and its loads are shared."""
     n = sum(n_arithmetic(v) for v in values_of(s))
-    return n if isinstance(s, Update) and n and _constants(s, fixed) else n + MOVING
+    return n if isinstance(s, Update) and n and _constants(s, fixed) else n + MOVED
 
 
 def _constants(s: Stmt, fixed: frozenset[Buffer]) -> list[Load]:

@@ -24,12 +24,22 @@ from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 
 LOAD_COST = 0.05
+"""Cycles that a load of one element adds to a step, beside the ports that it takes: it may miss the nearest cache."""
 PANEL_LOAD_COST = 0.2
+"""Cycles, the same of a vector of a panel, which streams from the second-level cache."""
 EXTRA_SHAPE = 0.02
+"""The part of a box's cycles that each further size of tile adds: other code is fetched, where few copies are many."""
 EXTRA_WINDOW = 0.1
+"""The same of a window, of which each size of tile has versions for the borders."""
 MAX_UNROLLED = 32
+"""Taps of a window that become copies in one body: with so many, the turns of a loop around them are little."""
 WORK_PER_BYTE = 1.0
-"""A byte of an operand costs a core as long as this many operations: what a product of few rows is bound by."""
+"""A byte that comes or goes takes a core as long as this many operations: what a product of few rows is bound by."""
+MOVED = 2
+"""Operations that take as long as an element's loads and its store."""
+FUNCTION_OPERATIONS = 8
+"""Operations that an elementary function becomes, or more. A value of more than that is computed once and kept, since
+it takes longer than the way to the near cache and back."""
 FAR = ASSUMED_SIZE**2
 """Elements that a step of unknown length counts as, that of a matrix of unknown sizes: what comes next lies in no line
 or page that was read, and may fall into the same set."""

@@ -16,6 +16,7 @@ from tilewright.choose.cost.nest import CallSizes
 from tilewright.choose.cost.operations import guard_of, joining, n_links
 from tilewright.choose.cost.sketch import Contraction
 from tilewright.choose.cost.tile import (
+    FUNCTION_OPERATIONS,
     WORK_PER_BYTE,
     Box,
     Operand,
@@ -56,7 +57,6 @@ from tilewright.choose.strategies.dots import dot_for
 from tilewright.choose.strategies.operands import operands_of, reduced_loops, root_terms, update_of
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.choose.strategies.view import (
-    FUNCTION_OPERATIONS,
     may_vectorize,
     n_arithmetic,
     nests,

@@ -14,12 +14,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.choose.cost.tile import MAX_UNROLLED, estimate, pays_threads
+from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MAX_UNROLLED, estimate, pays_threads
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import cached_name, copied_apart, follow, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (
-    FUNCTION_OPERATIONS,
     find_body,
     n_arithmetic,
     nest_with,

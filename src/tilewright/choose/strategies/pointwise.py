@@ -13,12 +13,11 @@ from collections.abc import Callable
 from math import gcd, lcm
 from typing import NamedTuple
 
-from tilewright.choose.cost.tile import WORK_PER_BYTE, estimate, pays_threads
+from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MOVED, WORK_PER_BYTE, estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
 from tilewright.choose.strategies.steps import follow
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import (
-    FUNCTION_OPERATIONS,
     depends,
     may_vectorize,
     n_arithmetic,
@@ -127,11 +126,11 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         if width > 1 and _writes_a_row(nest) and may_vectorize(nest.leaf, last.sym):
             vectorize(b, machine, last.sym.name, last.extent, width, machine.partial_sums)
         return
-    work = sum(n_operations(v) + 2 for v in values_of(leaf))
+    work = sum(n_operations(v) + MOVED for v in values_of(leaf))
     points = estimate([x.extent for x in nest.loops])
     read = dict.fromkeys(x.buffer for x in loads_of(leaf))
     n_bytes = sum(min(estimate(x.shape), points) * x.dtype.n_bytes for x in (leaf.buffer, *read))
-    total = points * sum(n_arithmetic(v) + 2 for v in values_of(leaf)) + n_bytes * WORK_PER_BYTE
+    total = points * sum(n_arithmetic(v) + MOVED for v in values_of(leaf)) + n_bytes * WORK_PER_BYTE
     threads = threads and pays_threads(total, machine, width)
     names = [x.sym.name for x in nest.loops]
     if choosing := choosing_loops(nest, leaf):
@@ -454,7 +453,7 @@ def plain(b: ScheduleBuilder, machine: Target, buffers: list[str]) -> None:
         names = {x.name for leaf in nest.leaf for x in written(leaf)}
         if not nest.loops or not names & set(buffers) or any(x.kind is not Kind.SERIAL for x in nest.loops):
             continue
-        work = estimate([x.extent for x in nest.loops]) * 2
+        work = estimate([x.extent for x in nest.loops]) * MOVED
         if pays_threads(work, machine, 1):
             parallel(b, machine, [nest.loops[0].sym.name])
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from tilewright.choose.cost.tile import FUNCTION_OPERATIONS
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Index, Load, Unary, Value
 from tilewright.core.compute import walk as walk_value
@@ -19,10 +20,6 @@ from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update,
 from tilewright.tile.math import UNARY
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.schedule.tree import Nest, find_place, makers_of, nest_of
-
-FUNCTION_OPERATIONS = 8
-"""Arithmetic that an elementary function becomes, or more. A value of more than that is computed once and kept, since
-it takes longer than the way to the near cache and back."""
 
 
 def nests(kernel: Kernel, buffer: str) -> list[Nest]:
