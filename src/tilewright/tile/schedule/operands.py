@@ -14,7 +14,6 @@ from math import prod
 from tilewright.core.compute import Buffer, IndexLike, Load, Select
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
-from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import MOST_GROWTH
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, substitute, symbols
 from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
@@ -45,6 +44,8 @@ from tilewright.tile.schedule.tree import (
     with_body,
 )
 
+SMALL = 4096
+"""Elements that a small constant counts as: its copies stay in a near cache."""
 MANY = 4
 """Steps a line, from where on hints touch the lines of their own tile alone, again and again."""
 
@@ -155,7 +156,7 @@ def _recipe(
 ) -> Packed:
     shape, syms, at = _form(grid, index)
     old_size, new_size = product(source.shape), product(shape)
-    if is_known(old_size) and is_known(new_size) and new_size > max(MOST_GROWTH * old_size, EFFORT.points):
+    if is_known(old_size) and is_known(new_size) and new_size > MOST_GROWTH * max(old_size, SMALL):
         raise ScheduleError("pack", source.name, f"{new_size} elements instead of {old_size}")
     key = (shape, at)
     if key not in known:
