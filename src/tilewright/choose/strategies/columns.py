@@ -94,9 +94,9 @@ def columns_apart(
         # While sums wait for their last additions, those of one vector more cost nothing.
         if n > sums or rows * (columns // width) < machine.waiting_sums:
             return 0
-        # A tile of rows and columns shares its loads: fewer for each sum, the more rows it has.
+        # A tile of rows and columns shares its loads, fewer for each sum, the more rows it has; and its sums wait.
         tile = min(rows, sums / n)
-        step = max((1 / n + 1 / tile) / machine.load_ports, 1 / machine.fma_ports)
+        step = max((1 / n + 1 / tile) / machine.load_ports, 1 / machine.fma_ports, machine.fma_latency / (n * tile))
         apart = n * (steps * step + machine.adding_cycles)
     # The full vectors cost the same in both; a gain that is small beside them is within the model's error.
     whole = columns // width * prod(sizes) / machine.fma_ports + vector
