@@ -36,6 +36,7 @@ class TfliteModel:
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)
     codes: dict[int, Codes] = field(default_factory=dict)
+    variables: set[int] = field(default_factory=set)
 
     def _tensor(
         self, name: str, shape: tuple[int, ...], dtype: Any, data: Any = None, codes: Codes | None = None
@@ -51,6 +52,11 @@ class TfliteModel:
 
     def const(self, a: np.ndarray, codes: Codes | None = None) -> int:
         return self._tensor(f"c{len(self.tensors)}", a.shape, a.dtype, a, codes)
+
+    def variable(self, shape: tuple[int, ...]) -> int:
+        """A state of an operator, of zeros before the first call."""
+        self.variables.add(at := self._tensor(f"v{len(self.tensors)}", shape, np.float32))
+        return at
 
     def op(self, name: str, inputs: list[int], results: list[tuple[Any, ...]], options: str = "",
            **values: Any) -> list[int]:  # fmt: skip
@@ -102,6 +108,7 @@ class TfliteModel:
         tflite.TensorAddType(b, getattr(tflite.TensorType, kind))
         tflite.TensorAddBuffer(b, 0 if data is None else first + k)
         tflite.TensorAddName(b, called)
+        tflite.TensorAddIsVariable(b, k in self.variables)
         if quantised is not None:
             tflite.TensorAddQuantization(b, quantised)
         return int(tflite.TensorEnd(b))

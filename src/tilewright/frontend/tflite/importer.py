@@ -90,10 +90,11 @@ def _imported(file: File) -> ImportedTflite:
 
 
 def _start(file: File) -> dict[str, Node]:
-    """The constants that variables hold before the first call: the results of what runs once."""
+    """The constants that variables hold before the first call: what runs once gives them, or they are zeros."""
     for number in file.once():
         SubGraphWalk(file, number, Builder(Pool())).run([])
-    return {key: _known(n) for key, n in file.variables.items() if n is not None}
+    found = {key: _known(n) for key, n in file.variables.items() if n is not None}
+    return found | SubGraphWalk(file, 0, Builder(Pool())).zero_states()
 
 
 def _known(node: Node) -> Node:

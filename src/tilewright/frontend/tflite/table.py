@@ -16,11 +16,14 @@ from tilewright.frontend.tflite import (
     integer_softmax,
     integer_tables,
     moves,
+    recurrent,
     windows,
 )
 from tilewright.frontend.tflite.call import Converter
 
-CONVERTERS: Mapping[str, Converter] = {**arithmetic.TABLE, **windows.TABLE, **moves.TABLE, **control.TABLE}
+CONVERTERS: Mapping[str, Converter] = {
+    **arithmetic.TABLE, **windows.TABLE, **moves.TABLE, **control.TABLE, **recurrent.TABLE,
+}  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
 }  # fmt: skip
@@ -56,8 +59,8 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
         "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
     _LATER:
-        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN UNIDIRECTIONAL_SEQUENCE_LSTM "
-        "UNIDIRECTIONAL_SEQUENCE_RNN LSTM RNN BITCAST BROADCAST_ARGS BUCKETIZE CONV_3D CONV_3D_TRANSPOSE DILATE "
+        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN LSTM RNN BITCAST BROADCAST_ARGS BUCKETIZE CONV_3D "
+        "CONV_3D_TRANSPOSE DILATE "
         "MATRIX_DIAG MATRIX_SET_DIAG NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 REDUCE_WINDOW REVERSE_SEQUENCE "
         "SPARSE_TO_DENSE UNIQUE UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_MIN UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_SUM",
 }  # fmt: skip

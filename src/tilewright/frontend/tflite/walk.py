@@ -20,6 +20,7 @@ from tilewright.core.types import DType, TensorType
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.file import File
 from tilewright.frontend.tflite.quantisation import Quantisation, quantisation_of
+from tilewright.frontend.tflite.recurrent import STATES
 from tilewright.frontend.tflite.table import AS_CODES, CONVERTERS, QUANTISED, REFUSED
 
 _TYPES: dict[str, DType] = {
@@ -88,7 +89,9 @@ class SubGraphWalk:
         self.values.update(dict.fromkeys(results))
 
     def value(self, k: int) -> Node | None:
-        """A tensor's node: what an operator made, or the file's numbers."""
+        """A tensor's node: what an operator made, the file's numbers, or a state as it is now."""
+        if (state := self.state(k)) is not None:
+            return self.file.variables.get(state)
         if k not in self.values:
             loc = Loc(f"{self.where}tensor {k}")
             try:
@@ -96,6 +99,26 @@ class SubGraphWalk:
             except OpError as e:
                 self.lost(loc, "constant", e, [k])
         return self.values[k]
+
+    def state(self, k: int) -> str | None:
+        """The name of the variable that a tensor is, which begins as zeros; None for what is none."""
+        if not self.tensor(k).IsVariable():
+            return None
+        if self.number:
+            raise OpError("layers that keep a state within control flow are not read", remedy="take them out of it")
+        return f"tensor {k}"
+
+    def zero_states(self) -> dict[str, Node]:
+        """What the sub-graph's own variables begin with; problems are added to the file's."""
+        found: dict[str, Node] = {}
+        for k in range(self.sub.TensorsLength()):
+            try:
+                if (name := self.state(k)) is not None:
+                    kind = self.type_of(k)
+                    found[name] = self.b.const(np.zeros(_sizes(kind), kind.dtype.numpy))
+            except OpError as e:
+                self.lost(Loc(f"{self.where}tensor {k}"), "variable", e, [])
+        return found
 
     def _constant(self, k: int, loc: Loc) -> Node:
         t, number = self.type_of(k), self.tensor(k).Buffer()
@@ -145,6 +168,10 @@ class SubGraphWalk:
         )  # fmt: skip
         made = _converter(name, [*quantised, *made_of])(call)
         nodes = [made] if isinstance(made, Node) else list(made)
+        for i in STATES.get(name, ()):
+            if (state := self.state(numbers[i])) is None:
+                raise OpError(f"operand {i} is no variable", remedy="convert the model anew")
+            self.file.variables[state] = nodes.pop(len(results))
         if len(nodes) != len(results):
             raise OpError(f"it has {len(results)} results and makes {len(nodes)}")
         self.values.update(zip(results, nodes, strict=True))
