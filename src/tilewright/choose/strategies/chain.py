@@ -40,6 +40,8 @@ from tilewright.tile.schedule.tree import find_place
 
 BLOCK_ROWS = 24
 """Rows of a block, a few tiles, which share each panel of keys while it is in a near cache."""
+MOST_ROWS = BLOCK_ROWS * 4 // 3
+"""Where so many come out even, or are all there are."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def _block(b: ScheduleBuilder, machine: Target, c: _Chain) -> tuple[list[str], l
     *loops, lanes = top.loops
     rows_inside: list[Loop] = []
     for loop in reversed(_row_loops(b, c)):
-        if not is_known(loop.extent) or loop.extent * estimate([x.extent for x in rows_inside]) >= 2 * BLOCK_ROWS:
+        if not is_known(loop.extent) or loop.extent * estimate([x.extent for x in rows_inside]) > MOST_ROWS:
             if not rows_inside:
                 rows_inside.append(loop)
             break
@@ -183,27 +185,24 @@ def _row_loops(b: ScheduleBuilder, c: _Chain) -> list[Loop]:
 
 
 def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loop]) -> int:
-    """How many rows a block has; 0: all of them.
+    """How many rows a block has; 0: all of them. A number that divides the rows where there is one near.
 
-    A number that divides the rows where one is near, between half and twice ``BLOCK_ROWS``; else parts as even as can
-    be. Of a strip that takes more than its part of the second-level cache, as many as make two tiles: with one, every
-    panel of keys would be read once and not again.
+    Of a strip that takes more than its part of the second-level cache, as many as make two tiles: with one, every panel
+    of keys would be read once and not again.
     """
     strip = find_place(b.kernel, c.strip, "chain").buffer
     row_bytes = estimate(strip.shape[-1:]) * strip.dtype.n_bytes
     most = max(int(machine.l2_part_bytes / row_bytes), COPIED_ROWS)
-    n = estimate([x.extent for x in inside])
-    if not inside or n <= (min(most, BLOCK_ROWS) if len(inside) == 1 else most):
+    if not inside or estimate([x.extent for x in inside]) <= min(most, MOST_ROWS):
         return 0
     if len(inside) > 1:
         raise ScheduleError("chain", c.strip, "its rows are several loops")
     extent = inside[0].extent
     if not is_known(extent):
         return min(BLOCK_ROWS, most)
-    good = [r for r in range(BLOCK_ROWS // 2, min(2 * BLOCK_ROWS, most + 1)) if extent % r == 0]
+    good = [r for r in range(BLOCK_ROWS // 2, min(MOST_ROWS, most) + 1) if extent % r == 0]
     even = -(-extent // -(-extent // min(BLOCK_ROWS, most)))
-    size = min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r), default=even)
-    return size if size < extent else 0
+    return min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r), default=even)
 
 
 def _passes_between(
