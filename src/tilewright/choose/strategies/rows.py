@@ -39,6 +39,9 @@ from tilewright.tile.rewrite import Body, loads_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of
 
+MIN_STEPS = 8
+"""Of a pass over a row that is worth asking for: in fewer steps a hint comes too late to be of use."""
+
 
 def rows(b: ScheduleBuilder, machine: Target, buffers: list[str], *, threads: bool = True) -> None:
     """Schedule all stages together at the rows of the last one; without ``threads`` no loop is made parallel."""
@@ -167,7 +170,7 @@ def _ask_for_next(b: ScheduleBuilder, machine: Target, row: str) -> None:
                 asked.add(load.buffer)
                 steps = _steps_to_next(b, machine, load, row, s.loop.sym)
                 line = machine.line(load.buffer.dtype)
-                if steps > 0:
+                if steps >= MIN_STEPS:
                     attempt(b, partial(b.do, "stream", load.buffer.name, s.loop.sym.name, steps, line))
 
 
