@@ -124,7 +124,7 @@ def why_not_parallel(kernel: Kernel, loop: str) -> BrokenOrder | None:
     private = [p.buffer for p in kernel.places if p.space in (Space.REG, Space.LOCAL)]
     for buffer in private:
         for seen in _seen(found, buffer, [x.time for x in found]):
-            crossing = _apart(found, seen.reader, seen.writer, loop)
+            crossing = None if seen.reader is None else _apart(found, seen.reader, seen.writer, loop)
             if crossing is not None and not (broken := seen.pairs.intersect(crossing)).is_empty():
                 return _shown(
                     found, buffer, broken, (seen.reader, seen.writer), f"{rule}: {{0}} reads what {{1}} writes"
