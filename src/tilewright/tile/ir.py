@@ -58,9 +58,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from tilewright.core.compute import Buffer, Combiner, IndexLike, Value, symbols_of_value
+from tilewright.core.compute import Buffer, Combiner, IndexLike, Value, buffers_of_value, symbols_of_value
 from tilewright.core.expr import Dim, Sym, symbols
-from tilewright.core.indices import mentioned_at
+from tilewright.core.indices import chosen, mentioned_at
 from tilewright.core.types import Array
 from tilewright.runtime.once import computed
 
@@ -139,6 +139,11 @@ class For:
         return _written_below(self.body)
 
     @computed
+    def touched(self) -> frozenset[Buffer]:
+        """The buffers that statements below read or write."""
+        return _touched_below(self.body)
+
+    @computed
     def mentioned(self) -> frozenset[Sym]:
         """The symbols of the extent and of statements below, loop variables included."""
         return symbols(self.loop.extent) | mentioned(self.body)
@@ -187,6 +192,11 @@ class If:
         return _written_below(self.body)
 
     @computed
+    def touched(self) -> frozenset[Buffer]:
+        """The buffers that the condition reads, or statements below read or write."""
+        return buffers_of_value(self.cond) | _touched_below(self.body)
+
+    @computed
     def mentioned(self) -> frozenset[Sym]:
         """The symbols of the condition and of statements below, loop variables included."""
         return symbols_of_value(self.cond) | mentioned(self.body)
@@ -228,6 +238,26 @@ def _loops_below(body: tuple[Stmt, ...]) -> tuple[Loop, ...]:
 
 def _written_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
     return frozenset[Buffer]().union(*[s.written if isinstance(s, NESTS) else written(s) for s in body])
+
+
+def _touched_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
+    return frozenset[Buffer]().union(*map(touched_by, body))
+
+
+def touched_by(s: Stmt) -> frozenset[Buffer]:
+    """The buffers that a statement, or one in it, reads or writes."""
+    match s:
+        case For() | If():
+            return s.touched
+        case Store() | Update():
+            values = (s.value, *chosen(s.index))
+        case Fold():
+            values = (*s.values, *chosen(s.index))
+        case Prefetch():
+            values = chosen(s.index)
+        case _:
+            values = ()
+    return frozenset(written(s)).union(*map(buffers_of_value, values))
 
 
 def mentioned(body: tuple[Stmt, ...]) -> frozenset[Sym]:

@@ -17,7 +17,7 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Update, walk, written
+from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Update, touched_by, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of
 
 
@@ -189,7 +189,7 @@ def home_of(body: Body, *buffers: Buffer) -> Body:
 
 def touches(s: Stmt, buffer: Buffer) -> bool:
     """Does the statement, or one in it, read or write the buffer?"""
-    return any(buffer in written(x) or reads(x, buffer) for x in walk((s,)))
+    return buffer in touched_by(s)
 
 
 def is_folded(kernel: Kernel, target: For) -> bool:
