@@ -59,6 +59,7 @@ from tilewright.tile.ir import (
     Update,
     walk,
     written,
+    written_in,
 )
 from tilewright.tile.rewrite import (
     Body,
@@ -238,7 +239,7 @@ class _Flattener:
             yield _Phase((), self._lanes_named(tuple(lone)), by_all)
 
     def _writes_registers(self, s: Stmt) -> bool:
-        made = {b for x in walk((s,)) for b in written(x)}
+        made = written_in(s)
         return bool(made) and all(self.spaces[b] is Space.REG for b in made)
 
     def _lanes_named(self, body: Body) -> Body:

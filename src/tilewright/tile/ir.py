@@ -53,7 +53,7 @@ for it at a ``Barrier``; one with ``running`` lets those instructions go on that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -237,7 +237,12 @@ def _loops_below(body: tuple[Stmt, ...]) -> tuple[Loop, ...]:
 
 
 def _written_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:
-    return frozenset[Buffer]().union(*[s.written if isinstance(s, NESTS) else written(s) for s in body])
+    return frozenset[Buffer]().union(*map(written_in, body))
+
+
+def written_in(s: Stmt) -> Collection[Buffer]:
+    """The buffers that a statement, or one in it, writes."""
+    return s.written if isinstance(s, NESTS) else written(s)
 
 
 def _touched_below(body: tuple[Stmt, ...]) -> frozenset[Buffer]:

@@ -22,7 +22,7 @@ from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kind, Loop, Update, walk
+from tilewright.tile.ir import Kind, Loop, Update
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place, most_iterations
@@ -52,7 +52,7 @@ class TiledOrder(NamedTuple):
 
 
 def extent_of(b: ScheduleBuilder, loop: str) -> Dim:
-    return next(s.loop.extent for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.sym.name == loop)
+    return find_loop(b.kernel, loop, "contract").loop.extent
 
 
 def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece) -> TiledOrder:

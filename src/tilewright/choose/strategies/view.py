@@ -19,7 +19,7 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update, walk
 from tilewright.tile.math import UNARY
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
-from tilewright.tile.schedule.tree import Nest, find_place, makers_of, nest_of
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, makers_of, nest_of
 
 
 def nests(kernel: Kernel, buffer: str) -> list[Nest]:
@@ -46,10 +46,7 @@ def nest_with(body: Body, buffer: str, kind: type[Store] | type[Update]) -> Nest
 
 def find_body(kernel: Kernel, loop: str) -> Body:
     """The body of a loop."""
-    for s in walk(kernel.body):
-        if isinstance(s, For) and s.loop.sym.name == loop:
-            return s.body
-    raise ScheduleError("rule", loop, "no such loop")
+    return find_loop(kernel, loop, "rule").body
 
 
 def vector_width(machine: Target, body: Body) -> int:

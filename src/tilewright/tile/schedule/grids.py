@@ -13,7 +13,21 @@ from tilewright.core.compute import Buffer, Const, Inside, Load, Select
 from tilewright.core.expr import Dim, Sym, is_nonneg, mod, substitute, symbols
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import NESTS, Barrier, For, If, Kernel, Kind, Loop, Space, Stmt, Store, walk, written
+from tilewright.tile.ir import (
+    NESTS,
+    Barrier,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Space,
+    Stmt,
+    Store,
+    walk,
+    written,
+    written_in,
+)
 from tilewright.tile.rewrite import Body, loads_of, loops_of, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.loops import apart, check_apart, renamed
@@ -83,7 +97,7 @@ def pipeline(kernel: Kernel, buffer: str, loop: str, stages: int, spare: int = 0
     if spot.space is not Space.SHARED or target.loop.kind is not Kind.SERIAL or stages < 2 or spare < 0 or spot.ahead:
         rule = "it takes a buffer in shared memory, a serial loop and two stages or more"
         raise ScheduleError("pipeline", where, rule)
-    makers = [s for s in target.body if any(b is old for x in walk((s,)) for b in written(x))]
+    makers = [s for s in target.body if old in written_in(s)]
     users = [s for s in target.body if touches(s, old)]
     n_inside, n_all = (
         sum(touches(s, old) for s in walk(b) if not isinstance(s, NESTS)) for b in (target.body, kernel.body)

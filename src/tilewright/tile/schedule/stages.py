@@ -26,7 +26,23 @@ from tilewright.core.expr import (
 from tilewright.core.indices import chosen, is_chosen, symbols_at, symbols_in
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Role, Space, Stmt, Store, Update, walk, written
+from tilewright.tile.ir import (
+    Fold,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Place,
+    Role,
+    Space,
+    Stmt,
+    Store,
+    Update,
+    walk,
+    written,
+    written_in,
+)
 from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.fresh import starts_fresh
 from tilewright.tile.schedule.guards import check_guarded
@@ -349,8 +365,8 @@ def _before_readers(body: Body, nests: Body, buffer: Buffer) -> Body:
 def _first_use(body: Body, buffer: Buffer) -> int:
     """The first statement that reads the buffer, or the ones before it that only start what that one goes on with."""
     k = next(k for k, s in enumerate(body) if any(True for _ in readers((s,), buffer)))
-    made = {b for x in walk((body[k],)) for b in written(x)}
-    while k and {b for x in walk((body[k - 1],)) for b in written(x)} <= made:
+    made = set(written_in(body[k]))
+    while k and made.issuperset(written_in(body[k - 1])):
         k -= 1
     return k
 
@@ -375,7 +391,7 @@ def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str
     if home.index(makers[-1]) > last:
         raise ScheduleError("compute_at", where, "it is written after the loop")
     for s in home[first : last + 1]:
-        if s not in makers and {b for x in walk((s,)) for b in written(x)} & reads:
+        if s not in makers and not reads.isdisjoint(written_in(s)):
             raise ScheduleError("compute_at", where, "what it is computed from changes before the loop ends")
     inside = sum(1 for _ in readers(at.body, old))
     if sum(1 for _ in readers(home, old)) != inside:

@@ -17,8 +17,21 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import NESTS, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Update, touched_by, walk, written
-from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, reads, sizes_of
+from tilewright.tile.ir import (
+    NESTS,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Place,
+    Space,
+    Stmt,
+    Update,
+    touched_by,
+    written_in,
+)
+from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, sizes_of
 
 
 @dataclass(frozen=True)
@@ -154,7 +167,7 @@ def enclosing(body: Body, target: Stmt) -> tuple[For | If, ...]:
 
 def writers(body: Body, buffer: Buffer) -> list[Stmt]:
     """The statements of ``body`` itself (not deeper) in or under which ``buffer`` is written."""
-    return [s for s in body if buffer in (s.written if isinstance(s, NESTS) else written(s))]
+    return [s for s in body if buffer in written_in(s)]
 
 
 def makers_of(body: Body, buffer: Buffer) -> list[Stmt]:
@@ -169,9 +182,11 @@ def makers_of(body: Body, buffer: Buffer) -> list[Stmt]:
 
 def readers(body: Body, buffer: Buffer) -> Iterator[Load]:
     """Every load of ``buffer`` in ``body``."""
-    for s in walk(body):
-        if reads(s, buffer):
+    for s in body:
+        if touches(s, buffer):
             yield from (x for x in loads_of(s) if x.buffer is buffer)
+            if isinstance(s, NESTS):
+                yield from readers(s.body, buffer)
 
 
 def uses(v: Value, sym: Sym) -> bool:
