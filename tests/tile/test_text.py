@@ -11,8 +11,27 @@ from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Cast, Combiner, Const, Inside, Load, Lookup, Param, Select
 from tilewright.core.expr import Sym
 from tilewright.tile.errors import TileTextError, TileVerifyError
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Prefetch, Role, Space, Store, Update
+from tilewright.tile.ir import (
+    NESTS,
+    Fold,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Place,
+    Prefetch,
+    Role,
+    Space,
+    Store,
+    Update,
+    touched_by,
+    walk,
+    written,
+    written_in,
+)
 from tilewright.tile.lower import lower
+from tilewright.tile.rewrite import loads_of
 from tilewright.tile.text import kernel_text, parse_kernel
 from tilewright.tile.verify import verify
 
@@ -25,6 +44,15 @@ CASES = [
     (softmax(Sym("R"), Sym("C")), []),
     (layer_norm(3, 20), []),
 ]
+
+
+@pytest.mark.parametrize(("computation", "constants"), CASES)
+def test_a_nest_touches_what_its_statements_touch(computation, constants):
+    for s in walk(schedule(computation, SMALL, constants_of(computation, *constants)).body):
+        below = list(walk((s,)))
+        made, read = {b for x in below for b in written(x)}, {x.buffer for y in below for x in loads_of(y)}
+        assert set(written_in(s)) == made and touched_by(s) == made | read
+        assert not isinstance(s, NESTS) or made
 
 
 @pytest.mark.parametrize(("computation", "constants"), CASES)
