@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.core.dims import known_under
-from tilewright.core.estimates import EVEN_CHUNKS
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
@@ -16,6 +15,8 @@ from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop
 
+EVEN_TASKS = 16
+"""With so many iterations for each core, what a parallel loop leaves uneven is less than prices can tell."""
 TASKS_PER_CORE = 2
 """Iterations of a parallel loop for each core, at least."""
 
@@ -48,7 +49,7 @@ def join(b: ScheduleBuilder, machine: Target, name: str) -> None:
     """
     outer = find_loop(b.kernel, name, "join")
     inner = outer.body[0]
-    is_few = known_under(outer.loop.extent, EVEN_CHUNKS * machine.n_cores)
+    is_few = known_under(outer.loop.extent, EVEN_TASKS * machine.n_cores)
     if not is_few or len(outer.body) > 1 or not isinstance(inner, For) or inner.loop.kind is not Kind.SERIAL:
         return
     if any(isinstance(s, For) for s in inner.body):
