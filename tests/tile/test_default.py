@@ -314,6 +314,7 @@ def test_schedules_replay():
 SEAMS = {
     "roll": lambda j: mod(j - 5, 67),
     "repeat": lambda j: mod(j, 20),
+    "short repeat": lambda j: mod(j, 6),
     "edge": lambda j: minimum(maximum(j - 4, 0), 58),
     "reflection": lambda j: minimum(maximum(j - 4, 4 - j), 2 * 60 - maximum(j - 4, 4 - j)),
     "backwards": lambda j: mod(30 - j, 67),
