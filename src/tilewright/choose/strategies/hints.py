@@ -24,6 +24,8 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
+BUSY = 0.75
+"""The part of a step's time for its products at which its loads leave no room for another hint."""
 
 
 def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
@@ -73,12 +75,12 @@ def _begins(tile: For, sums: Stmt) -> bool:
 
 
 def _busy(s: For, updates: list[Update], machine: Target) -> bool:
-    """Do a step's loads, with the hints that it has and two more, take longer than its products?"""
+    """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
     copies = [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
     n_products = estimate([x.extent for x in copies]) * len(updates)
     loads = [[x.extent for x in copies if x.sym in symbols_of_index(y.index)] for u in updates for y in loads_of(u)]
     n_loads = sum(estimate(n) for n in loads) + sum(isinstance(x, Prefetch) for x in s.body) + 2
-    return n_loads / machine.load_ports > n_products / machine.fma_ports
+    return n_loads / machine.load_ports > BUSY * n_products / machine.fma_ports
 
 
 def _read_behind(b: ScheduleBuilder) -> Iterator[tuple[str, Buffer]]:
