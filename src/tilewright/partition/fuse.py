@@ -24,7 +24,7 @@ groups stay convex, and when the group's shape allows it:
   a choice of elements that lie apart, such as the real parts of complex numbers;
 * a number that a scatter's result begins with is part of the scatter;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
-  readers in two groups is computed once, and so are long chains of it that would be repeated many times.
+  readers in two groups is computed once, and so is what takes longer to repeat than to pass on.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from tilewright.core.compute import IndexLike, Load, Stage
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
 from tilewright.core.effort import EFFORT
-from tilewright.core.estimates import COPIED_LANES
+from tilewright.core.estimates import COPIED_LANES, PASSED_CYCLES
 from tilewright.core.expr import Dim, Sym, is_nonneg
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.indices import is_chosen, symbols_at, terms_at
@@ -45,10 +45,6 @@ from tilewright.partition.projections import find_projections
 from tilewright.partition.windows import find_windows
 from tilewright.target.dots import BYTE_PAIRS
 from tilewright.target.target import Target
-
-LONG_CHAIN, MIN_AGAIN, COSTLY = 16, 4, 1 << 17
-"""Operations for an element, times that it would be computed, and operations of all of them, from where on arithmetic
-gets a kernel of its own: the places and weights of an image sampled by a grid, which all channels share."""
 
 PLAIN = (Form.POINT, Form.MOVE, Form.VIEW)
 
@@ -260,11 +256,9 @@ class _Fuser:
             return facts.form is not Form.POINT or not _repeats(into.n_points, node)
         if self.row_values.get(node) == group.root.shape:
             return True  # the group becomes one over rows, and this is computed once per row
-        if self._is_costly_again(node, self._points(reader)):
+        if facts.cost > 2 and _repeats(into.n_points, node) and not _is_small(node):
             return False
-        if facts.cost > 2 and _repeats(into.n_points, node):
-            return _is_small(node) and facts.cost <= 10
-        return True
+        return not self._is_costly_again(node, self._points(reader))
 
     def _points(self, reader: Node) -> Dim:
         """How often a reader's elements are computed; those of a view, as often as its own readers' at most."""
@@ -273,11 +267,17 @@ class _Fuser:
         return max(known) if further and len(known) == len(further) else self.facts[reader].n_points
 
     def _is_costly_again(self, node: Node, points: Dim) -> bool:
-        """Would all that ``node`` is computed from be computed many more times than once, for that many points?"""
+        """Does it take longer to compute all that ``node`` is made of at that many points than to pass it on once?
+
+        So it is with the places and weights of an image sampled by a grid, which all channels share: as a kernel of
+        their own they are written once and read at each point, and cost a fork.
+        """
         n, cost = product(node.shape), self.made_of[node]
         if not is_known(n) or not is_known(points) or self.facts[node].form is not Form.POINT:
             return False
-        return cost >= LONG_CHAIN and points >= MIN_AGAIN * n and cost * points >= COSTLY
+        lanes = self.target.lanes(f32)
+        again = cost * (points - n) / (lanes * self.target.fmas_per_cycle)
+        return again > PASSED_CYCLES * (points + n) / lanes + self.target.fork_cycles
 
     def _cost_so_far(self, node: Node) -> int:
         """Operations for an element of ``node`` since what is in memory anyway: what a reduction reads, or a caller."""
