@@ -212,7 +212,8 @@ def _is_window(node: Node, options: InPlanes) -> bool:
         if not is_depthwise or a["out_dtype"] is not None or not w.dtype.is_float:
             return False
     *rows, columns, channels = numbers(node.shape[1:])
-    n_taps, stride, n_rows = prod(taps), a["strides"][-1], prod(rows)
+    n_taps, n_rows = prod(taps), prod(rows)
+    stride: int = a["strides"][-1]
     moved = options.transposes((prod(numbers(x.shape[1:-1])), channels), (n_rows * columns, channels))
     last = moved + n_rows * columns * _vectors(channels, options.lanes) * (n_taps / options.fmas + 1)
     # With a stride, a vector of every so many-th element is shuffled together from as many vectors.
@@ -276,7 +277,8 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     """
     if conv.type.rank - 2 > 2 or not _is_lone(conv):
         return False
-    groups, (depth, *taps) = conv.attrs["groups"], conv.inputs[1].attrs["data"].array.shape[1:]
+    groups: int = conv.attrs["groups"]
+    depth, *taps = numbers(conv.inputs[1].shape[1:])
     *rows, columns, channels = numbers(conv.shape[1:])
     per_group, products = channels // groups, prod(taps) * depth
     if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or per_group > options.lanes)):
@@ -287,8 +289,8 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     given, made = (prod(sizes), n_in), (prod(rows) * columns, channels)
     last = options.transposes(*((given, made) if _is_moved(conv.inputs[0]) else (made,)))
     if groups == 1:
-        least, moved = (over_batches(conv.shape[0], lambda n, one=one: n * one) for one in (planes * IDLE, last))
-        return least < moved + convolution_cycles(b, conv, options.tiles) / options.fmas
+        images = over_batches(conv.shape[0], float)
+        return images * (planes * IDLE - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
     # The channels of several groups share a vector: what is read for one of them is brought to its lanes besides.
     vectors = _vectors(channels, options.lanes // per_group * per_group)
     last += prod(rows) * columns * vectors * products * (1 / options.fmas + 1 / options.issue)

@@ -55,7 +55,7 @@ class Histogram:
 
     def centres(self) -> Array:
         """The number in the middle of each bin."""
-        return (np.arange(2 * HALF) + 0.5 - HALF) * (self.limit / HALF)
+        return np.asarray((np.arange(2 * HALF) + 0.5 - HALF) * (self.limit / HALF))
 
     def outside(self, covered: Range) -> float:
         """The share of the numbers that lie outside of a range, bin by bin; the ends of all numbers are exact."""
