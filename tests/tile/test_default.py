@@ -1,6 +1,7 @@
 """Kernels from the default rules compute what the plain loops compute, for every structure and size."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -44,7 +45,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.expr import Sym, floordiv, maximum, minimum, mod
+from tilewright.core.expr import Dim, Sym, floordiv, maximum, minimum, mod
 from tilewright.core.graph import Attrs
 from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loops_of
@@ -314,7 +315,6 @@ def test_schedules_replay():
 SEAMS = {
     "roll": lambda j: mod(j - 5, 67),
     "repeat": lambda j: mod(j, 20),
-    "short repeat": lambda j: mod(j, 6),
     "edge": lambda j: minimum(maximum(j - 4, 0), 58),
     "reflection": lambda j: minimum(maximum(j - 4, 4 - j), 2 * 60 - maximum(j - 4, 4 - j)),
     "backwards": lambda j: mod(30 - j, 67),
@@ -322,15 +322,31 @@ SEAMS = {
 }
 
 
+def moved(columns: int, index: Callable[[Dim], Dim]) -> list[str]:
+    """The lines that write ``y[i, j] = x[i, index(j)]``."""
+    x, y = Buffer("X", F, (3, columns)), Buffer("Y", F, (3, columns))
+    axes = axes_for((3, columns))
+    i, j = syms(axes)
+    kernel = check_default(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[i, index(j)],)),)))
+    assert any(s.loop.kind is Kind.VECTOR for s in walk(kernel.body) if isinstance(s, For))
+    return [line for line in kernel_text(kernel).splitlines() if line.strip().startswith("Y[")]
+
+
 @pytest.mark.parametrize("name", SEAMS)
 def test_indices_with_seams_are_cut_into_plain_runs(name):
-    x, y = Buffer("X", F, (3, 67)), Buffer("Y", F, (3, 67))
-    axes = axes_for((3, 67))
-    i, j = syms(axes)
-    kernel = check_default(Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[i, SEAMS[name](j)],)),)))
-    stores = [line for line in kernel_text(kernel).splitlines() if line.strip().startswith("Y[")]
+    stores = moved(67, SEAMS[name])
     assert stores and not any(word in line for line in stores for word in ("%", "min(", "max(", "//"))
-    assert any(s.loop.kind is Kind.VECTOR for s in walk(kernel.body) if isinstance(s, For))
+
+
+def test_runs_of_a_short_row_are_vectors_too():
+    """Three runs of eleven elements, of which four are a vector: each element was moved by itself."""
+    stores = moved(11, lambda j: minimum(maximum(j - 4, 0), 5))
+    assert stores and not any(word in line for line in stores for word in ("min(", "max("))
+
+
+def test_a_row_that_repeats_itself_stays_whole():
+    """Twelve runs of a vector and a half each take more vectors than the row, which repeats itself after three."""
+    assert len(moved(67, lambda j: mod(j, 6))) == 1
 
 
 def test_axes_collapse_across_a_dimension_of_one_element():

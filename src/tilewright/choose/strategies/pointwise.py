@@ -9,7 +9,7 @@ In: a builder and the buffer that the nest writes. Out: steps. Not its business:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import gcd, lcm
 from typing import NamedTuple
 
@@ -137,7 +137,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         butterflies(b, machine, nest, choosing, width, threads)
         return
     # Over each run between seams every index is plain, so that each is vectors by itself.
-    if pieces := _cut_at_seams(b, machine, nest, width) or _cut_at_edges(b, machine, nest, width):
+    if pieces := _pieces(b, machine, nest, width):
         for name, extent in pieces:
             piece = nest_of(find_loop(b.kernel, name, "pointwise"))
             if may_vectorize(piece.leaf, piece.loops[0].sym, gathers=_reads_others(leaf)):
@@ -172,22 +172,39 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         parallel(b, machine, [*names[:-1], *outer][:2])
 
 
-def _cut_at_seams(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> list[tuple[str, int]]:
-    """Cut the last loop into runs over which every index is plain; their loops and extents, empty when it has none.
+def _pieces(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> list[tuple[str, int]]:
+    """Cut the last loop into runs that are vectors by themselves; their loops and extents, empty when none pay.
 
-    Not for loops of a vector or less, whose lanes all are constants, nor for ones that would fall into pieces shorter
-    than that, or more than may be copied.
+    At seams every index becomes plain; at edges each run repeats itself after some vectors (``_cut_at_edges``). The
+    form with the fewest vectors is taken, and none if there are more than without a cut: a loop that repeats itself is
+    vectors as it is, of any other each element is moved by itself. Loops of a vector or less, whose lanes all are
+    constants, stay whole.
     """
-    return _cut_at(b, machine, nest, width, _seam)
+    last = nest.loops[-1]
+    if not known_over(last.extent, width):
+        return []
+    is_vectors = width == 1 or _repeating_block(machine, nest, width) > 0
+    most = -(-last.extent // width) if is_vectors else last.extent - 1
+    mark = b.mark()
+    by_edges = _cut_at_edges(b, machine, nest, width, most)
+    b.back(mark)
+    if by_edges:
+        most = _n_vectors([n for _, n in by_edges], width)
+    found = _cut_at(b, machine, nest, width, _seam, most)
+    return _cut_at_edges(b, machine, nest, width, most) if by_edges and not found else found
 
 
-def _cut_at_edges(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> list[tuple[str, int]]:
-    """Likewise where minima and maxima alone change form, when each run then repeats itself after some vectors.
+def _n_vectors(extents: Sequence[int], width: int) -> int:
+    return sum(-(-n // width) for n in extents)
+
+
+def _cut_at_edges(b: ScheduleBuilder, machine: Target, nest: Nest, width: int, most: int) -> list[tuple[str, int]]:
+    """Cuts where minima and maxima alone change form, when each run then repeats itself after some vectors.
 
     So grows an image by means of neighbours: ``x[min(max((j + 1) // 2 - 1, 0) + 1, 27)]`` has an edge at either end.
     """
     mark = b.mark()
-    done = _cut_at(b, machine, nest, width, _edge)
+    done = _cut_at(b, machine, nest, width, _edge, most)
     if all(_repeating_block(machine, nest_of(find_loop(b.kernel, name, "pointwise")), width) for name, _ in done):
         return done
     b.back(mark)
@@ -195,28 +212,30 @@ def _cut_at_edges(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -
 
 
 def _cut_at(
-    b: ScheduleBuilder, machine: Target, nest: Nest, width: int, place: Callable[[Body, Sym, int], int | None]
+    b: ScheduleBuilder,
+    machine: Target,
+    nest: Nest,
+    width: int,
+    place: Callable[[Body, Sym, int], int | None],
+    most: int,
 ) -> list[tuple[str, int]]:
-    """Cut the last loop where ``place`` says, and what is left of it again."""
+    """Cut the last loop where ``place`` says, and what is left of it again, into at most ``most`` vectors."""
     last = nest.loops[-1]
-    if not known_over(last.extent, width):
-        return []
-    most = min(last.extent // width, machine.max_copies // machine.partial_sums)
+    assert is_known(last.extent)
     mark = b.mark()
     done: list[tuple[str, int]] = []
-    left = [last.sym.name]
+    left = [(last.sym.name, last.extent)]
     while left:
-        name = left.pop()
+        name, extent = left.pop()
         loop = find_loop(b.kernel, name, "pointwise")
-        extent = loop.loop.extent
-        assert is_known(extent)
         seam = place(loop.body, loop.loop.sym, extent)
         if seam is None:
             done.append((name, extent))
         else:
             first, second = b.do("cut", name, seam).loops
-            left += [second, first]
-        if len(done) + len(left) > most:
+            left += [(second, extent - seam), (first, seam)]
+        runs = [n for _, n in (*done, *left)]
+        if len(runs) > machine.max_copies // machine.partial_sums or _n_vectors(runs, width) > most:
             b.back(mark)
             return []
     return done if len(done) > 1 else []
