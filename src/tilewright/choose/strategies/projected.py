@@ -35,7 +35,6 @@ from tilewright.tile.schedule.tree import find_loop, find_place
 
 BLOCKS = ((4, False), (2, False), (4, True), (2, True), (1, False))
 """Rows of a block, and whether the last may have fewer, best first. Longer ones gained nothing on 28x28 to 256x256."""
-"""Shorter rows go together, as one: a register tile of the product takes about as many points."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,7 @@ def _at(b: ScheduleBuilder, machine: Target, parts: _Parts, work: float, k: int,
     """Bring all under blocks of ``n`` rows, along the root's loop number ``k``; ``ragged``: the last one is shorter."""
     loops = only_nest(b.kernel, parts.root).loops
     outer, rows = [x.sym.name for x in loops[:k] if is_known(x.extent)], loops[k]
+    # Shorter rows go together, as one: a register tile of the product takes about as many points.
     n *= -(-COPIED_ROWS // int(estimate([x.extent for x in loops[k + 1 : -1]])))
     if not known_at_least(rows.extent, n) or (rows.extent % n != 0) is not ragged:
         raise ScheduleError("projected", parts.made, f"{rows.extent} rows are not blocks of {n}")
