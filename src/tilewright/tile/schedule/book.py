@@ -28,6 +28,8 @@ from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule.script import PRIMITIVES, Arg, Schedule, Step, apply_step
 from tilewright.tile.verify import verify
 
+MAX_STEPS = 4 * EFFORT.nodes
+"""A few for each nest of the largest kernel: each may add loops, which every later one walks."""
 MAX_COPIES = 1 << 13
 """Unrolled copies of one statement: beyond it code takes minutes to make and never fits a cache."""
 MAX_LANES = 1 << 10
@@ -139,8 +141,8 @@ def schedule_text(name: str, schedule: Schedule, label: str = "") -> str:
 
 def apply_lines(kernel: Kernel, lines: Sequence[Line]) -> Kernel:
     """The kernel that the steps make of plain loops; ``ScheduleFileError`` names the first step that is not legal."""
-    if len(lines) > EFFORT.points:
-        raise _error(lines[EFFORT.points], kernel, f"over {EFFORT.points} steps")
+    if len(lines) > MAX_STEPS:
+        raise _error(lines[MAX_STEPS], kernel, f"over {MAX_STEPS} steps")
     plain, last = kernel, lines[-1] if lines else Line(0, Step("", ()))
     for line in lines:
         try:
