@@ -73,6 +73,15 @@ def test_calls_go_on_from_the_state_of_the_one_before(model: TfliteModel) -> Non
     np.testing.assert_allclose(ours(first), theirs.get_tensor(made["index"]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("which", ["inputs", "outputs", "a constant"])
+def test_a_state_that_others_write_is_told(which: str) -> None:
+    """Read as the layer left it, it would not be what was written."""
+    model = lstm()
+    tensors = [1] if which == "a constant" else getattr(model, which)
+    model.variables.update(tensors)
+    refused("variable", model)
+
+
 def test_what_has_no_form_is_told() -> None:
     refused("whose cell is clipped", lstm(CellClip=0.5))
     refused("of the activation RELU", lstm(FusedActivationFunction=1))

@@ -109,6 +109,8 @@ def _input(walk: SubGraphWalk, k: int, names: _Names) -> Node | None:
     name = names.of(walk.tensor(k), k)
     loc = Loc(f'input "{name}"')
     try:
+        if walk.state(k) is not None:
+            raise OpError("an input that is a variable too is not read")
         return walk.b.pool.input(name, walk.type_of(k), loc)
     except OpError as e:
         walk.lost(loc, "input", e, [k])

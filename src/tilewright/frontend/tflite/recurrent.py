@@ -86,7 +86,7 @@ def _over_time(
     begin = [c.shaped(c.x(k), shape) for k in states]
     made = c.b(op, c.x(), *weights, *begin, *more, hidden=hidden, layout=0 if is_time_major else 1, **attrs)
     y, *last = c.b.results(made)
-    return [c.shaped(y, c.shapes[0]), *(c.shaped(s, (batch, hidden)) for s in last)]
+    return [c.shaped(y, c.shapes[0]), *(c.shaped(s, c.size(c.x(k))) for k, s in zip(states, last, strict=True))]
 
 
 TABLE: Mapping[str, Converter] = {"UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm, "UNIDIRECTIONAL_SEQUENCE_RNN": _rnn}

@@ -115,6 +115,8 @@ class SubGraphWalk:
             try:
                 if (name := self.state(k)) is not None:
                     kind = self.type_of(k)
+                    if self.file.buffer(self.tensor(k).Buffer()).size:
+                        raise OpError("a variable that begins with numbers is not read")
                     found[name] = self.b.const(np.zeros(_sizes(kind), kind.dtype.numpy))
             except OpError as e:
                 self.lost(Loc(f"{self.where}tensor {k}"), "variable", e, [])
@@ -159,6 +161,8 @@ class SubGraphWalk:
         if any(i >= 0 and x is None for i, x in zip(numbers, inputs, strict=True)):
             self.values.update(dict.fromkeys(results))  # what stopped an operand is told already
             return
+        if any(self.state(r) is not None for r in results):
+            raise OpError("its result is a variable, which only layers that keep a state change")
         of_results = [self.type_of(r) for r in results]
         shapes = [_sizes(t) for t in of_results]
         quantised, made_of = ([self._quantisation(i) for i in ks] for ks in (numbers, results))
@@ -168,13 +172,21 @@ class SubGraphWalk:
         )  # fmt: skip
         made = _converter(name, [*quantised, *made_of])(call)
         nodes = [made] if isinstance(made, Node) else list(made)
-        for i in STATES.get(name, ()):
+        kept = STATES.get(name, ())
+        if len(nodes) != len(results) + len(kept):
+            raise OpError(f"it has {len(results)} results and makes {len(nodes) - len(kept)}")
+        for i, node in zip(kept, nodes[len(results) :], strict=True):
             if (state := self.state(numbers[i])) is None:
                 raise OpError(f"operand {i} is no variable", remedy="convert the model anew")
-            self.file.variables[state] = nodes.pop(len(results))
-        if len(nodes) != len(results):
-            raise OpError(f"it has {len(results)} results and makes {len(nodes)}")
-        self.values.update(zip(results, nodes, strict=True))
+            self.assign(state, node)
+        self.values.update(zip(results, nodes, strict=False))
+
+    def assign(self, state: str, node: Node) -> None:
+        """Let a variable hold what a node is from here on; ``OpError`` for another type than it has."""
+        known = self.file.variables.get(state)
+        if known is not None and known.type != node.type:
+            raise OpError(f"the variable {state!r} is {known.type}, and gets {node.type}")
+        self.file.variables[state] = node
 
     def _inner(self, number: int, b: Builder, given: Sequence[Node]) -> list[Node]:
         """The results of another sub-graph; ``ImportFailed`` without problems where some are told already."""
@@ -229,10 +241,10 @@ def _read(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
 
 def _assign(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
     name, node = _variable(w, op), w.value(w.operands(op)[1])
-    known = w.file.variables.get(name)
-    if node is not None and known is not None and known.type != node.type:
-        raise OpError(f"the variable {name!r} is {known.type}, and gets {node.type}")
-    w.file.variables[name] = node
+    if node is None:
+        w.file.variables[name] = None
+    else:
+        w.assign(name, node)
 
 
 def _once(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
