@@ -12,6 +12,7 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
+from tilewright.graph.facts import array_of
 from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import layers_of
 
@@ -84,6 +85,16 @@ def test_one_scale_for_a_tensor_then_serves_all_channels():
     assert sqnr(graph, better, x) > sqnr(graph, plain, x) + 10
     made = np.asarray(tw.compile(better, cache=False)(x))
     np.testing.assert_allclose(made, evaluate_graph(better, [x])[0], rtol=1e-3, atol=0.05 * np.abs(made).max())
+
+
+def test_a_channel_of_little_but_its_bias_does_not_become_the_greatest():
+    b, w = Builder(Pool()), numbers(4, 6)
+    w[:, 0] *= 1e-6
+    x = b.pool.input("x", TensorType(f32, (3, 4)))
+    y = b(ops.relu, b(ops.add, b(ops.matmul, x, b.const(w)), b.const(np.full(6, 0.5, np.float32))))
+    graph = Graph("net", b.pool, (x,), (b(ops.matmul, y, b.const(numbers(6, 2))),), ("y",))
+    (added,) = [n for n in equalised(graph, layers_of(graph)[0]).nodes() if n.op is ops.add]
+    assert np.abs(array_of(added.inputs[1])).max() < 2
 
 
 @pytest.mark.parametrize("between", ["sigmoid", "two readers", "result", "clipped"])

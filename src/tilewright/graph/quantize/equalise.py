@@ -8,6 +8,9 @@ multiplied by it, if what lies between is positively homogeneous: ``f(a x) = a f
 ``sqrt(r1 / r2)``, where ``r1`` and ``r2`` are the greatest weights that make the channel and that read it, both have
 the range ``sqrt(r1 r2)`` (Data-Free Quantization, section 4.1). Then one scale for all channels of a tensor, and one
 for all weights of a layer, leaves no channel with few steps. A chain of layers is gone through until nothing changes.
+
+A bias counts as a weight, of an input that is 1. Else a channel that is hardly more than its bias, as batch norms leave
+some, would be made so large that its tensor's scale leaves all other channels few steps.
 """
 
 from __future__ import annotations
@@ -50,12 +53,13 @@ def equalised(graph: Graph, layers: Sequence[Layer]) -> Graph:
     chained = {x.node: x for x in layers if x.node.op is ops.conv or x.weights.ndim == 2}
     pairs = _pairs(graph, chained)
     weights = {node: x.weights.astype(np.float64) for node, x in chained.items()}
+    added = {pair: _added(pair) for pair in pairs}
     divisors = {pair: np.ones(pair.first.weights.shape[pair.first.axis]) for pair in pairs}
     for _ in range(EFFORT.attempts):
         change = 0.0
         for pair in pairs:
             first, second = pair.first.node, pair.second.node
-            made = _sizes(weights[first], pair.first.axis)
+            made = np.maximum(_sizes(weights[first], pair.first.axis), added[pair] / divisors[pair])
             read = _by_input(pair.second, weights[second]).max(axis=(1, 3)).reshape(-1, pair.repeat).max(axis=1)
             found = _divisors(made, read)
             weights[first] = weights[first] / _spread(found, pair.first.axis, weights[first].ndim)
@@ -70,6 +74,15 @@ def equalised(graph: Graph, layers: Sequence[Layer]) -> Graph:
 def _sizes(weights: Array, axis: int) -> Array:
     """The greatest magnitude at each place of an axis."""
     found: Array = np.abs(weights).max(axis=tuple(k for k in range(weights.ndim) if k != axis), initial=0)
+    return found
+
+
+def _added(pair: _Pair) -> Array:
+    """The greatest magnitude that a bias adds to each channel."""
+    found = np.zeros(pair.first.weights.shape[pair.first.axis])
+    for node, axis in pair.biases.items():
+        vectors = (along(c, node.type.rank, axis) for c in node.inputs)
+        found = np.maximum(found, *(np.abs(v) for v in vectors if v is not None))
     return found
 
 
