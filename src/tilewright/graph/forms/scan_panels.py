@@ -36,11 +36,11 @@ class ScanPanels(Pass):
 
     ``docs/choices.md`` ("Recurrent scans") says what it is worth. It does not fire on scans that are not plain
     (``scans``), on fewer than ``least_bytes`` of weights or more than ``MAX_ROWS`` sequences, on sizes whose panels
-    would be ``MAX_IDLE`` zeros, and, with several of ``n_cores``, on scans without others to run beside that are worth
-    sharing. Units of zeros may fill up the last panel (``scan_pads``). A core that ``multiplies`` no more f32 in a
-    cycle than it ``reads`` from its second-level cache, or several sequences, works as long as that cache takes to
-    read: then weights must come from beyond it. ``lanes`` is the number of f32 in a vector, ``registers`` how many
-    vectors a core keeps, ``sums`` how many it adds to before the first may go on.
+    would read more than ``MOST_READ``, and, with several of ``n_cores``, on scans without others to run beside that are
+    worth sharing, which those of ``shared_bytes`` are. Units of zeros may fill up the last panel (``scan_pads``). A
+    core that ``multiplies`` no more f32 in a cycle than it ``reads`` from its second-level cache, or several sequences,
+    works as long as that cache takes to read: then weights must come from beyond it. ``lanes`` is the number of f32 in
+    a vector, ``registers`` how many vectors a core keeps, ``sums`` how many it adds to before the first may go on.
     """
 
     name: ClassVar[str] = "scan-panels"
