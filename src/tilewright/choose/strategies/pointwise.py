@@ -177,14 +177,14 @@ def _pieces(b: ScheduleBuilder, machine: Target, nest: Nest, width: int) -> list
 
     At seams every index becomes plain; at edges each run repeats itself after some vectors (``_cut_at_edges``). The
     form with the fewest vectors is taken, and none if there are more than without a cut: a loop that repeats itself is
-    vectors as it is, of any other each element is moved by itself. Loops of a vector or less, whose lanes all are
-    constants, stay whole.
+    vectors as it is. Of any other each element is moved by itself, in little code: runs are half a vector, on average.
+    Loops of a vector or less, whose lanes all are constants, stay whole.
     """
     last = nest.loops[-1]
     if not known_over(last.extent, width):
         return []
     is_vectors = width == 1 or _repeating_block(machine, nest, width) > 0
-    most = -(-last.extent // width) if is_vectors else last.extent - 1
+    most = -(-last.extent // width) if is_vectors else min(-(-2 * last.extent // width), last.extent - 1)
     mark = b.mark()
     by_edges = _cut_at_edges(b, machine, nest, width, most)
     b.back(mark)
