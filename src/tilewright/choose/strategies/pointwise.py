@@ -458,7 +458,7 @@ def _full(b: ScheduleBuilder, machine: Target, names: list[str], loop: str, size
 
 
 def unrolling(work: int, most: int) -> int:
-    """How many vectors, each of ``work`` operations, are done at a time: a power of two of at most ``most``."""
+    """How many vectors, each of ``work`` operations, go together: a power of two, up to the first from ``most`` on."""
     unrolled = 1
     while unrolled < most and work * unrolled <= UNROLL_OPERATIONS:
         unrolled *= 2
