@@ -116,10 +116,13 @@ class InPlanes(Pass):
     def transposes(self, *images: tuple[int, int]) -> float:
         """Cycles to transpose images of so many pixels and channels, in square tiles of vectors.
 
-        Each is loaded, shuffled and stored, and goes through the caches that don't keep the image.
+        Each is loaded, shuffled and stored, and goes through the caches that don't keep the image. One pixel, or one
+        channel, lies as it is in both orders.
         """
         cycles = 0.0
         for pixels, channels in images:
+            if 1 in (pixels, channels):
+                continue
             far = self.vector_bytes / self.cache_bytes if pixels * channels * f32.n_bytes > self.near_bytes else 0.0
             each = 1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed + far
             cycles += _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes * each
@@ -273,7 +276,8 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
 def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     """A convolution of a sequence, or by windows of several rows, that is faster with places in the lanes.
 
-    Each vector of places is loaded for all channels of its group, each weight for one of them.
+    Each vector of places is loaded for all channels of its group, each weight for one of them. Of an image at most half
+    a vector of planes is summed, less where channels fill vectors: the cycles miss that lanes may be what is summed.
     """
     if conv.type.rank - 2 > 2 or not _is_lone(conv):
         return False
@@ -282,6 +286,10 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     *rows, columns, channels = numbers(conv.shape[1:])
     per_group, products = channels // groups, prod(taps) * depth
     if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or per_group > options.lanes)):
+        return False
+    half = options.lanes // 2
+    is_shallow = 1 < depth <= half and (channels < options.lanes or depth < half)
+    if len(taps) > 1 and not is_shallow:
         return False
     loading = (1 + options.crossing / per_group) / options.loads
     planes = prod(rows) * _vectors(columns, options.lanes) * channels * products * max(loading, 1 / options.fmas)
