@@ -395,7 +395,7 @@ BUGS = (
     Bug("tile.schedule.operands:_recipe", "zip(grid, syms, strict=False)", "zip(grid, syms[::-1], strict=False)", mlp,
         "schedule", "pack"),
     Bug("tile.schedule.loops:split", "minimum(base, n - factor), factor", "minimum(base, n - factor - 1), factor",
-        point(lambda n, x: n(ops.transpose, x, perm=(1, 0)), 70, 90), "schedule", "split"),
+        point(lambda n, x: n(ops.transpose, x, perm=(1, 0)), 77, 95), "schedule", "split"),
     Bug("tile.schedule.stages:cache", "Store(old, at, Load(new, at))", "Store(old, at, Load(new, at[::-1]))",
         image(lambda n, x: conv(n, x, n.const(8, 8, 3, 3))), "schedule", "cache"),
     # polynomials

@@ -255,7 +255,7 @@ class _Observed:
         entry = self._element(b, room, owner, flat)
         me = (self.n_block, self.epoch, owner)
         others = entry.readers if entry.writer is None else entry.readers | {entry.writer}
-        if met := [o[2] for o in others if self._meets(o, me)]:
+        if met := {o[2] for o in others if self._meets(o, me)}:
             self.fault(FaultKind.RACE, b.name, *sorted(t for t in met if t is not None)[:1], self.thread)
         if entry.arrives:
             self.fault(FaultKind.RACE, b.name, self.thread)
