@@ -27,7 +27,8 @@ class Effort:
     listed: int = 64
     """Alternatives, elements or places that are held, compared or priced one by one."""
     attempts: int = 32
-    """Times that a search begins again from something other than its best, before it takes the best so far."""
+    """Times that a search begins again from something other than its best, or steps that it looks ahead, before it
+    takes the best so far."""
     added_bytes: int = 1 << 20
     """Bytes that a form may take beside those that the program asks for: a folded table, a thread's scratch."""
 
