@@ -37,6 +37,11 @@ def along(c: Node, rank: int, axis: int) -> Array | None:
     return array.reshape(-1) if all(d == 1 for k, d in enumerate(shape) if k != axis) else None
 
 
+def spread(vector: Array, axis: int, rank: int) -> Array:
+    """A number for each place along ``axis`` in a shape that broadcasts with a tensor of ``rank``."""
+    return vector.reshape(-1, *[1] * (rank - axis - 1))
+
+
 def _is_foldable(b: Rewriting, node: Node) -> bool:
     """A contraction in floats with a constant weight, read by one node only."""
     return (

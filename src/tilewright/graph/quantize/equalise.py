@@ -27,7 +27,7 @@ from tilewright.core.effort import EFFORT
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of
-from tilewright.graph.forms.affine import along, result_axis
+from tilewright.graph.forms.affine import along, result_axis, spread
 from tilewright.graph.quantize.places import Layer
 from tilewright.ops.convolution import channel_axis
 
@@ -52,7 +52,7 @@ def equalised(graph: Graph, layers: Sequence[Layer]) -> Graph:
     """The graph with channels between its layers divided by positive numbers, and their readers' weights multiplied."""
     chained = {x.node: x for x in layers if x.node.op is ops.conv or x.weights.ndim == 2}
     pairs = _pairs(graph, chained)
-    weights = {node: x.weights.astype(np.float64) for node, x in chained.items()}
+    weights = {node: np.array(x.weights, np.float64, order="C") for node, x in chained.items()}
     added = {pair: _added(pair) for pair in pairs}
     divisors = {pair: np.ones(pair.first.weights.shape[pair.first.axis]) for pair in pairs}
     for _ in range(EFFORT.attempts):
@@ -60,10 +60,11 @@ def equalised(graph: Graph, layers: Sequence[Layer]) -> Graph:
         for pair in pairs:
             first, second = pair.first.node, pair.second.node
             made = np.maximum(_sizes(weights[first], pair.first.axis), added[pair] / divisors[pair])
-            read = _by_input(pair.second, weights[second]).max(axis=(1, 3)).reshape(-1, pair.repeat).max(axis=1)
+            readers = _by_input(pair.second, weights[second])
+            read = np.abs(readers).max(axis=(1, 3)).reshape(-1, pair.repeat).max(axis=1)
             found = _divisors(made, read)
-            weights[first] = weights[first] / _spread(found, pair.first.axis, weights[first].ndim)
-            weights[second] = _multiplied(pair, weights[second], found)
+            weights[first] /= spread(found, pair.first.axis, weights[first].ndim)
+            readers *= np.repeat(found, pair.repeat).reshape(len(readers), 1, -1, 1)
             divisors[pair] *= found
             change = max(change, float(np.abs(np.log(found)).max(initial=0)))
         if change < np.finfo(np.float32).eps:
@@ -87,26 +88,11 @@ def _added(pair: _Pair) -> Array:
 
 
 def _by_input(layer: Layer, weights: Array) -> Array:
-    """Magnitudes as [groups, results of a group, channels read of a group, taps]."""
+    """The weights themselves as [groups, results of a group, channels read of a group, taps]."""
     if layer.node.op is ops.matmul:
-        parts = weights.T[None, :, :, None]
-    else:
-        groups = layer.node.attrs["groups"]
-        parts = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], -1)
-    found: Array = np.abs(parts)
-    return found
-
-
-def _multiplied(pair: _Pair, weights: Array, factors: Array) -> Array:
-    """The second layer's weights with those that read a channel multiplied by its factor."""
-    node, each = pair.second.node, np.repeat(factors, pair.repeat)
-    if node.op is ops.matmul:
-        found: Array = weights * each[:, None]
-        return found
-    groups = node.attrs["groups"]
-    parts = weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], -1)
-    found = (parts * each.reshape(groups, 1, -1, 1)).reshape(weights.shape)
-    return found
+        return weights.T[None, :, :, None]
+    groups = layer.node.attrs["groups"]
+    return weights.reshape(groups, weights.shape[0] // groups, weights.shape[1], -1)
 
 
 def _divisors(made: Array, read: Array) -> Array:
@@ -115,11 +101,6 @@ def _divisors(made: Array, read: Array) -> Array:
         root = np.sqrt(made / read)
     found: Array = np.where(np.isfinite(root) & (root > 0), root, 1.0)
     return found
-
-
-def _spread(vector: Array, axis: int, rank: int) -> Array:
-    """A number for each place of an axis, in a shape that broadcasts."""
-    return vector.reshape(-1, *[1] * (rank - axis - 1))
 
 
 def _pairs(graph: Graph, layers: Mapping[Node, Layer]) -> list[_Pair]:
@@ -188,6 +169,6 @@ def _rebuilt(
             (k,) = [k for k, c in enumerate(node.inputs) if c.op is CONST]
             bias = array_of(node.inputs[k])
             assert bias is not None
-            inputs[k] = pool.const((bias / _spread(divisors[pair], axis, node.type.rank)).astype(np.float32))
+            inputs[k] = pool.const((bias / spread(divisors[pair], axis, node.type.rank)).astype(np.float32))
         made[node] = pool.with_inputs(node, tuple(inputs))
     return graph.with_outputs([made[n] for n in graph.outputs])

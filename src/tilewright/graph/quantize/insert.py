@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.types import Array
-from tilewright.graph.forms.affine import along, result_axis
+from tilewright.graph.forms.affine import along, result_axis, spread
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding
 from tilewright.graph.quantize.places import ByteTensors, Layer
 
@@ -118,8 +118,7 @@ def _vector(product: Node, bias: Node) -> Array | None:
 
 def _spread(product: Node, vector: Array) -> Array:
     """A number for each channel in a shape that broadcasts with the product."""
-    rest = product.type.rank - result_axis(product) - 1
-    return vector.astype(np.float32).reshape(-1, *[1] * rest)
+    return spread(vector.astype(np.float32), result_axis(product), product.type.rank)
 
 
 def _bias(b: Builder, bias: Node, product: Node, scale: Array, correction: Array | None) -> Node:
