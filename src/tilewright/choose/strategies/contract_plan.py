@@ -151,8 +151,7 @@ def plan_contraction(
     free = [x for x in rest if is_known(lanes.extent) or x.sym not in symbols(lanes.extent)]
     # A loop that does not move an operand of the lanes is a row: a tile of rows reads that operand's vectors once.
     rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
-    row = rows[-1] if rows else None
-    row2 = rows[-2] if len(rows) > 1 else None
+    row, row2 = rows[-1] if rows else None, rows[-2] if len(rows) > 1 else None
     everything = all(op.lane_stride != 0 for op in operands)
     stepped, slid = copied_loops(reduced, operands, lanes.sym, machine) if everything else ([], [])
     is_plane = not rows and not everything and slides_over_plane(operands, reduced, lanes)
@@ -194,6 +193,7 @@ def plan_contraction(
     is_plain = is_free and threads and machine.has_threads and dot is None and not (stepped or slid)
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
+    pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
     if is_free and (arrange is not None or brought):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
@@ -208,10 +208,8 @@ def plan_contraction(
             ),
             tuple(tiles_of(box, machine, width)),
         )  # fmt: skip
-        read = [x.buffer for x in loads(update.value)]
-        turned = [k for k, op in enumerate(operands) if read[k] in own and op.lane_stride == 1]
+        turned = [k for k, (x, op) in pairs if x.buffer in own and op.lane_stride == 1]
         tile, order, copied = _arranged(space, arrange, brought, turned, tile, order, machine)
-    pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
     return ContractionPlan(
         acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
         dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,

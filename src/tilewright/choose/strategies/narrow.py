@@ -18,14 +18,7 @@ from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MAX_UNROLLED, estim
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import cached_name, copied_apart, follow, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
-from tilewright.choose.strategies.view import (
-    find_body,
-    n_arithmetic,
-    nest_with,
-    only_nest,
-    statement_of,
-    vector_width,
-)
+from tilewright.choose.strategies.view import find_body, n_arithmetic, nest_with, only_nest, statement_of, vector_width
 from tilewright.core.compute import Binary, Load
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.estimates import DOUBT
