@@ -41,11 +41,11 @@ def _lstm(c: TfliteCall) -> Sequence[Node]:
     w, r = (_stacked(c, [c.x(first + k) for k in GATES]) for first in (1, 5))
     bias = [c.opt(12 + k) or c.b.const(np.zeros(hidden, np.float32)) for k in GATES]
     # Peephole weights are there for input, forget and output.
-    weights = [c.opt(k) for k in (9, 11, 10)]
-    peepholes = [_stacked(c, [x for x in weights if x is not None])] if all(x is not None for x in weights) else []
-    if not peepholes and any(x is not None for x in weights):
+    peepholes = [x for k in (9, 11, 10) if (x := c.opt(k)) is not None]
+    if len(peepholes) not in (0, 3):
         raise OpError("an LSTM with peepholes to some gates has no form here", remedy="convert the model without")
-    return _over_time(c, ops.lstm, [w, r, _bias(c, bias)], LSTM_STATES, peepholes, hidden)
+    more = [_stacked(c, peepholes)] if peepholes else []
+    return _over_time(c, ops.lstm, [w, r, _bias(c, bias)], LSTM_STATES, more, hidden)
 
 
 def _rnn(c: TfliteCall) -> Sequence[Node]:
