@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from tilewright.tools.quantize.scheme import DYNAMIC, STORED
+from tilewright.core import types
+from tilewright.tools.quantize.scheme import ACTIVATIONS, DYNAMIC, STORED
 from tilewright.tools.tables import aligned
 
 
@@ -59,7 +60,8 @@ class QuantizeReport:
             done, n = self.n_quantised, len(self.layers)
             return self._table(f"{done} of {n} products with weights of {self.options['weights']}, by {how}")
         ranges = f"of {self.n_batches} batches" if self.options.get("mode") != DYNAMIC else "of each row by the call"
-        bits = "8 bits, activations in 16" if self.options.get("activations", "").endswith("16") else "8 bits"
+        n_bits = ACTIVATIONS[self.options.get("activations", "u8")].bits
+        bits = "8 bits" if n_bits == types.u8.bits else f"8 bits, activations in {n_bits}"
         head = f"{self.n_quantised} of {len(self.layers)} products in {bits}, ranges {ranges}"
         if self.score is not None:
             head += f"; score {self.score_before:.6g} before, {self.score:.6g} now"
