@@ -18,9 +18,10 @@ from functools import partial
 from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
 from tilewright.choose.collapse import collapse
 from tilewright.choose.default import OnBroken, Scheduled, Tried, fits, forgive, refuse
-from tilewright.choose.normalize import drop_unit_axes, inline
+from tilewright.choose.normalize import drop_unit_axes, inline, reads_once
 from tilewright.choose.strategies.gpu.averages import Averages, averages, averages_in
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile
+from tilewright.choose.strategies.gpu.by_terms import with_factors_by_terms
 from tilewright.choose.strategies.gpu.columns import columns
 from tilewright.choose.strategies.gpu.elements import elements
 from tilewright.choose.strategies.gpu.matrices import Product, as_products
@@ -132,6 +133,7 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
     normal = _normal(computation)
     online = [x for x in averages_in(normal, gpu) if _averages_of(x.root) not in refused]
     apart = {name for x in online for name in x.stages}
+    normal = with_factors_by_terms(normal, gpu, apart)
     normal = with_split_terms(normal, gpu, apart, refused)
     normal, found = as_products(normal, gpu, apart, refused)
     spelled = _Spelled(normal, online, found, [])
@@ -145,11 +147,14 @@ def _averages_of(root: str) -> str:
 
 
 def _normal(computation: Computation) -> Computation:
-    """Fewer axes and temporaries. What brings elements into an order for vectors and caches is left out."""
+    """Fewer axes and temporaries. What brings elements into an order for vectors and caches is left out.
+
+    A reduction computes what it reads once wherever its terms lie: threads of any axis have neighbours in memory.
+    """
     computation = drop_unit_axes(computation)
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
-    return collapse(inline(computation))
+    return collapse(inline(computation, reads_once))
 
 
 def _runs(computation: Computation, taken: Container[str]) -> list[list[Stage]]:

@@ -12,7 +12,7 @@ reduction becomes a padded copy); ``collapse`` (adjacent axes that every access 
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from math import lcm
 
@@ -54,6 +54,8 @@ from tilewright.tile.affine import coefficient, linear, stride_along
 FEW_SETS = 4
 """Of a first-level cache: few of rows that fall into no more stay there beside each other."""
 CHEAP = ("add", "sub", "mul")
+Folds = Callable[[Stage, Sequence[Load]], bool]
+"""May a reduction compute what it reads by these loads of a temporary, at each of its steps?"""
 
 
 def normalize(computation: Computation, machine: Target, constants: Container[Buffer] = ()) -> Computation:
@@ -141,14 +143,30 @@ def _stride(v: Value, sym: Sym, constants: Container[Buffer]) -> int:
     return best
 
 
-def inline(computation: Computation) -> Computation:
+def reads_once(user: Stage, reads: Sequence[Load]) -> bool:
+    """Does the reduction have one such load, which reads another element at every step?"""
+    reduced = user.reduction.axes if user.reduction else ()
+    walked = [a.sym for a in (*user.axes, *reduced)]
+    index = [i for x in reads for i in x.index if i != 0]
+    return len(reads) == 1 and bool(reduced) and sorted(map(str, index)) == sorted(map(str, walked))
+
+
+def reads_along(user: Stage, reads: Sequence[Load]) -> bool:
+    """Does it read each element once, the temporary's last axis in its innermost loop?"""
+    if not reads_once(user, reads) or user.reduction is None:
+        return False
+    return [i for i in reads[0].index if i != 0][-1] == user.reduction.axes[-1].sym
+
+
+def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
     """A temporary that one plain stage assigns once and one later plain stage reads is computed where it is read.
 
-    Not when: its stage reduces, updates or scatters; the reader is a reduction that would repeat arithmetic beyond
-    widening a load, or does not go along the temporary's last axis; it is read at a run-time index; what it reads is
-    written in between; the result would be very large; it is a table of positions that is read many times over. From
-    the last temporary back: two readers may have become one by then. Of an input and a result for its row (``_again``)
-    several readers compute it each: they read the input, which is there, and no copy of it has to be written.
+    Not when: its stage reduces, updates or scatters; the reader is a reduction that would do more than widen a load,
+    unless ``folds`` says that it may do the arithmetic of what it reads so; it is read at a run-time index; what it
+    reads is written in between; the result would be very large; it is a table of positions that is read many times
+    over. From the last temporary back: two readers may have become one by then. Of an input and a result for its row
+    (``_again``) several readers compute it each: they read the input, which is there, and no copy of it has to be
+    written.
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
@@ -159,7 +177,7 @@ def inline(computation: Computation) -> Computation:
         if len(makers) != 1 or not users or (len(users) > 1 and not _again(makers[0], items, computation.inputs)):
             continue
         maker = makers[0]
-        if any(items.index(maker) >= items.index(user) or not _may_inline(maker, user, items) for user in users):
+        if any(items.index(maker) >= items.index(user) or not _may_inline(maker, user, items, folds) for user in users):
             continue
 
         def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
@@ -193,7 +211,7 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
     return not along and stride_along(x.buffer, x.index, last) == 1
 
 
-def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
+def _may_inline(maker: Stage, user: Stage, items: list[Stage], folds: Folds) -> bool:
     if maker.reduction or maker.update or len(maker.outs) != 1:
         return False
     t = maker.out
@@ -215,23 +233,13 @@ def _may_inline(maker: Stage, user: Stage, items: list[Stage]) -> bool:
         v = maker.expr
         if isinstance(v, Load) or (isinstance(v, Cast) and isinstance(v.a, Load) and v.a.dtype.bits <= v.dtype.bits):
             return True
-        return isinstance(user.reduction.op, str) and _goes_along(user, reads)
+        return isinstance(user.reduction.op, str) and folds(user, reads)
     return len({x.index for x in reads}) * size <= EFFORT.nodes and (len(reads) == 1 or size <= FUNCTION_OPERATIONS)
 
 
 def _is_table(maker: Stage, size: int) -> bool:
     """Is it arithmetic on positions along one axis, more of it than reading the result takes?"""
     return len(maker.axes) == 1 and size > FUNCTION_OPERATIONS and not buffers_of_value(maker.expr)
-
-
-def _goes_along(user: Stage, reads: Sequence[Load]) -> bool:
-    """Does the one load read another element at every step, along the last axis in the innermost loop?"""
-    reduced = user.reduction.axes if user.reduction else ()
-    walked = [a.sym for a in (*user.axes, *reduced)]
-    if len(reads) != 1 or not reduced:
-        return False
-    index = [i for i in reads[0].index if i != 0]
-    return sorted(map(str, index)) == sorted(map(str, walked)) and index[-1:] == [reduced[-1].sym]
 
 
 def _fills(maker: Stage) -> bool:

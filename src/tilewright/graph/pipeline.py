@@ -173,4 +173,5 @@ def passes_for_gpu(optimize: int) -> tuple[Pass, ...]:
         Decompose(),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),
+        HoistArithmetic(),  # to where a product can take it along
     )

@@ -1,7 +1,8 @@
 """Products as products of matrices: what a GPU's blocks cut into tiles, whatever the axes were.
 
 In: a computation. Out: an equal one in which each large enough sum of products is four stages, and their names.
-Not its business: how large tiles are (``block_tiles``), what computes them (``products``, ``matrix_units``).
+Not its business: how large tiles are (``block_tiles``), what computes them (``products``, ``matrix_units``),
+factors whose terms lie apart in memory (``by_terms``).
 
 Before: ``Y[b, c, h, w] = sum over i, r, s of W[c, i, r, s] * X[b, i, h + r, w + s]``. After::
 
@@ -10,9 +11,7 @@ Before: ``Y[b, c, h, w] = sum over i, r, s of W[c, i, r, s] * X[b, i, h + r, w +
     T[m, n] = sum over k of A[m, k] * B[k, n]          over whole tiles
     Y[..]   = T[m, n]                                  with what the one plain stage makes of it that reads it
 
-``A`` and ``B`` exist a tile at a time, in shared memory, so that nothing is laid out before (an implicit product), but
-for a factor of a matrix unit whose neighbours in memory are neighbours in no tile, as a convolution's weight: a stage
-before brings its terms side by side, once, and tiles of it then come by whole accesses.
+``A`` and ``B`` exist a tile at a time, in shared memory, so that nothing is laid out before (an implicit product).
 Factors of 16 bits that are widened to be multiplied stay as they are: matrix units widen them. Axes that both factors
 have are batches. Not when: an axis is in neither factor; rows, columns or sums are few; an inner
 axis of a group has a size that is known at run time only, which would have to be divided by.
@@ -98,8 +97,8 @@ def as_products(
             taken.add(id(epilogue))
             temps.remove(s.out)
         split = _Split(s, parts, tile, gpu)
-        made += [*split.laid_out, split.left, split.right, split.sums, split.root(epilogue)]
-        temps += [x.out for x in (*split.laid_out, split.left, split.right, split.sums)]
+        made += [split.left, split.right, split.sums, split.root(epilogue)]
+        temps += [x.out for x in (split.left, split.right, split.sums)]
         names = [x.out.name for x in made[-4:]]
         found.append(Product(s.out.name, names[0], names[1], names[2], names[3], tile))
     return replace(computation, items=tuple(made), temps=tuple(temps)), found
@@ -195,7 +194,6 @@ class _Split:
         self.k = _steps(parts.terms, tile.depth) if is_stepped else _group("k", parts.terms, tile.depth, run)
         # A matrix unit takes narrow factors as they are, and shared memory holds twice as many of them.
         self.is_narrow = isinstance(tile, WarpTile)
-        self.laid_out: list[Stage] = []
         self.left = self._factor("a", parts.left, self.m, self.k)
         self.right = self._factor("b", parts.right, self.k, self.n)
         self.sums = self._sums()
@@ -205,12 +203,8 @@ class _Split:
         if self.is_narrow:
             assert isinstance(value, Cast)
             value = value.a
-            if not _lies_along(value, second) and _lies_along(value, first):
+            if not lies_along(value, second.axes) and lies_along(value, first.axes):
                 first, second = second, first
-            elif not _lies_along(value, second) and _is_whole(value, [*self.batches, *first.axes, *second.axes]):
-                value = self._by_terms(name, value, second if first is self.k else first)
-                if first is self.k:
-                    first, second = second, first
         axes = (*self.batches, *first.padded, *second.padded)
         guards = (*first.guard, *second.guard)
         value = substitute_value(value, {**first.digits, **second.digits})
@@ -218,13 +212,6 @@ class _Split:
             value = Select(Inside(guards), value, Const(0, value.dtype))
         out = Buffer(f"{self.s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
         return Stage((out,), axes, syms(axes), (value,))
-
-    def _by_terms(self, name: str, value: Value, group: _Group) -> Value:
-        """The same factor from memory in which its terms lie side by side, which a stage before brings there."""
-        axes = (*self.batches, *group.axes, *self.k.axes)
-        out = Buffer(f"{self.s.out.name}_{name}l", value.dtype, tuple(a.extent for a in axes))
-        self.laid_out.append(Stage((out,), axes, syms(axes), (value,)))
-        return Load(out, syms(axes))
 
     def _sums(self) -> Stage:
         assert self.s.reduction is not None
@@ -313,16 +300,7 @@ def _digits(sym: Sym, axes: Sequence[Axis]) -> dict[Sym, Dim]:
     return {**found, axes[0].sym: floordiv(sym, stride)}
 
 
-def _lies_along(value: Value, group: _Group) -> bool:
-    """Do neighbours of a group's last axis lie side by side wherever the value is read?"""
+def lies_along(value: Value, axes: Sequence[Axis]) -> bool:
+    """Do neighbours of the last axis lie side by side wherever the value is read?"""
     found = list(loads(value))
-    return bool(found) and all(stride_along(x.buffer, x.index, group.axes[-1].sym) == 1 for x in found)
-
-
-def _is_whole(value: Value, axes: Sequence[Axis]) -> bool:
-    """Is it a buffer of which every element is read once by all iterations of the axes?"""
-    if not isinstance(value, Load):
-        return False
-    extents = {a.sym: a.extent for a in axes}
-    found = [extents.pop(i, None) if isinstance(i, Sym) else None for i in value.index]
-    return not extents and all(n == d for n, d in zip(found, value.buffer.shape, strict=True))
+    return bool(found) and all(stride_along(x.buffer, x.index, axes[-1].sym) == 1 for x in found)

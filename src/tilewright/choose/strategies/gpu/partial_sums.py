@@ -79,7 +79,9 @@ def _may_be_cut(s: Stage, stages: Sequence[Stage]) -> bool:
     if red is None or not isinstance(red.op, str) or s.update is not None or len(s.outs) != 1 or chosen(s.index):
         return False
     extents = [a.extent for a in (*s.axes, *red.axes)]
-    if not red.axes or not all(is_known(n) and n > 0 for n in extents) or s.index != syms(s.axes):
+    if not red.axes or not all(is_known(n) and n > 0 for n in extents):
+        return False
+    if tuple(i for i in s.index if i != 0) != syms(s.axes):  # a dimension that stays, of one, is at 0
         return False
     readers = [x for x in stages if any(s.out in buffers_of_value(v) for v in x.values)]
     points = prod(numbers([a.extent for a in s.axes]))
@@ -134,7 +136,7 @@ class _Cut:
         if self.inner >= self.gpu.warp_lanes * self.lanes * self.gpu.thread_accesses:
             return self.length
         shortest = -(-block * self.lanes * self.gpu.thread_accesses // self.inner)
-        return self._even(min(wanted, self.length // shortest))
+        return self._even(min(wanted, self.length // shortest), self.lanes)
 
     def _column_parts(self) -> tuple[int, int]:
         """Blocks, and warps of each, that share a column's terms."""
@@ -145,17 +147,17 @@ class _Cut:
             warps *= 2
         if not self._pays(warps, self.length / self.gpu.thread_accesses):
             return 1, 1
-        blocks = max(most // warps, 1)
+        blocks = self._even(max(most // warps, 1), warps * self.gpu.thread_accesses)
         return blocks if self._pays(blocks, self.length / (warps * self.gpu.thread_accesses)) else 1, warps
 
     def _pays(self, n: int, turns: float) -> bool:
         """Is what ``n`` parts of so many turns save, of which each waits for the memory, more than another launch?"""
         return (1 - 1 / n) * turns * self.gpu.memory_ns > self.gpu.replay_us * 1e3
 
-    def _even(self, n: int) -> int:
-        """As many parts or fewer, of whole accesses, down to half as many, where the length is a multiple of them."""
+    def _even(self, n: int, whole: int) -> int:
+        """As many parts or fewer, down to half as many, whose length is a multiple of ``whole``; if none, as many."""
         for k in range(n, n // 2, -1):
-            if self.length % (k * self.lanes) == 0:
+            if self.length % (k * whole) == 0:
                 return k
         return max(n, 1)
 
