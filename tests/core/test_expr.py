@@ -88,6 +88,8 @@ def test_text_round_trip(case: Case) -> None:
         ((X * 16 + J) % 16, "j"),
         ((X * 16 + J + 8) // 16, "i + ((j + 8) // 16)"),
         ((6 * X + 4 * J + 7) // 8, "(3*i + 2*j + 3) // 4"),
+        ((B * 16 + J) // 80, "B // 5"),  # a place in a run of 16, of which five are one
+        ((B * 16 + J) % 80, "j + 16*(B % 5)"),
         ((B * 4 + B) // B, "5"),
         (ceildiv(B, 1), "B"),
         (minimum(X, 3), "i"),

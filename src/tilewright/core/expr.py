@@ -367,9 +367,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     if r == 0 or _inside(r, b):
         return q
     if isinstance(b, int):
-        g = b
-        for _, c in terms_of(r):
-            g = gcd(g, c)
+        g = _run(r, b)
         if g > 1:
             return q + floordiv(_floor_terms(r, g), b // g)
         if len(terms_of(r)) == 1:
@@ -379,9 +377,15 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     return q + BinaryExpr("floordiv", r, b)
 
 
+def _run(r: Dim, b: int) -> int:
+    """The longest divisor of ``b`` of which ``r`` is a multiple and a place below it; 1 where there is none."""
+    found = sorted({gcd(b, c) for _, c in terms_of(r)} | {gcd(b, *(c for _, c in terms_of(r)))}, reverse=True)
+    return next((g for g in found if g == 1 or _inside(r - g * _floor_terms(r, g), g)), 1)
+
+
 def _floor_terms(r: Dim, g: int) -> Dim:
-    """``floor(r / g)`` when every coefficient is a multiple of ``g``."""
-    return const_of(r) // g + sum((c // g) * x for x, c in terms_of(r))
+    """``floor(r / g)`` when the terms that are no multiples of ``g`` are a place below it."""
+    return const_of(r) // g + sum((c // g) * x for x, c in terms_of(r) if c % g == 0)
 
 
 def mod(a: Dim, b: Dim) -> Dim:
@@ -397,6 +401,10 @@ def mod(a: Dim, b: Dim) -> Dim:
         for atom, c in terms_of(r):
             if isinstance(atom, BinaryExpr) and atom.op == "mod" and isinstance(atom.b, int) and c * atom.b % b == 0:
                 return mod(r - c * atom + c * atom.a, b)
+        g = _run(r, b)
+        place = r - g * _floor_terms(r, g)
+        if symbols(place):
+            return g * mod(_floor_terms(r, g), b // g) + place
     return BinaryExpr("mod", r, b)
 
 
