@@ -56,6 +56,25 @@ def test_arithmetic_on_two_products_stays_with_the_one_that_has_its_shape() -> N
     np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
 
 
+def test_what_a_net_adds_to_and_others_read_is_reshaped_for_the_product() -> None:
+    """It is in memory before, and its own sum is none of its epilogue."""
+    pool = Pool()
+    b = Builder(pool)
+    x, y, v, w = (
+        pool.input(n, TensorType(types.f32, s))
+        for n, s in zip("xyvw", ((6, 4), (2, 3, 4), (4, 5), (4, 5)), strict=True)
+    )
+    stream = b(ops.matmul, y, v)
+    total = b(ops.add, b(ops.reshape, b(ops.matmul, x, w), shape=(2, 3, 5)), stream)
+    graph = Graph("g", pool, (x, y, v, w), (total, b(ops.tanh, stream)), ("total", "other"))
+    done = HoistArithmetic().run(graph)
+    (added,) = [n for n in done.nodes() if n.op is ops.add]
+    assert added.shape == (6, 5) and HoistArithmetic().run(done) is done
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(n.shape).astype(np.float32) for n in graph.inputs]
+    np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
+
+
 def test_arithmetic_on_two_rearranged_products_moves_above_neither_reshape() -> None:
     """MaxViT's sum of a bottleneck and of attention: the reshape went back and forth (RewriteError)."""
     pool = Pool()

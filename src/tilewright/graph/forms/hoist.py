@@ -35,7 +35,8 @@ class HoistArithmetic(Pass):
     dimensions. With such a ``q`` alone (a bias, a bound) arithmetic moves above a transpose and a slice of most
     elements, too, that nothing else reads: those by which the phases of a transposed convolution take turns. It does
     not fire where ``p`` is something else, where an operand is broadcast in another way, or where ``q`` is a product,
-    or one rearranged, itself: one of two has to be reshaped, and the arithmetic stays with ``q``.
+    or one rearranged, itself: one of two has to be reshaped, and the arithmetic stays with ``q``; but for a ``q`` that
+    others read as well, as the sum that a net's layers add to: it is in memory before, and can't take the arithmetic.
     """
 
     name: ClassVar[str] = "hoist-arithmetic"
@@ -48,8 +49,8 @@ def _hoist(b: Rewriting, node: Node) -> Node | None:
     inner = next((i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape), None)
     if inner is None or inner.shape == node.shape or not (_is_product(inner) or _is_rearranged(b, inner)):
         return _above_move(b, node)
-    others = (i for i in node.inputs if i.op is not ops.reshape and i.shape == node.shape)
-    if any(_is_product(i) or _is_rearranged(b, i) for i in others):
+    others = [i for i in node.inputs if i.op is not ops.reshape and i.shape == node.shape]
+    if any(_is_rearranged(b, i) or (_is_product(i) and (b.read_once(i) or not b.read_once(inner))) for i in others):
         return None
     operands = [_as_shape(b, i, node, inner) for i in node.inputs]
     moved = [o for o in operands if o is not None]
