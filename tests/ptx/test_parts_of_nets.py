@@ -100,3 +100,35 @@ def test_a_weight_whose_terms_are_shared_comes_by_whole_accesses() -> None:
     (product,) = [entry for entry in entries if "mma" in entry]
     assert "cp.async.cg" in product and "ld.global.nc.b16" not in product
     assert any("_1(" in entry for entry in entries) and sum("add.rn.f32" in entry for entry in entries) == 1  # parts
+
+
+# --- convolutions whose channels are no whole steps, few, or in planes
+
+
+def product_of(f: Callable[..., torch.Tensor], args: list[torch.Tensor]) -> tuple[str, int]:
+    """The entry that multiplies, of the one kernel that does, and how many entries stand before it."""
+    model = tilewright.compile(Part(f), tuple(args), target="cuda-sm90a", cache=False)
+    (text,) = [text for text in model.ptx.values() if "mma" in text]
+    entries = text.split(".entry")[1:]
+    (number,) = [k for k, entry in enumerate(entries) if "mma" in entry]
+    return entries[number], number
+
+
+PICTURES = {
+    "channels that are no whole step": (
+        lambda x, w: conv2d(torch.relu(x), w, padding=1), (2, 24, 9, 9), (32, 24, 3, 3), 1
+    ),
+    "pieces that do not overlap": (lambda x, w: conv2d(x, w, stride=8), (2, 3, 24, 24), (32, 3, 8, 8), 0),
+    "three channels in planes": (lambda x, w: conv2d(x, w, stride=2, padding=3), (2, 3, 17, 17), (16, 3, 7, 7), 2),
+    "to few channels": (lambda x, w: conv2d(torch.relu(x), w, padding=1), (2, 32, 9, 9), (4, 32, 3, 3), 1),
+}  # fmt: skip
+"""Function, image and weight; how many factors a stage lays out before."""
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_an_images_elements_come_by_whole_accesses(name: str) -> None:
+    f, image, weight, n_before = PICTURES[name]
+    args = drawn(image, weight)
+    product, number = product_of(f, args)
+    assert number == n_before and "cp.async" in product and "ld.global.nc.b16" not in product
+    assert is_right(f, args)

@@ -1,22 +1,23 @@
-"""Factors of matrix units whose terms lie apart in memory: an equal computation that brings them side by side before.
+"""Factors of matrix units whose terms lie apart in memory: an equal computation that brings them side by side.
 
-In: a computation, a GPU. Out: an equal one, in which a stage lays out each such factor and the product reads that.
+In: a computation, a GPU. Out: an equal one, in which tiles of such factors come by whole accesses.
 Not its business: which sums are products, and their tiles (``matrices``), parts of terms (``split_terms``), which comes
 later because a part of a factor is no whole one any more.
 
-Before: ``Y[m, n] = sum over r, i of X[m, r, i] * W[n, i, r]``. After, as for a convolution's weight::
+Three rewrites of a product ``Y[m, n] = sum over r, i of X[m, r, i] * W[n, i, r]``, in this order:
 
-    L[n, r, i] = W[n, i, r]
-    Y[m, n]    = sum over r, i of X[m, r, i] * L[n, r, i]
-
-Tiles of it then come by whole accesses. Not when: neighbours in memory are neighbours in a tile already, along the
-last term or the last row or column; the factor is anything but a buffer that is read once as a whole, which is small
-next to what is computed from it.
+* ``_in_order``: the terms are counted in the order in which they lie in both factors, where there is such an order, as
+  of pieces of a picture that do not overlap.
+* ``_in_runs``: an image whose channels are no whole access, or lie in planes, is copied with its channels last and
+  zeros behind them; so is the weight: ``I[m, c] = X[m, c] where c < C, else 0``. Not when: no element is read twice.
+* ``_laid_out``: a factor that is a buffer read once as a whole, as a convolution's weight, small next to what is
+  computed from it, is laid out by a stage before: ``L[n, r, i] = W[n, i, r]``. Not when: neighbours in memory are
+  neighbours in a tile already, along the last term or the last row or column.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from tilewright.choose.strategies.gpu.matrices import Factors, factors_of, lies_along
@@ -25,14 +26,24 @@ from tilewright.core.compute import (
     Buffer,
     Cast,
     Computation,
+    Const,
+    Inside,
     Load,
+    Select,
     Stage,
     Value,
+    axes_for,
+    loads,
+    loop_symbol,
     rewrite_value,
     syms,
 )
-from tilewright.core.expr import Sym
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Sym, is_nonneg
+from tilewright.core.indices import symbols_at
+from tilewright.core.types import product
 from tilewright.target.gpu import Gpu
+from tilewright.tile.affine import stride_along
 
 
 def with_factors_by_terms(computation: Computation, gpu: Gpu, apart: Container[str]) -> Computation:
@@ -42,22 +53,122 @@ def with_factors_by_terms(computation: Computation, gpu: Gpu, apart: Container[s
         return computation
     made, temps = list[Stage](), list(computation.temps)
     for s in stages:
-        factors = factors_of(s) if s.out.name not in apart else None
+        factors = factors_of(s, gpu) if s.out.name not in apart else None
         if factors is not None and factors.unit(gpu) is not None:
-            laid_out = _laid_out(s, factors)
-            made += laid_out
-            temps += [x.out for x in laid_out]
-            s = _reading(s, laid_out)
+            *before, s = _by_terms(s, factors, gpu)
+            made += before
+            temps += [x.out for x in before]
         made.append(s)
     return replace(computation, items=tuple(made), temps=tuple(temps))
+
+
+def _by_terms(s: Stage, factors: Factors, gpu: Gpu) -> list[Stage]:
+    """The product and what lays out its factors before."""
+    ordered = _in_order(s, factors)
+    factors = replace(factors, terms=_terms(ordered))
+    if in_runs := _in_runs(ordered, factors, gpu):
+        return in_runs
+    laid_out = _laid_out(ordered, factors)
+    return [*laid_out, _reading(ordered, {x.expr: Load(x.out, x.index) for x in laid_out})]
+
+
+def _terms(s: Stage) -> tuple[Axis, ...]:
+    return s.reduction.axes if s.reduction is not None else ()
+
+
+def _narrow(factor: Value) -> Value:
+    assert isinstance(factor, Cast)
+    return factor.a
+
+
+def _in_order(s: Stage, factors: Factors) -> Stage:
+    """The product with its terms in an order in which neighbours lie side by side in both factors, if there is one."""
+    both = (_narrow(factors.left), _narrow(factors.right))
+    last = [a for a in factors.terms if all(lies_along(x, (a,)) for x in both)]
+    if s.reduction is None or not last or last[0] is factors.terms[-1]:
+        return s
+    (load, *_) = loads(both[1])
+    strides = {a.sym: stride_along(load.buffer, load.index, a.sym) for a in factors.terms}
+    known = {sym: n for sym, n in strides.items() if n is not None and is_known(n)}
+    if len(known) < len(strides):
+        return s
+    axes = tuple(sorted(factors.terms, key=lambda a: -known[a.sym]))
+    return replace(s, reduction=replace(s.reduction, axes=axes))
+
+
+def _in_runs(s: Stage, factors: Factors, gpu: Gpu) -> list[Stage]:
+    """The product of an image whose channels lie in whole accesses, with what copies image and weight so before.
+
+    Nothing where they do, or where an access that no instruction copies asynchronously would be none with zeros either.
+    """
+    left, right = _narrow(factors.left), _narrow(factors.right)
+    found = list(loads(left))
+    if len(found) != 1 or not isinstance(right, Load) or s.reduction is None:
+        return []
+    (image,) = found
+    channel = next((a for a in factors.terms if _is_dimension(image, a)), None)
+    weight_axes = (*factors.batches, *factors.columns, *factors.terms)
+    if channel is None or not is_known(channel.extent) or not _is_whole(right, weight_axes):
+        return []
+    n_bytes = image.dtype.n_bytes
+    if lies_along(left, factors.terms[-1:]) and _run(factors.terms[-1], gpu, n_bytes) * n_bytes >= gpu.bank_bytes:
+        return []
+    read = product([a.extent for a in (*factors.batches, *factors.rows, *factors.terms)])
+    if not is_nonneg(read - product(image.buffer.shape) - 1):
+        return []
+    padded = _padded(channel, gpu, n_bytes)
+    at = image.index.index(channel.sym)
+    others = axes_for([d for k, d in enumerate(image.buffer.shape) if k != at], "p")
+    places = [*syms(others)]
+    places.insert(at, padded.sym)
+    copy = _with_zeros(f"{s.out.name}_ai", Load(image.buffer, tuple(places)), (*others, padded), channel)
+    terms = (*[a for a in factors.terms if a is not channel], padded)
+    own = (*factors.batches, *factors.columns)
+    index = tuple(padded.sym if i == channel.sym else i for i in right.index)
+    weight = _with_zeros(f"{s.out.name}_bl", Load(right.buffer, index), (*own, *terms), channel)
+    instead: dict[Value, Value] = {
+        image: Load(copy.out, (*[i for k, i in enumerate(image.index) if k != at], padded.sym)),
+        right: Load(weight.out, weight.index),
+    }
+    reading = _reading(s, instead)
+    return [copy, weight, replace(reading, reduction=replace(s.reduction, axes=terms))]
+
+
+def _is_dimension(x: Load, a: Axis) -> bool:
+    """Is the axis one of the dimensions of what is read, as channels are, and nothing else of the place?"""
+    own = [k for k, i in enumerate(x.index) if a.sym in symbols_at(i)]
+    return len(own) == 1 and x.index[own[0]] == a.sym and x.buffer.shape[own[0]] == a.extent
+
+
+def _run(a: Axis, gpu: Gpu, n_bytes: int) -> int:
+    """How many neighbours along the axis one access has."""
+    run = gpu.access_bytes // n_bytes
+    while not is_known(a.extent) or a.extent % run:
+        run //= 2
+    return run
+
+
+def _padded(channel: Axis, gpu: Gpu, n_bytes: int) -> Axis:
+    """Channels up to a power of two, or up to whole accesses."""
+    assert is_known(channel.extent)
+    whole = gpu.access_bytes // n_bytes
+    n = min(1 << (channel.extent - 1).bit_length(), -(-channel.extent // whole) * whole)
+    return Axis(loop_symbol("channel", n), n)
+
+
+def _with_zeros(name: str, value: Load, axes: tuple[Axis, ...], channel: Axis) -> Stage:
+    """The stage that copies what is read, along the axes, of which the last is the channel and what is behind it."""
+    inside = Inside((channel.extent - 1 - axes[-1].sym,))
+    out = Buffer(name, value.dtype, tuple(a.extent for a in axes))
+    copied = value if axes[-1].extent == channel.extent else Select(inside, value, Const(0, value.dtype))
+    return Stage((out,), axes, syms(axes), (copied,))
 
 
 def _laid_out(s: Stage, factors: Factors) -> list[Stage]:
     """The stages that lay out the factors of ``s``."""
     found = []
     for name, value, own in (("a", factors.left, factors.rows), ("b", factors.right, factors.columns)):
-        assert isinstance(value, Cast)
-        narrow, axes = value.a, (*factors.batches, *own, *factors.terms)
+        narrow, axes = _narrow(value), (*factors.batches, *own, *factors.terms)
         if lies_along(narrow, factors.terms) or lies_along(narrow, own) or not _is_whole(narrow, axes):
             continue
         out = Buffer(f"{s.out.name}_{name}l", narrow.dtype, tuple(a.extent for a in axes))
@@ -65,9 +176,8 @@ def _laid_out(s: Stage, factors: Factors) -> list[Stage]:
     return found
 
 
-def _reading(s: Stage, laid_out: Sequence[Stage]) -> Stage:
+def _reading(s: Stage, instead: Mapping[Value, Value]) -> Stage:
     """The product with what was laid out in place of what it was read from."""
-    instead: dict[Value, Value] = {x.expr: Load(x.out, x.index) for x in laid_out}
     return replace(s, exprs=tuple(rewrite_value(v, instead.get) for v in s.exprs))
 
 

@@ -16,10 +16,10 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known, known_over
-from tilewright.core.expr import Dim, mod, symbols
+from tilewright.core.expr import Dim, Sym, mod, substitute, symbols
 from tilewright.core.indices import is_chosen, symbols_at
 from tilewright.target.gpu import Gpu
-from tilewright.tile.affine import coefficient, linear, stride_along
+from tilewright.tile.affine import coefficient, linear
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import For, If, Kind, Loop, Store
@@ -154,19 +154,31 @@ def lanes_of(gpu: Gpu, target: For) -> int:
     if not all(isinstance(s, Store) for s in target.body):
         return 1
     accesses = list(_accesses(target))
-    strides = [stride_along(b, index, target.loop.sym) for b, index, _ in accesses]
-    if any(c != 1 for c, (_, _, is_write) in zip(strides, accesses, strict=True) if is_write):
-        return 1
-    if not set(strides) <= {0, 1}:
-        return 1
-    rows = [linear(b, index) for c, (b, index, _) in zip(strides, accesses, strict=True) if c == 1]
-    starts = [None if e is None else e - target.loop.sym for e in rows]
     width = gpu.access_bytes // max(b.dtype.n_bytes for b, _, _ in accesses)
     while width > 1:
-        if mod(target.loop.extent, width) == 0 and all(e is not None and mod(e, width) == 0 for e in starts):
+        if mod(target.loop.extent, width) == 0 and all(_is_run(target.loop.sym, width, *x) for x in accesses):
             return width
         width //= 2
     return 1
+
+
+def _is_run(sym: Sym, width: int, buffer: Buffer, index: tuple[IndexLike, ...], is_write: bool) -> bool:
+    """Does each full group of so many iterations access neighbours, from a multiple on, or read one element?
+
+    Also of what is no one line of memory, such as the channels of several places of an image: then a group is a loop's
+    over lanes, whose digits are those of its number.
+    """
+    at = linear(buffer, index)
+    if at is None:
+        return False
+    stride = coefficient(at, sym)
+    if stride is None:
+        group, lane = Sym(f"{sym.name}_o", 0), Sym(f"{sym.name}_i", 0, width - 1)
+        at = substitute(at, {sym: width * group + lane})
+        sym, stride = lane, coefficient(at, lane)
+    if stride == 0:
+        return not is_write
+    return stride == 1 and mod(at - sym, width) == 0
 
 
 def _accesses(target: For) -> Iterator[tuple[Buffer, tuple[IndexLike, ...], bool]]:

@@ -85,7 +85,7 @@ def as_products(
     for s in stages:
         if id(s) in taken:
             continue
-        parts = factors_of(s) if s.out.name not in apart else None
+        parts = factors_of(s, gpu) if s.out.name not in apart else None
         tiles = tiles_of(gpu, s.out.dtype, parts.unit(gpu), parts.extents) if parts is not None else []
         tiles = tiles[refused.get(s.out.name, 0) :]
         if parts is None or not tiles:
@@ -129,7 +129,7 @@ class Factors:
         return None
 
 
-def factors_of(s: Stage) -> Factors | None:
+def factors_of(s: Stage, gpu: Gpu) -> Factors | None:
     """The factors of a stage that is such a sum of products; None where it is none."""
     red = s.reduction
     if red is None or red.op != "add" or s.update is not None or chosen(s.index) or not s.axes or not red.axes:
@@ -150,17 +150,29 @@ def factors_of(s: Stage) -> Factors | None:
     shared = {a.sym for a in red.axes}
     if not is_apart or not shared & of_left or not shared & of_right:
         return None
+    found = Factors(left, right, batches, rows, columns, red.axes)
     groups = (rows, columns, red.axes)
-    return Factors(left, right, batches, rows, columns, red.axes) if all(map(_is_group, groups)) else None
+    is_shared = all(map(_is_long, groups)) or (_is_long(rows) and _is_through_windows(found, gpu))
+    return found if is_shared and all(map(_is_group, groups)) else None
 
 
 def _is_group(axes: Sequence[Axis]) -> bool:
-    """Can the axes become one as long as the rows of a matrix instruction? Of fewer a tile shares too little."""
-    if not axes or not all(known_over(a.extent, 0) for a in axes[1:]):
-        return False
+    """Can the axes become one?"""
+    return bool(axes) and all(known_over(a.extent, 0) for a in axes[1:])
+
+
+def _is_long(axes: Sequence[Axis]) -> bool:
+    """Are they as many as the rows of a matrix instruction? Of fewer a tile shares too little."""
     inner = prod(a.extent for a in axes[1:] if is_known(a.extent))
-    first = axes[0].extent
-    return not is_known(first) or first * inner >= SUMS.rows
+    return not axes or not is_known(axes[0].extent) or axes[0].extent * inner >= SUMS.rows
+
+
+def _is_through_windows(found: Factors, gpu: Gpu) -> bool:
+    """Do matrix units multiply rows whose terms are not one run of memory, as those of windows of an image?
+
+    However few the columns are, a tile brings such rows by whole accesses; threads of their own would read them across.
+    """
+    return found.unit(gpu) is not None and len(found.terms) > 1 and _is_long(found.terms)
 
 
 def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
@@ -209,7 +221,11 @@ class _Split:
         guards = (*first.guard, *second.guard)
         value = substitute_value(value, {**first.digits, **second.digits})
         if guards:
-            value = Select(Inside(guards), value, Const(0, value.dtype))
+            match value:
+                case Select(cond=Inside(exprs=border), a=inner, b=Const(value=0)):  # zero outside of an image, too
+                    value = Select(Inside((*guards, *border)), inner, value.b)
+                case _:
+                    value = Select(Inside(guards), value, Const(0, value.dtype))
         out = Buffer(f"{self.s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
         return Stage((out,), axes, syms(axes), (value,))
 

@@ -45,7 +45,7 @@ def with_split_terms(computation: Computation, gpu: Gpu, apart: Container[str], 
         return computation
     made, temps = list[Stage](), list(computation.temps)
     for s in stages:
-        factors = factors_of(s) if s.out.name not in apart else None
+        factors = factors_of(s, gpu) if s.out.name not in apart else None
         n = _n_parts(s, factors, gpu) if factors is not None else 1
         parts = _part(s, n) if n > 1 else None
         if parts is None or parts.out.name in refused:
