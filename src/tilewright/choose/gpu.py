@@ -29,6 +29,7 @@ from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.partial_sums import PartialSums, with_partial_sums
 from tilewright.choose.strategies.gpu.products import products
 from tilewright.choose.strategies.gpu.rows import row_sums, rows
+from tilewright.choose.strategies.gpu.single_rows import SingleRow, single_rows, with_single_rows
 from tilewright.choose.strategies.gpu.split_terms import with_split_terms
 from tilewright.choose.strategies.gpu.sums import sums
 from tilewright.choose.strategies.gpu.transposes import transposes
@@ -79,6 +80,9 @@ def _scheduled(
     for x in spelled.averages:
         if work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))]) == ELEMENTS:
             return work.refusing(_averages_of(x.root))
+    for row in spelled.single:
+        if work.tried(row.root, [("single_rows", partial(single_rows, b, gpu, row))]) == ELEMENTS:
+            return work.refusing(_single_of(row.of))
     for product in spelled.products:
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
@@ -115,13 +119,15 @@ class _Spelled:
 
     computation: Computation
     averages: list[Averages]
+    single: list[SingleRow]
     products: list[Product]
     sums: list[PartialSums]
 
     @property
     def taken(self) -> set[str]:
-        """What averages and products make."""
+        """What averages, of one row or of several, and products make."""
         names = {name for x in self.products for name in (x.left, x.right, x.sums, x.root)}
+        names |= {name for x in self.single for name in x.stages}
         return names | {name for x in self.averages for name in x.stages}
 
 
@@ -133,10 +139,12 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
     normal = _normal(computation)
     online = [x for x in averages_in(normal, gpu) if _averages_of(x.root) not in refused]
     apart = {name for x in online for name in x.stages}
+    normal, single = with_single_rows(normal, gpu, apart, lambda of: _single_of(of) in refused)
+    apart |= {name for x in single for name in x.stages}
     normal = with_factors_by_terms(normal, gpu, apart)
     normal = with_split_terms(normal, gpu, apart, refused)
     normal, found = as_products(normal, gpu, apart, refused)
-    spelled = _Spelled(normal, online, found, [])
+    spelled = _Spelled(normal, online, single, found, [])
     normal, sums = with_partial_sums(normal, gpu, spelled.taken)
     return replace(spelled, computation=normal, sums=sums)
 
@@ -144,6 +152,11 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
 def _averages_of(root: str) -> str:
     """What was refused where averages were: not the products that they are made of."""
     return f"averages({root})"
+
+
+def _single_of(sums: str) -> str:
+    """What was refused where averages of a row were."""
+    return f"single_rows({sums})"
 
 
 def _normal(computation: Computation) -> Computation:

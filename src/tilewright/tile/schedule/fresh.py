@@ -5,10 +5,11 @@ around. Not its business: which primitives may rely on it (``loops``, ``stages``
 
 A read is proved by one store before it: there are iterations of the store's loops, as expressions of the read's, that
 store the very element that is read. They are found dimension by dimension, where an index is a number whose digits are
-loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop; extents
-may depend on any loops around. What holds of all elements of an index that the data choose holds of a loop over the
-dimension. Where a store is under a condition, the read has to be under the same one, and nothing may change it between,
-or the extents of the read's loops say that it holds.
+loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop, by the
+loops around the read or by its conditions; extents may depend on any loops around. What holds of all elements of an
+index that the data choose holds of a loop over the dimension. Where a store is under a condition, the read has to be
+under the same one, which may be one of the value that reads, and nothing may change it between, or the extents of the
+read's loops say that it holds.
 
 Loops that were fused and split again, as threads share out a tile, leave quotients and remainders that are no such
 digits. Where loops of known extents alone decide the places, these are listed.
@@ -18,12 +19,25 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from math import prod
 
 import numpy as np
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Value, loads, substitute_value, symbols_of_value
+from tilewright.core.compute import (
+    Buffer,
+    IndexLike,
+    Inside,
+    Load,
+    Select,
+    Value,
+    loads,
+    rewrite_value,
+    substitute_value,
+    symbols_of_value,
+)
+from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, numbers
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import (
@@ -73,12 +87,27 @@ def _accesses(body: Body, buffer: Buffer, around: Around) -> Iterator[_Access]:
     for s in body:
         for load in loads_of(s):
             if load.buffer is buffer:
-                yield _Access(load.index, around, False, buffer.shape)
+                yield _Access(load.index, (*around, *_guards(s, load)), False, buffer.shape)
         if isinstance(s, For | If):
             yield from _accesses(s.body, buffer, (*around, s))
         elif _writes(s, buffer):
             assert isinstance(s, Store | Update | Fold)
             yield _Access(s.index, around, isinstance(s, Store), buffer.shape)
+
+
+def _guards(s: Stmt, load: Load) -> Iterator[If]:
+    """The conditions of a statement's value without which it does not read the element."""
+    if not isinstance(s, Store | Update):
+        return
+    for x in walk_value(s.value):
+        if not isinstance(x, Select) or not isinstance(x.cond, Inside) or load not in loads(x.a):
+            continue
+        if load not in loads(rewrite_value(s.value, partial(_otherwise, x))):
+            yield If(x.cond, ())
+
+
+def _otherwise(select: Select, value: Value) -> Value | None:
+    return select.b if value == select else None
 
 
 def _writes(s: Stmt, buffer: Buffer) -> bool:
@@ -107,9 +136,12 @@ def _covers_by_places(store: _Access, read: _Access, n: int, conditions: Sequenc
     if not all(is_nonneg(extent - 1) for extent in others):
         return False
     known = [s.cond for s in read.around[n:] if isinstance(s, If)]
-    asked = [d for c in known if isinstance(c, Inside) for d in c.exprs]
-    stored, wanted = _places(store, n, guards), _places(read, n, asked)
-    return stored is not None and wanted is not None and wanted <= stored
+    loops = {s.loop.sym for s in read.around[n:] if isinstance(s, For)}
+    asked = [d for c in known if isinstance(c, Inside) for d in c.exprs if symbols(d) <= loops]
+    stored = _places(store, n, guards)
+    # Conditions leave places out, and take loops that there are more places of to list.
+    wanted = (_places(read, n, told) for told in ([asked, []] if asked else [[]]))
+    return stored is not None and any(x is not None and x <= stored for x in wanted)
 
 
 def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
@@ -123,7 +155,11 @@ def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
         return None
     used = set[Sym]().union(*[symbols(d) for d in (*index, *guards)])
     loops = {s.loop.sym: s.loop.extent for s in access.around[n:] if isinstance(s, For) and s.loop.sym in used}
-    extents = [max(n, 0) for n in numbers(loops.values())]
+    # An extent that is not the same in all iterations around it is a condition on a loop over the most that it may be.
+    most = [extent if is_known(extent) else _most(sym) for sym, extent in loops.items()]
+    guards = [*guards, *(extent - 1 - sym for sym, extent in loops.items() if not is_known(extent))]
+    used |= set[Sym]().union(*map(symbols, guards))
+    extents = [max(n, 0) for n in most if n is not None]
     if used - loops.keys() or len(extents) < len(loops) or prod(extents) > EFFORT.points:
         return None
     at = dict(zip(loops, np.indices(extents).reshape(len(extents), prod(extents)), strict=True))
@@ -134,6 +170,11 @@ def _places(access: _Access, n: int, guards: Sequence[Dim]) -> set[int] | None:
     for d, size in zip(index, shape, strict=True):
         flat = flat * size + valued(d, at, OF_ARRAYS)
     return set(flat[inside].tolist())
+
+
+def _most(sym: Sym) -> int | None:
+    """How many iterations a loop has at most."""
+    return None if sym.hi is None else sym.hi + 1
 
 
 def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequence[Value]) -> bool:
@@ -147,11 +188,12 @@ def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequenc
     found = _iterations(stored, index, own)
     if found is None:
         return False
-    for sym, extent in own.items():
-        v = found[sym]
-        if not (never_negative(v, walked) and never_negative(substitute(extent, found) - 1 - v, walked)):
-            return False
     known = [s.cond for s in read.around if isinstance(s, If)]
+    said = {d for c in known if isinstance(c, Inside) for d in c.exprs}
+    for sym, extent in own.items():
+        ends = (found[sym], substitute(extent, found) - 1 - found[sym])
+        if not all(d in said or never_negative(d, walked) for d in ends):
+            return False
     asked = [substitute_value(c, found) for c in conditions]
     return all(c in known or (isinstance(c, Inside) and _always_inside(c, walked)) for c in asked)
 

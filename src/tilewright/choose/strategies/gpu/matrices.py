@@ -33,6 +33,7 @@ from tilewright.core.compute import (
     Cast,
     Computation,
     Const,
+    IndexLike,
     Inside,
     Load,
     Reduction,
@@ -92,7 +93,7 @@ def as_products(
             made.append(s)
             continue
         tile = tiles[0]
-        epilogue = _epilogue(s, stages, computation)
+        epilogue = epilogue_of(s, stages, computation)
         if epilogue is not None:
             taken.add(id(epilogue))
             temps.remove(s.out)
@@ -175,21 +176,34 @@ def _is_through_windows(found: Factors, gpu: Gpu) -> bool:
     return found.unit(gpu) is not None and len(found.terms) > 1 and _is_long(found.terms)
 
 
-def _epilogue(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
-    """The one plain stage that reads a product's temporary, at its own points."""
+def epilogue_of(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
+    """The one plain stage that reads a product's temporary, at its own points, and may move to where the product is."""
+    r = plain_reader_of(s, stages, computation)
+    if r is None:
+        return None
+    between = stages[stages.index(s) + 1 : stages.index(r)]
+    made = {b for x in between for b in x.outs}
+    return None if made & set().union(*map(buffers_of_value, r.values)) else r
+
+
+def plain_reader_of(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
+    """The one plain stage that reads a temporary, at its own points."""
     readers = [x for x in stages if any(s.out in buffers_of_value(v) for v in x.values)]
-    if s.out not in computation.temps or len(readers) != 1 or s.index != syms(s.axes):
+    if s.out not in computation.temps or len(readers) != 1 or axes_at(s, s.index) != syms(s.axes):
         return None
     (r,) = readers
     at = {x.index for x in loads(r.expr) if x.buffer is s.out}
     own = syms(r.axes)
     is_plain = r.reduction is None and r.update is None and not chosen(r.index) and len(at) == 1
-    (index,) = at if len(at) == 1 else ((),)
-    if not is_plain or len(own) != len(s.axes) or set(index) != set(own) or len(index) != len(own):
-        return None
-    between = stages[stages.index(s) + 1 : stages.index(r)]
-    made = {b for x in between for b in x.outs}  # it moves to where the product is
-    return None if made & set().union(*map(buffers_of_value, r.values)) else r
+    index = axes_at(s, next(iter(at))) if len(at) == 1 else None
+    is_same = index is not None and len(own) == len(s.axes) and set(index) == set(own) and len(index) == len(own)
+    return r if is_plain and is_same else None
+
+
+def axes_at(s: Stage, index: Sequence[IndexLike]) -> tuple[IndexLike, ...] | None:
+    """An index of what a stage makes without the places that have one element; None where another place is fixed."""
+    inside = [(i, n) for i, n in zip(index, s.out.shape, strict=True) if n != 1 or i != 0]
+    return tuple(i for i, _ in inside) if all(isinstance(i, Sym) for i, _ in inside) else None
 
 
 class _Split:
@@ -247,7 +261,8 @@ class _Split:
         if epilogue is None:
             return Stage(self.s.outs, axes, tuple(substitute_index(i, digits) for i in self.s.index), (sums,))
         (index,) = {x.index for x in loads(epilogue.expr) if x.buffer is self.s.out}
-        own = {i: digits.get(a.sym, a.sym) for i, a in zip(index, self.s.axes, strict=True) if isinstance(i, Sym)}
+        places = axes_at(self.s, index) or ()
+        own = {i: digits.get(a.sym, a.sym) for i, a in zip(places, self.s.axes, strict=True) if isinstance(i, Sym)}
         value = rewrite_value(
             epilogue.expr, lambda x: sums if isinstance(x, Load) and x.buffer is self.s.out else None, own
         )
