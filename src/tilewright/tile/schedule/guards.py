@@ -1,6 +1,7 @@
 """Readers behind guards: where a box that is computed for them may reach beyond what they read.
 
-In: the body that reads a buffer, and the box that would be computed before it. Out: nothing, or a ``ScheduleError``.
+In: the body that reads a buffer, and the box that would be computed before it. Out: a box that stays inside, or a
+``ScheduleError``.
 Not its business: moving the nests that fill the box (``stages``).
 """
 
@@ -15,6 +16,25 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, walk
 from tilewright.tile.rewrite import Body, loops_of, values_of
 from tilewright.tile.schedule.region import Side
+from tilewright.tile.schedule.tree import new_loop
+
+
+def guarded_sides(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side], where: str) -> list[Side]:
+    """The box's sides; where guards keep reads inside of one that reaches beyond the buffer, that side in full."""
+    try:
+        check_guarded(kernel, body, buffer, sides, where)
+    except ScheduleError:
+        sides = [_cut(side, extent) for side, extent in zip(sides, buffer.shape, strict=True)]
+        check_guarded(kernel, body, buffer, sides, where)
+    return sides
+
+
+def _cut(side: Side, extent: Dim) -> Side:
+    """The whole buffer in place of a box from its start to beyond its end: only guarded reads go there."""
+    if side.base != 0 or not is_known(side.size) or not is_known(extent) or side.size <= extent or not side.loops:
+        return side
+    walker = new_loop(side.loops[0].sym.name, extent)
+    return Side(0, (walker,), walker.sym, extent)
 
 
 def check_guarded(kernel: Kernel, body: Body, buffer: Buffer, sides: list[Side], where: str) -> None:

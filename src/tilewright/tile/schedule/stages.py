@@ -45,7 +45,7 @@ from tilewright.tile.ir import (
 )
 from tilewright.tile.rewrite import Body, loads_of, loops_of, reads, rewrite_accesses, substitute_body
 from tilewright.tile.schedule.fresh import starts_fresh
-from tilewright.tile.schedule.guards import check_guarded
+from tilewright.tile.schedule.guards import check_guarded, guarded_sides
 from tilewright.tile.schedule.loops import renamed
 from tilewright.tile.schedule.region import Side, side_of
 from tilewright.tile.schedule.tree import (
@@ -219,7 +219,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     around = {x.sym: x.extent - 1 for x in loops_of(kernel.body)}
     # A box as large as the whole needs no base, whatever the loops outside are at.
     sides = [_filled(side, extent, around) for side, extent in zip(sides, old.shape, strict=True)]
-    sides = _guarded(kernel, at.body, old, sides, where)
+    sides = guarded_sides(kernel, at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
     new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
     shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
@@ -338,24 +338,6 @@ def _new_rows(start: Dim, size: int, step: int, v: Sym, extent: Dim, name: str) 
     n = (end if is_nonneg(extent - end) else minimum(extent, end)) - base
     sym = Sym(name, 0, size - 1)
     return Side(base, (Loop(sym, n if is_nonneg(n) else maximum(0, n)),), sym, size)
-
-
-def _guarded(kernel: Kernel, body: Body, old: Buffer, sides: list[Side], where: str) -> list[Side]:
-    """The box's sides; where guards keep reads inside of one that reaches beyond the buffer, that side in full."""
-    try:
-        check_guarded(kernel, body, old, sides, where)
-    except ScheduleError:
-        sides = [_cut(side, extent) for side, extent in zip(sides, old.shape, strict=True)]
-        check_guarded(kernel, body, old, sides, where)
-    return sides
-
-
-def _cut(side: Side, extent: Dim) -> Side:
-    """The whole buffer in place of a box from its start to beyond its end: only guarded reads go there."""
-    if side.base != 0 or not is_known(side.size) or not is_known(extent) or side.size <= extent or not side.loops:
-        return side
-    walker = new_loop(side.loops[0].sym.name, extent)
-    return Side(0, (walker,), walker.sym, extent)
 
 
 def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
