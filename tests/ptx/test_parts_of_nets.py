@@ -70,6 +70,18 @@ def test_arithmetic_behind_a_reshape_is_the_products() -> None:
     assert n_kernels(lambda x, w, b, y: linear(x, w, b) + y, more) == 1
 
 
+def rotated(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+    """The rotary position embedding of Llama and its kin."""
+    first, second = x.chunk(2, -1)
+    return x * cosine + torch.cat((-second, first), -1) * sine
+
+
+def test_a_rotary_embedding_is_one_kernel() -> None:
+    args = drawn((2, 3, 5, 16), (5, 16), (5, 16))
+    model = tilewright.compile(Part(rotated), tuple(args), target="cuda-sm90a", cache=False)
+    assert sum(text.count(".entry") for text in model.ptx.values()) == 1 and is_right(rotated, args)
+
+
 # --- sums over places of an image whose channels come last
 
 

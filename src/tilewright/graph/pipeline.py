@@ -23,6 +23,7 @@ from tilewright.graph.forms.depthwise import DepthwiseFloats
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.integers import IntegerProducts
+from tilewright.graph.forms.joined import JoinInReaders
 from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
 from tilewright.graph.forms.move_bytes import MoveBytes
@@ -73,6 +74,7 @@ PASSES: tuple[type[Pass], ...] = (
     ScanPanels,
     ProjectAhead,
     HoistArithmetic,
+    JoinInReaders,
     MergeMatmuls,
     Precision,
 )
@@ -173,5 +175,6 @@ def passes_for_gpu(optimize: int) -> tuple[Pass, ...]:
         Decompose(),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),
+        JoinInReaders(),  # a part of a join is a launch
         HoistArithmetic(),  # to where a product can take it along
     )

@@ -172,8 +172,10 @@ def _is_through_windows(found: Factors, gpu: Gpu) -> bool:
     """Do matrix units multiply rows whose terms are not one run of memory, as those of windows of an image?
 
     However few the columns are, a tile brings such rows by whole accesses; threads of their own would read them across.
+    Of several batches, as the groups of a convolution, neighbours in memory are other batches', and few are a tile's.
     """
-    return found.unit(gpu) is not None and len(found.terms) > 1 and _is_long(found.terms)
+    is_window = not found.batches and len(found.terms) > 1 and _is_long(found.terms)
+    return is_window and found.unit(gpu) is not None
 
 
 def epilogue_of(s: Stage, stages: Sequence[Stage], computation: Computation) -> Stage | None:
