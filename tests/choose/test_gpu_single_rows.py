@@ -116,4 +116,4 @@ def test_attention_of_one_query_is_one_launch(dtype: torch.dtype, bound: float) 
 
 def test_one_long_row_is_for_all_multiprocessors() -> None:
     made = schedule_for_gpu(attention(1, 16_000, 128, 128, bf16), GPU)
-    assert "single_rows" not in [t.taken for t in made.tried] and made.kernel.notes
+    assert "single_rows" not in [t.taken for t in made.tried]

@@ -117,9 +117,9 @@ CASES = {
     "whole": Case(32, 32, 64),
     "ragged": Case(17, 18, 19, bf16),
     "ragged in twos": Case(17, 18, 22, left_turned=True, right_turned=True),
-    "ragged in eights": Case(16, 24, 24, bf16, has_bias=True),
+    "ragged in eights": Case(24, 24, 24, bf16, has_bias=True),
     "both turned": Case(32, 24, 16, left_turned=True, right_turned=True),
-    "batches": Case(16, 16, 16, batches=(2,), right_turned=True),
+    "batches": Case(24, 16, 16, batches=(2,), right_turned=True),
 }
 
 
@@ -167,7 +167,7 @@ def test_what_one_instruction_refuses_the_next_one_takes(n_refused: int, monkeyp
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("case", [Case(16, 16, 128, has_bias=True), matmul(16, 20, 64)])
+@pytest.mark.parametrize("case", [Case(24, 16, 128, has_bias=True), matmul(16, 20, 64)])
 def test_blocks_share_terms_where_tiles_are_few(case: Case | Computation) -> None:
     computation = case.computation() if isinstance(case, Case) else case
     made = schedule_for_gpu(computation, replace(GPU, replay_us=0.0, memory_ns=0.0))
@@ -183,13 +183,13 @@ def test_blocks_share_terms_where_tiles_are_few(case: Case | Computation) -> Non
 
 
 def test_terms_are_not_shared_where_another_launch_costs_more() -> None:
-    made = schedule_for_gpu(Case(16, 16, 512).computation(), GPU)
+    made = schedule_for_gpu(Case(24, 16, 512).computation(), GPU)
     assert not [b for b in made.computation.temps if b.name.endswith("_s")]
 
 
 def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:
     """Three steps in shared memory at one time: one barrier in each, and none before the first."""
-    case = Case(16, 16, 48)
+    case = Case(17, 16, 48)
     computation = case.computation()
     flat = flatten(schedule_for_gpu(computation, FEW_WARPS).kernel)
     assert {p.ahead for p in flat.places if p.space is Space.SHARED} == {2}

@@ -24,6 +24,8 @@ from tilewright.choose.strategies.gpu.block_tiles import WarpTile
 from tilewright.choose.strategies.gpu.by_terms import with_factors_by_terms
 from tilewright.choose.strategies.gpu.columns import columns
 from tilewright.choose.strategies.gpu.elements import elements
+from tilewright.choose.strategies.gpu.few_rows import FewRows, with_few_rows
+from tilewright.choose.strategies.gpu.few_rows_grid import few_rows
 from tilewright.choose.strategies.gpu.matrices import Product, as_products
 from tilewright.choose.strategies.gpu.matrix_units import matrix_units
 from tilewright.choose.strategies.gpu.partial_sums import PartialSums, with_partial_sums
@@ -83,6 +85,9 @@ def _scheduled(
     for row in spelled.single:
         if work.tried(row.root, [("single_rows", partial(single_rows, b, gpu, row))]) == ELEMENTS:
             return work.refusing(_single_of(row.of))
+    for few in spelled.few:
+        if work.tried(few.root, [("few_rows", partial(few_rows, b, gpu, few))]) == ELEMENTS:
+            return work.refusing(_few_of(few.of))
     for product in spelled.products:
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
@@ -120,6 +125,7 @@ class _Spelled:
     computation: Computation
     averages: list[Averages]
     single: list[SingleRow]
+    few: list[FewRows]
     products: list[Product]
     sums: list[PartialSums]
 
@@ -127,6 +133,7 @@ class _Spelled:
     def taken(self) -> set[str]:
         """What averages, of one row or of several, and products make."""
         names = {name for x in self.products for name in (x.left, x.right, x.sums, x.root)}
+        names |= {name for x in self.few for name in (x.left, x.right, x.sums, x.root)}
         names |= {name for x in self.single for name in x.stages}
         return names | {name for x in self.averages for name in x.stages}
 
@@ -141,10 +148,12 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
     apart = {name for x in online for name in x.stages}
     normal, single = with_single_rows(normal, gpu, apart, lambda of: _single_of(of) in refused)
     apart |= {name for x in single for name in x.stages}
+    normal, few = with_few_rows(normal, gpu, apart, lambda of: _few_of(of) in refused)
+    apart |= {name for x in few for name in (x.left, x.right, x.sums, x.root)}
     normal = with_factors_by_terms(normal, gpu, apart)
     normal = with_split_terms(normal, gpu, apart, refused)
     normal, found = as_products(normal, gpu, apart, refused)
-    spelled = _Spelled(normal, online, single, found, [])
+    spelled = _Spelled(normal, online, single, few, found, [])
     normal, sums = with_partial_sums(normal, gpu, spelled.taken)
     return replace(spelled, computation=normal, sums=sums)
 
@@ -157,6 +166,11 @@ def _averages_of(root: str) -> str:
 def _single_of(sums: str) -> str:
     """What was refused where averages of a row were."""
     return f"single_rows({sums})"
+
+
+def _few_of(sums: str) -> str:
+    """What was refused where a product of few rows was."""
+    return f"few_rows({sums})"
 
 
 def _normal(computation: Computation) -> Computation:

@@ -131,7 +131,16 @@ class Factors:
 
 
 def factors_of(s: Stage, gpu: Gpu) -> Factors | None:
-    """The factors of a stage that is such a sum of products; None where it is none."""
+    """The factors of a stage that is such a sum of products; None where it is none, or tiles would share too little."""
+    found = any_factors_of(s)
+    if found is None or not found.rows:
+        return None
+    is_shared = all(map(_is_long, (found.rows, found.columns, found.terms)))
+    return found if is_shared or (_is_long(found.rows) and _is_through_windows(found, gpu)) else None
+
+
+def any_factors_of(s: Stage) -> Factors | None:
+    """The factors of a stage that is a sum of products, of however few rows, or of a vector; None where it is none."""
     red = s.reduction
     if red is None or red.op != "add" or s.update is not None or chosen(s.index) or not s.axes or not red.axes:
         return None
@@ -151,10 +160,8 @@ def factors_of(s: Stage, gpu: Gpu) -> Factors | None:
     shared = {a.sym for a in red.axes}
     if not is_apart or not shared & of_left or not shared & of_right:
         return None
-    found = Factors(left, right, batches, rows, columns, red.axes)
-    groups = (rows, columns, red.axes)
-    is_shared = all(map(_is_long, groups)) or (_is_long(rows) and _is_through_windows(found, gpu))
-    return found if is_shared and all(map(_is_group, groups)) else None
+    is_grouped = (not rows or _is_group(rows)) and _is_group(columns) and _is_group(red.axes)
+    return Factors(left, right, batches, rows, columns, red.axes) if is_grouped else None
 
 
 def _is_group(axes: Sequence[Axis]) -> bool:
@@ -216,17 +223,17 @@ class _Split:
         self.s, self.parts = s, parts
         self.batches = parts.batches
         run = gpu.access_bytes // (tile.shape.dtype.n_bytes if isinstance(tile, WarpTile) else tile.n_bytes)
-        self.m = _group("m", parts.rows, tile.rows, run)
-        self.n = _group("n", parts.columns, tile.columns, run)
+        self.m = group_of("m", parts.rows, tile.rows, run)
+        self.n = group_of("n", parts.columns, tile.columns, run)
         is_stepped = isinstance(tile, WarpTile) and _is_stepped(parts.terms, tile.depth)
-        self.k = _steps(parts.terms, tile.depth) if is_stepped else _group("k", parts.terms, tile.depth, run)
+        self.k = _steps(parts.terms, tile.depth) if is_stepped else group_of("k", parts.terms, tile.depth, run)
         # A matrix unit takes narrow factors as they are, and shared memory holds twice as many of them.
         self.is_narrow = isinstance(tile, WarpTile)
         self.left = self._factor("a", parts.left, self.m, self.k)
         self.right = self._factor("b", parts.right, self.k, self.n)
         self.sums = self._sums()
 
-    def _factor(self, name: str, value: Value, first: _Group, second: _Group) -> Stage:
+    def _factor(self, name: str, value: Value, first: AxisGroup, second: AxisGroup) -> Stage:
         """A factor as a matrix of whole tiles; neighbours in memory are neighbours in the tile of a matrix unit."""
         if self.is_narrow:
             assert isinstance(value, Cast)
@@ -272,7 +279,7 @@ class _Split:
 
 
 @dataclass(frozen=True)
-class _Group:
+class AxisGroup:
     """Several axes as one: the axis in full, the one in whole tiles, and the axes that there were as its digits.
 
     Terms may be two axes in place of one in whole tiles (:func:`_steps`). ``guard`` is what is not negative inside.
@@ -285,16 +292,16 @@ class _Group:
     digits: Mapping[Sym, Dim]
 
 
-def _group(name: str, axes: Sequence[Axis], multiple: int, run: int) -> _Group:
+def group_of(name: str, axes: Sequence[Axis], multiple: int, run: int) -> AxisGroup:
     """The axes as one, in tiles of ``multiple``; ``run`` elements are copied at one time."""
     n = product([a.extent for a in axes])
     rounded = ceildiv(n, multiple) * multiple
     sym = loop_symbol(f"{name}_", rounded)
     guard: tuple[Dim, ...] = () if rounded == n else (_rest(sym, n, run),)
-    return _Group(axes, Axis(sym, n), (Axis(sym, rounded),), guard, _digits(sym, axes))
+    return AxisGroup(axes, Axis(sym, n), (Axis(sym, rounded),), guard, digits_of(sym, axes))
 
 
-def _steps(axes: Sequence[Axis], depth: int) -> _Group:
+def _steps(axes: Sequence[Axis], depth: int) -> AxisGroup:
     """Terms as steps of ``depth`` neighbours, where the last axis is made of whole ones.
 
     All terms of a step have the other axes in common, as a convolution's tap: these are digits of the step's number,
@@ -306,9 +313,9 @@ def _steps(axes: Sequence[Axis], depth: int) -> _Group:
     steps = [*outer, chunk]
     n = product([a.extent for a in steps])
     step, term = Axis(loop_symbol("k_", n), n), Axis(loop_symbol("k_i", depth), depth)
-    digits = _digits(step.sym, steps)
+    digits = digits_of(step.sym, steps)
     digits[last.sym] = depth * digits.pop(chunk.sym) + term.sym
-    return _Group(axes, step, (step, term), (), digits)
+    return AxisGroup(axes, step, (step, term), (), digits)
 
 
 def _is_stepped(axes: Sequence[Axis], depth: int) -> bool:
@@ -323,14 +330,14 @@ def _rest(sym: Sym, n: Dim, run: int) -> Dim:
     return floordiv(n, run) - 1 - floordiv(sym, run)
 
 
-def _digits(sym: Sym, axes: Sequence[Axis]) -> dict[Sym, Dim]:
+def digits_of(number: Dim, axes: Sequence[Axis]) -> dict[Sym, Dim]:
     """The axes by the number that counts through them, the last one fastest."""
     found, stride = dict[Sym, Dim](), 1
     for a in reversed(axes[1:]):
         assert is_known(a.extent)
-        found[a.sym] = mod(floordiv(sym, stride), a.extent)
+        found[a.sym] = mod(floordiv(number, stride), a.extent)
         stride *= a.extent
-    return {**found, axes[0].sym: floordiv(sym, stride)}
+    return {**found, axes[0].sym: floordiv(number, stride)}
 
 
 def lies_along(value: Value, axes: Sequence[Axis]) -> bool:

@@ -1,0 +1,321 @@
+"""Products of few rows by matrix units, as of a step of decoding: the warps of a block share out the terms.
+
+In: a computation, a GPU. Out: an equal one in which each such product is four stages, and their names.
+Not its business: the steps that make a grid of them (``few_rows_grid``); products of more rows (``matrices``).
+
+Such a product takes as long as its right factor takes to come from memory, so it wants as much of that on its way as
+there can be, for every multiprocessor. Rows are those of one instruction at most. Before::
+
+    Y[m, n] = sum over k of A[m, k] * B[k, n]
+
+After, for P parts, whose steps of D terms take turns, ``k = (s*P + c)*D + j``::
+
+    A[c, m, s, j], B[c, s, j, n]                                what there is of both, else 0
+    T[c, m, n] = sum over s, j of A[c, m, s, j] * B[c, s, j, n]       a warp for each part, and for columns beside
+    Y[m, n]    = T[0, m, n] + T[1, m, n] + ..                   with what the one plain stage makes of it that reads it
+
+The order of a float sum changes, by a fixed rule. Not when: a size is known at run time only; a vector's result has no
+dimension of one element, in which its row is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from tilewright.choose.strategies.gpu.matrices import (
+    AxisGroup,
+    Factors,
+    any_factors_of,
+    axes_at,
+    digits_of,
+    epilogue_of,
+    group_of,
+    lies_along,
+)
+from tilewright.core import types
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Const,
+    Inside,
+    Load,
+    Reduction,
+    Select,
+    Stage,
+    Value,
+    loads,
+    loop_symbol,
+    rewrite_value,
+    substitute_index,
+    substitute_value,
+    syms,
+)
+from tilewright.core.dims import numbers
+from tilewright.core.expr import Dim, Sym, floordiv
+from tilewright.target.gpu import Gpu
+from tilewright.target.matrices import SUMS, MatrixShape
+
+MOST_STAGES = 4
+"""Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
+
+
+@dataclass(frozen=True)
+class StripTile:
+    """What a block computes: all rows, and ``column_warps`` times ``own_columns``, by so many ``parts`` of the terms.
+
+    Each part has ``depth`` terms of a step, of which ``stages`` are in shared memory at one time.
+    """
+
+    shape: MatrixShape
+    parts: int
+    depth: int
+    column_warps: int
+    own_columns: int
+    stages: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of an instruction."""
+        return self.shape.extents[0]
+
+    @property
+    def columns(self) -> int:
+        """Columns of the block."""
+        return self.column_warps * self.own_columns
+
+    @property
+    def warps(self) -> int:
+        """Warps of the block."""
+        return self.parts * self.column_warps
+
+    @property
+    def pad(self) -> int:
+        """Elements behind each row in shared memory: rows that one instruction reads then begin in other banks."""
+        return self.shape.extents[2] // 2
+
+    @property
+    def step_bytes(self) -> int:
+        """Shared memory of one step's factors, whichever way they lie."""
+        row = max(self.columns * (self.depth + self.pad), self.depth * (self.columns + self.pad))
+        return self.parts * (self.rows * (self.depth + self.pad) + row) * self.shape.dtype.n_bytes
+
+    @property
+    def sums_bytes(self) -> int:
+        """Shared memory of the parts' sums."""
+        return self.parts * self.rows * self.columns * types.f32.n_bytes
+
+
+@dataclass(frozen=True)
+class FewRows:
+    """The names of one product's stages: factors, sums of parts, what is made of those; and the buffer it is ``of``."""
+
+    of: str
+    left: str
+    right: str
+    sums: str
+    root: str
+    tile: StripTile
+
+
+def with_few_rows(
+    computation: Computation, gpu: Gpu, taken: Container[str], is_refused: Callable[[str], bool]
+) -> tuple[Computation, list[FewRows]]:
+    """The computation with such products spelled so, but for stages ``taken`` and those of which it ``is_refused``."""
+    stages = [x for x in computation.items if isinstance(x, Stage)]
+    if len(stages) != len(computation.items):
+        return computation, []
+    made, temps, found = list[Stage](), list(computation.temps), list[FewRows]()
+    moved = set[int]()
+    for s in stages:
+        if id(s) in moved:
+            continue
+        factors = any_factors_of(s) if s.out.name not in taken and not is_refused(s.out.name) else None
+        tile = _tile(s, factors, gpu) if factors is not None else None
+        if factors is None or tile is None:
+            made.append(s)
+            continue
+        epilogue = epilogue_of(s, stages, computation)
+        if not factors.rows and _place_of_row(epilogue or s) < 0:
+            made.append(s)
+            continue
+        if epilogue is not None:
+            moved.add(id(epilogue))
+            temps.remove(s.out)
+        spelled = _Spelling(s, factors, tile, gpu)
+        own = (spelled.left, spelled.right, spelled.sums)
+        made += [*own, spelled.root(epilogue)]
+        temps += [x.out for x in own]
+        names = [x.out.name for x in made[-4:]]
+        found.append(FewRows(s.out.name, names[0], names[1], names[2], names[3], tile))
+    return replace(computation, items=tuple(made), temps=tuple(temps)), found
+
+
+# --- which tile -----------------------------------------------------------------------------------------------------
+
+
+def _tile(s: Stage, factors: Factors, gpu: Gpu) -> StripTile | None:
+    """The tile of least estimated time; None where there is no such product."""
+    unit = factors.unit(gpu)
+    groups = (factors.batches, factors.rows, factors.columns, factors.terms)
+    extents = [numbers([a.extent for a in axes]) for axes in groups]
+    if unit is None or any(len(n) < len(axes) or 0 in n for n, axes in zip(extents, groups, strict=True)):
+        return None
+    batches, rows, columns, terms = map(prod, extents)
+    if rows > SUMS.rows or columns < SUMS.columns or terms < unit.extents[2] or s.out.dtype is not types.f32:
+        return None
+    return min(_tiles(gpu, unit), key=lambda tile: strip_us(gpu, tile, batches, columns, terms))
+
+
+def _tiles(gpu: Gpu, unit: MatrixShape) -> Iterator[StripTile]:
+    """Every tile of one, two or four warps a scheduler, of several parts, whose steps there is room for."""
+    line = gpu.line_bytes // unit.dtype.n_bytes
+    counts = (1, 2, 4, 8, 16)
+    for parts, column_warps, own, depth in product(counts[1:], counts, (2, 4, 8), (line // 2, line)):
+        warps = parts * column_warps
+        if warps % gpu.sm_schedulers or warps > 4 * gpu.sm_schedulers:
+            continue
+        for stages in range(MOST_STAGES, 1, -1):
+            tile = StripTile(unit, parts, depth, column_warps, own * unit.extents[1], stages)
+            if _resident(gpu, tile):
+                yield tile
+
+
+def _resident(gpu: Gpu, tile: StripTile) -> int:
+    """How many blocks a multiprocessor has at one time."""
+    shared = tile.stages * tile.step_bytes + tile.sums_bytes
+    return gpu.blocks_per_sm(tile.warps * gpu.warp_lanes, gpu.max_thread_registers // 2, shared)
+
+
+def strip_us(gpu: Gpu, tile: StripTile, batches: int, columns: int, terms: int) -> float:
+    """An estimate of the product's time in microseconds.
+
+    A block waits for memory once, and for what it has on its way as often as steps go by. Multiprocessors take blocks
+    in rounds; all of them share memory, which gives each its part of the right factor once.
+    """
+    n_bytes = tile.shape.dtype.n_bytes
+    blocks = batches * -(-columns // tile.columns)
+    steps = -(-terms // (tile.parts * tile.depth))
+    of_sm = -(-blocks // gpu.n_sms)
+    at_once = min(_resident(gpu, tile), of_sm)
+    brought = tile.parts * tile.depth * (tile.rows + tile.columns) * n_bytes
+    waiting = at_once * min(tile.stages - 1, steps) * brought
+    # What a byte takes: of what may be on its way, of what the cache gives one multiprocessor, and of all of them.
+    byte_ns = max(gpu.memory_ns / waiting, 1 / (gpu.sm_bytes_per_cycle * gpu.ghz))
+    rounds_ns = of_sm * steps * brought * byte_ns
+    cache_ns = blocks * steps * brought * max(byte_ns / min(blocks, gpu.n_sms), 1 / (gpu.l2_bytes_per_cycle * gpu.ghz))
+    memory_ns = batches * columns * terms * n_bytes / gpu.memory_gb_per_s
+    fmas = tile.rows * tile.columns * tile.parts * tile.depth * steps
+    units_ns = of_sm * fmas / gpu.sm_warp_bf16_fmas_per_cycle / gpu.ghz
+    # The sums go to shared memory and back.
+    sums_ns = 2 * of_sm * tile.sums_bytes / (gpu.shared_banks * gpu.bank_bytes) / gpu.ghz
+    # A warp's instructions of a step follow each other, and the copies of the next one follow those.
+    per_step = tile.depth // tile.shape.extents[2] * (2 + tile.own_columns // tile.shape.extents[1])
+    alone_ns = steps * per_step * gpu.instruction_cycles / gpu.ghz
+    # Of blocks that take turns one does what the others don't; a single one does everything after each other.
+    beside = (cache_ns, rounds_ns, memory_ns, units_ns)
+    longest = max(beside)
+    return (gpu.memory_ns + longest + (sum(beside) - longest) / (2 * at_once) + sums_ns + alone_ns) / 1e3
+
+
+# --- the stages -----------------------------------------------------------------------------------------------------
+
+
+class _Spelling:
+    """The stages of one product."""
+
+    def __init__(self, s: Stage, factors: Factors, tile: StripTile, gpu: Gpu) -> None:
+        self.s, self.tile = s, tile
+        self.batches, self.has_rows = factors.batches, bool(factors.rows)
+        self.run = gpu.access_bytes // tile.shape.dtype.n_bytes
+        self.m = group_of("m", factors.rows or (Axis(loop_symbol("row", 1), 1),), tile.rows, 1)
+        self.n = group_of("n", factors.columns, tile.columns, self.run)
+        self.part = Axis(loop_symbol("part", tile.parts), tile.parts)
+        self.k = self._terms(factors.terms)
+        self.left = self._factor("a", factors.left, self.m)
+        self.right = self._factor("b", factors.right, self.n)
+        self.sums = self._sums()
+
+    def _terms(self, axes: Sequence[Axis]) -> AxisGroup:
+        """Terms as steps of one part's neighbours."""
+        parts, depth = self.tile.parts, self.tile.depth
+        (n,) = (prod(numbers([a.extent for a in axes])),)
+        steps = -(-n // (parts * depth))
+        step, term = Axis(loop_symbol("s_", steps), steps), Axis(loop_symbol("j_", depth), depth)
+        at = (step.sym * parts + self.part.sym) * depth + term.sym
+        guard: tuple[Dim, ...] = ()
+        if steps * parts * depth != n:
+            run = self.run
+            while n % run:
+                run //= 2
+            guard = (n // run - 1 - floordiv(at, run),)
+        return AxisGroup(axes, step, (step, term), guard, digits_of(at, axes))
+
+    def _factor(self, name: str, value: Value, lines: AxisGroup) -> Stage:
+        """A factor as tiles; neighbours in memory are neighbours in the tile."""
+        assert isinstance(value, Cast)
+        value = value.a
+        groups = [lines, self.k]
+        if lies_along(value, lines.axes) and not lies_along(value, self.k.axes):
+            groups = [self.k, lines]
+        axes = (*self.batches, self.part, *(a for g in groups for a in g.padded))
+        guards = tuple(d for g in groups for d in g.guard)
+        value = substitute_value(value, {**lines.digits, **self.k.digits})
+        if guards:
+            value = Select(Inside(guards), value, Const(0, value.dtype))
+        return self._stage(name, axes, value, None)
+
+    def _sums(self) -> Stage:
+        assert self.s.reduction is not None
+        axes = (*self.batches, self.part, *self.m.padded, *self.n.padded)
+        left, right = (Cast(Load(x.out, x.index), types.f32) for x in (self.left, self.right))
+        reduction = Reduction(self.k.padded, "add", (Const(0, types.f32),))
+        return self._stage("t", axes, Binary("mul", left, right), reduction)
+
+    def _stage(self, name: str, axes: tuple[Axis, ...], value: Value, reduction: Reduction | None) -> Stage:
+        dtype = value.dtype
+        out = Buffer("_".join((self.s.out.name, name)), dtype, tuple(a.extent for a in axes))
+        return Stage((out,), axes, syms(axes), (value,), reduction)
+
+    def _total(self) -> Value:
+        """The parts' sums, in pairs, with what the sum starts from."""
+        assert self.s.reduction is not None
+        at = (self.m.whole.sym, self.n.whole.sym)
+        values: list[Value] = [Load(self.sums.out, (*syms(self.batches), c, *at)) for c in range(self.tile.parts)]
+        while len(values) > 1:
+            values = [Binary("add", a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
+        (start,) = self.s.reduction.init
+        return values[0] if start == Const(0, types.f32) else Binary("add", start, values[0])
+
+    def root(self, epilogue: Stage | None) -> Stage:
+        """What is made of the sums, over the matrix's points."""
+        axes = (*self.batches, self.m.whole, self.n.whole)
+        digits: dict[Sym, Dim] = {**self.m.digits, **self.n.digits}
+        total = self._total()
+        if epilogue is None:
+            return self._plain(self.s, digits, axes, total)
+        (index,) = {x.index for x in loads(epilogue.expr) if x.buffer is self.s.out}
+        places = axes_at(self.s, index) or ()
+        own = {i: digits.get(a.sym, a.sym) for i, a in zip(places, self.s.axes, strict=True) if isinstance(i, Sym)}
+        value = rewrite_value(
+            epilogue.expr, lambda x: total if isinstance(x, Load) and x.buffer is self.s.out else None, own
+        )
+        return self._plain(epilogue, own, axes, value)
+
+    def _plain(self, s: Stage, at: dict[Sym, Dim], axes: tuple[Axis, ...], value: Value) -> Stage:
+        """A stage that writes where ``s`` does; the row of a vector is counted where the result has a place for it."""
+        index = [substitute_index(i, at) for i in s.index]
+        if not self.has_rows:
+            index[_place_of_row(s)] = self.m.whole.sym
+        return Stage(s.outs, axes, tuple(index), (value,))
+
+
+def _place_of_row(s: Stage) -> int:
+    """The dimension of one element in which a vector's row may be counted; -1 where there is none."""
+    places = [d for d, (i, n) in enumerate(zip(s.index, s.out.shape, strict=True)) if n == 1 and i == 0]
+    return places[0] if places else -1

@@ -1,0 +1,100 @@
+"""Products of few rows: one launch in which warps share out the terms, right by every lane, for any sizes."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ptx.threads import Threads
+from tile.kernels import arrays_of
+from tilewright.choose.gpu import schedule_for_gpu
+from tilewright.core.compute import (
+    Axis,
+    Binary,
+    Buffer,
+    Cast,
+    Computation,
+    Const,
+    Load,
+    Reduction,
+    Stage,
+    Unary,
+    loop_symbol,
+)
+from tilewright.core.types import DType, bf16, f16, f32
+from tilewright.runtime.values import aligned_buffer
+from tilewright.target.gpu import Gpu
+from tilewright.tile.emulate import emulated
+from tilewright.tile.flatten import flatten
+from tilewright.tile.interp import run
+from tilewright.tile.lower import lower
+from tilewright.tile.simt import simulate
+
+HOPPER = Gpu.parse("cuda-sm90a")
+
+
+def product(rows: int, columns: int, terms: int, dtype: DType, *, by_terms: bool = False) -> Computation:
+    """The product of a matrix, whose terms lie side by side or its columns do, with a bias and what is beside it."""
+    m, n, k = (Axis(loop_symbol(name, e), e) for name, e in (("m", rows), ("n", columns), ("k", terms)))
+    x, bias = Buffer("x", dtype, (rows, terms)), Buffer("bias", dtype, (columns,))
+    w = Buffer("w", dtype, (columns, terms) if by_terms else (terms, columns))
+    t, y = Buffer("t", f32, (rows, columns)), Buffer("y", dtype, (rows, columns))
+    at = (n.sym, k.sym) if by_terms else (k.sym, n.sym)
+    factors = (Cast(Load(x, (m.sym, k.sym)), f32), Cast(Load(w, at), f32))
+    index = (m.sym, n.sym)
+    zero = Reduction((k,), "add", (Const(0.0, f32),))
+    value = Cast(Unary("neg", Binary("add", Load(t, index), Cast(Load(bias, (n.sym,)), f32))), dtype)
+    items = (
+        Stage((t,), (m, n), index, (Binary("mul", *factors),), zero),
+        Stage((y,), (m, n), index, (value,)),
+    )
+    return Computation((x, w, bias), (y,), items, (t,))
+
+
+def close(got: np.ndarray, want: np.ndarray) -> None:
+    np.testing.assert_allclose(got.astype(float), want.astype(float), atol=0.1, rtol=0.02)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(1, 16), st.integers(8, 40), st.integers(16, 140), st.sampled_from((f16, bf16)), st.booleans())
+def test_one_launch_for_any_size(rows: int, columns: int, terms: int, dtype: DType, by_terms: bool) -> None:
+    computation = product(rows, columns, terms, dtype, by_terms=by_terms)
+    made = schedule_for_gpu(computation, HOPPER)
+    assert [t.taken for t in made.tried] == ["few_rows"] and len(made.kernel.body) == 1, made.kernel.notes
+    arrays = arrays_of(computation, {})
+    want = run(lower(computation), arrays)["y"]
+    close(run(emulated(flatten(made.kernel)), arrays, reverse=True)["y"], want)
+
+
+@pytest.mark.parametrize("by_terms", [False, True])
+def test_no_lane_reads_what_another_one_writes_at_that_time(by_terms: bool) -> None:
+    computation = product(3, 16, 128, bf16, by_terms=by_terms)
+    arrays = arrays_of(computation, {})
+    seen = simulate(flatten(schedule_for_gpu(computation, HOPPER).kernel), HOPPER, arrays)
+    assert seen.faults == ()
+    close(seen.arrays["y"], run(lower(computation), arrays)["y"])
+
+
+@pytest.mark.parametrize("by_terms", [False, True])
+def test_the_code_of_lanes_is_right(by_terms: bool) -> None:
+    computation = product(3, 16, 72, f16, by_terms=by_terms)  # this CPU has no instruction for bf16
+    given_arrays = {}
+    arrays = arrays_of(computation, {})
+    for b, a in arrays.items():
+        memory, start = aligned_buffer(max(a.nbytes, 1))
+        given_arrays[b] = memory[start : start + a.nbytes].view(a.dtype).reshape(a.shape)
+        given_arrays[b][...] = a
+    threads = Threads(flatten(schedule_for_gpu(computation, HOPPER).kernel))
+    threads(given_arrays)
+    close(given_arrays["y"], run(lower(computation), arrays)["y"])
+    assert "m16n8k16.row.col.f32.f32" in set(threads.warps.calls)
+
+
+def test_a_matrix_of_more_rows_is_another_strategy_s() -> None:
+    made = schedule_for_gpu(product(17, 64, 64, bf16), HOPPER)
+    assert "few_rows" not in [t.taken for t in made.tried]
+
+
+def test_blocks_are_many_and_their_warps_share_the_terms() -> None:
+    (tile,) = {s.loop.extent for s in schedule_for_gpu(product(16, 4096, 4096, bf16), HOPPER).kernel.body}
+    assert tile >= HOPPER.n_sms
