@@ -33,14 +33,20 @@ from tilewright.tile.simt import simulate
 HOPPER = Gpu.parse("cuda-sm90a")
 
 
-def product(rows: int, columns: int, terms: int, dtype: DType, *, by_terms: bool = False) -> Computation:
-    """The product of a matrix, whose terms lie side by side or its columns do, with a bias and what is beside it."""
+def product(
+    rows: int, columns: int, terms: int, dtype: DType, *, by_terms: bool = False, turned: bool = False
+) -> Computation:
+    """The product of a matrix, whose terms lie side by side or its columns do, with a bias and what is made of it.
+
+    The rows of the left factor lie side by side, or are ``turned``.
+    """
     m, n, k = (Axis(loop_symbol(name, e), e) for name, e in (("m", rows), ("n", columns), ("k", terms)))
-    x, bias = Buffer("x", dtype, (rows, terms)), Buffer("bias", dtype, (columns,))
+    x = Buffer("x", dtype, (terms, rows) if turned else (rows, terms))
+    bias = Buffer("bias", dtype, (columns,))
     w = Buffer("w", dtype, (columns, terms) if by_terms else (terms, columns))
     t, y = Buffer("t", f32, (rows, columns)), Buffer("y", dtype, (rows, columns))
     at = (n.sym, k.sym) if by_terms else (k.sym, n.sym)
-    factors = (Cast(Load(x, (m.sym, k.sym)), f32), Cast(Load(w, at), f32))
+    factors = (Cast(Load(x, (k.sym, m.sym) if turned else (m.sym, k.sym)), f32), Cast(Load(w, at), f32))
     index = (m.sym, n.sym)
     zero = Reduction((k,), "add", (Const(0.0, f32),))
     value = Cast(Unary("neg", Binary("add", Load(t, index), Cast(Load(bias, (n.sym,)), f32))), dtype)
@@ -56,9 +62,11 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
 
 
 @settings(max_examples=5, deadline=None)
-@given(st.integers(1, 16), st.integers(8, 40), st.integers(16, 140), st.sampled_from((f16, bf16)), st.booleans())
-def test_one_launch_for_any_size(rows: int, columns: int, terms: int, dtype: DType, by_terms: bool) -> None:
-    computation = product(rows, columns, terms, dtype, by_terms=by_terms)
+@given(st.integers(1, 16), st.integers(8, 40), st.integers(16, 140), st.sampled_from((f16, bf16)), *[st.booleans()] * 2)
+def test_one_launch_for_any_size(
+    rows: int, columns: int, terms: int, dtype: DType, by_terms: bool, turned: bool
+) -> None:
+    computation = product(rows, columns, terms, dtype, by_terms=by_terms, turned=turned)
     made = schedule_for_gpu(computation, HOPPER)
     assert [t.taken for t in made.tried] == ["few_rows"] and len(made.kernel.body) == 1, made.kernel.notes
     arrays = arrays_of(computation, {})

@@ -227,7 +227,7 @@ def test_rows_of_a_size_known_at_run_time() -> None:
 
 @settings(max_examples=3)
 @given(
-    st.integers(16, 33), st.integers(16, 33), st.integers(16, 33), st.sampled_from([f16, bf16]), st.booleans(),
+    st.integers(17, 33), st.integers(16, 33), st.integers(16, 33), st.sampled_from([f16, bf16]), st.booleans(),
     st.booleans(), st.booleans(),
 )  # fmt: skip
 def test_products_of_all_sizes(
