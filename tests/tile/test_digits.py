@@ -50,3 +50,12 @@ def test_blocks_of_rows_that_a_digit_is_no_multiple_of_are_apart() -> None:
     index = (floordiv(number, 12544), mod(floordiv(number, 112), 112), mod(number, 112))
     assert apart([index], [block], {turn, lane})
     assert not apart([index[:2]], [block], {turn, lane})
+
+
+def test_a_loop_of_one_iteration_is_a_number() -> None:
+    """A quotient may have lost it where another one has it: rows of 80 places in blocks of 64, of one turn each."""
+    block, turn, warp, lane = Sym("block", 0, 1599), Sym("turn", 0, 0), Sym("warp", 0, 3), Sym("lane", 0, 15)
+    number = 4 * block + 4 * turn + warp
+    index = (floordiv(block, 100), mod(floordiv(number, 5), 80), 16 * mod(number, 5) + lane)
+    assert apart([index], [block], {turn, warp, lane}) and apart([index], [turn], set())
+    assert not apart([index[:2]], [block], {turn, warp, lane})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from tilewright.core.compute import Buffer, IndexLike, Inside, Load
+from tilewright.core.compute import Buffer, IndexLike, Inside, Load, substitute_index
 from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import (
     BinaryExpr,
@@ -234,9 +234,13 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     """Do iterations of ``over`` touch elements of their own, whichever of the accesses they make?
 
     A dimension decides a loop when all accesses agree in it up to loops inside the body, and it is a mixed-radix
-    number; so do neighbours together that are one number's digits, as in ``T[i // 6, i % 6]``.
+    number; so do neighbours together that are one number's digits, as in ``T[i // 6, i % 6]``. Loops of one iteration
+    are numbers: some quotients have lost them.
     """
-    rest = set(over)
+    found = {*over, *(s for ix in indices for s in symbols_in(ix))}
+    single: dict[Sym, Dim] = {s: s.lo for s in found if s.lo is not None and s.lo == s.hi}
+    indices = [tuple([substitute_index(i, single) for i in ix]) for ix in indices]
+    rest = {s for s in over if s not in single}
     columns = [[ix[d] for ix in indices] for d in range(len(indices[0]))]
     turned = [tuple(reversed(ix)) for ix in indices]
     for column in (*columns, *numbers_of_digits(indices), *numbers_of_digits(turned)):
