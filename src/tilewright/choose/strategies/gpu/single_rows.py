@@ -27,7 +27,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
 
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of
+from tilewright.choose.strategies.gpu.elements import as_one, at_most, extent_of, outermost_first
 from tilewright.choose.strategies.gpu.matrices import plain_reader_of
 from tilewright.choose.strategies.gpu.sums import in_registers
 from tilewright.choose.strategies.rows import is_scalar
@@ -285,7 +285,8 @@ def _brought(b: ScheduleBuilder, gpu: Gpu, name: str, at: str) -> None:
     if is_sum:
         b.do("cache", name)
         own = cached_name(b, name)
-    b.do("compute_at", name, at, "shared")
+    for loop in b.do("compute_at", name, at, "shared").loops:
+        b.do("kind", loop, "serial")
     if not is_sum:
         return
     element = nest_with(find_body(b.kernel, at), name, Store).loops[-1].sym.name
@@ -308,6 +309,11 @@ def _dealt(b: ScheduleBuilder, gpu: Gpu, s: For) -> None:
             b.do("kind", x.sym.name, "unroll")
         return
     loops = [x.sym.name for x in nest.loops if x.kind is Kind.SERIAL]
+    last = nest.leaf[-1]
+    if isinstance(last, Store) and len(loops) > 1:
+        # Loops that are copies of a reader's may be the digits of one number in another order.
+        loops = [name for i in last.index for name in outermost_first(i, loops)]
+        b.do("reorder", *loops)
     thread = as_one(b, loops)
     n = extent_of(b, thread)
     if not is_known(n) or n > block_threads(gpu):
