@@ -121,11 +121,11 @@ def _in_runs(s: Stage, factors: Factors, gpu: Gpu) -> list[Stage]:
     others = axes_for([d for k, d in enumerate(image.buffer.shape) if k != at], "p")
     places = [*syms(others)]
     places.insert(at, padded.sym)
-    copy = _with_zeros(f"{s.out.name}_ai", Load(image.buffer, tuple(places)), (*others, padded), channel)
+    copy = _with_zeros(s, "ai", Load(image.buffer, tuple(places)), (*others, padded), channel)
     terms = (*[a for a in factors.terms if a is not channel], padded)
     own = (*factors.batches, *factors.columns)
     index = tuple(padded.sym if i == channel.sym else i for i in right.index)
-    weight = _with_zeros(f"{s.out.name}_bl", Load(right.buffer, index), (*own, *terms), channel)
+    weight = _with_zeros(s, "bl", Load(right.buffer, index), (*own, *terms), channel)
     instead: dict[Value, Value] = {
         image: Load(copy.out, (*[i for k, i in enumerate(image.index) if k != at], padded.sym)),
         right: Load(weight.out, weight.index),
@@ -156,10 +156,10 @@ def _padded(channel: Axis, gpu: Gpu, n_bytes: int) -> Axis:
     return Axis(loop_symbol("channel", n), n)
 
 
-def _with_zeros(name: str, value: Load, axes: tuple[Axis, ...], channel: Axis) -> Stage:
+def _with_zeros(s: Stage, name: str, value: Load, axes: tuple[Axis, ...], channel: Axis) -> Stage:
     """The stage that copies what is read, along the axes, of which the last is the channel and what is behind it."""
     inside = Inside((channel.extent - 1 - axes[-1].sym,))
-    out = Buffer(name, value.dtype, tuple(a.extent for a in axes))
+    out = Buffer(f"{s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
     copied = value if axes[-1].extent == channel.extent else Select(inside, value, Const(0, value.dtype))
     return Stage((out,), axes, syms(axes), (copied,))
 
@@ -167,11 +167,11 @@ def _with_zeros(name: str, value: Load, axes: tuple[Axis, ...], channel: Axis) -
 def _laid_out(s: Stage, factors: Factors) -> list[Stage]:
     """The stages that lay out the factors of ``s``."""
     found = []
-    for name, value, own in (("a", factors.left, factors.rows), ("b", factors.right, factors.columns)):
+    for name, value, own in (("al", factors.left, factors.rows), ("bl", factors.right, factors.columns)):
         narrow, axes = _narrow(value), (*factors.batches, *own, *factors.terms)
         if lies_along(narrow, factors.terms) or lies_along(narrow, own) or not _is_whole(narrow, axes):
             continue
-        out = Buffer(f"{s.out.name}_{name}l", narrow.dtype, tuple(a.extent for a in axes))
+        out = Buffer(f"{s.out.name}_{name}", narrow.dtype, tuple(a.extent for a in axes))
         found.append(Stage((out,), axes, syms(axes), (narrow,)))
     return found
 

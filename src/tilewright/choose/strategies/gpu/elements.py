@@ -173,7 +173,7 @@ def _is_run(sym: Sym, width: int, buffer: Buffer, index: tuple[IndexLike, ...], 
         return False
     stride = coefficient(at, sym)
     if stride is None:
-        group, lane = Sym(f"{sym.name}_o", 0), Sym(f"{sym.name}_i", 0, width - 1)
+        group, lane = Sym("its group", 0), Sym("place in it", 0, width - 1)  # no loop has such a name
         at = substitute(at, {sym: width * group + lane})
         sym, stride = lane, coefficient(at, lane)
     if stride == 0:
