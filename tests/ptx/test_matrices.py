@@ -13,13 +13,14 @@ from ptx.threads import Threads
 from tile.test_matrix_units import Case
 from tile.test_online import Case as Attended
 from tilewright.choose.gpu import schedule_for_gpu
+from tilewright.choose.strategies.gpu.block_tiles import Extents, tile_of
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.codegen.ptx.mma import INSTRUCTIONS
-from tilewright.core.types import bf16, f16
+from tilewright.core.types import bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
 from tilewright.target.gpu import Gpu, named_gpus
-from tilewright.target.matrices import LEFT, RIGHT, SUMS, Fragment
+from tilewright.target.matrices import LEFT, RIGHT, RUN_LENGTHS, SHAPES, SUMS, Fragment, runs_of
 from tilewright.tile.flatten import flatten
 from tilewright.tile.interp import run
 from tilewright.tile.text import parse_kernel
@@ -32,7 +33,7 @@ ODD = by_hand.MATRICES.replace("xs: f16[64, 24]", "xs: f16[64, 17]").replace("ys
 """Rows of shared memory that begin where `ldmatrix` can't read them."""
 
 
-@pytest.mark.parametrize("fragment", [SUMS, LEFT, RIGHT])
+@pytest.mark.parametrize("fragment", [SUMS, LEFT, RIGHT, *[runs_of(16, n) for n in RUN_LENGTHS]])
 def test_every_element_has_one_lane(fragment: Fragment) -> None:
     places = [fragment.place(lane, e) for lane in range(32) for e in range(fragment.count)]
     assert sorted(places) == sorted(np.ndindex(fragment.rows, fragment.columns))
@@ -126,12 +127,14 @@ def test_instructions_have_names_that_llvm_knows() -> None:
 @pytest.mark.parametrize("case", [Case(4096, 4096, 4096, bf16), Case(1000, 513, 300, f16, right_turned=True)], ids=str)
 def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gpu: Gpu, tmp_path: Path) -> None:
     kernel = flatten(schedule_for_gpu(case.computation(), gpu).kernel)
+    (unit,) = (x for x in SHAPES if x.dtype is case.dtype)
+    tile = tile_of(gpu, f32, unit, Extents(1, case.rows, case.columns, case.terms))
     made = compile_kernel(kernel, gpu)
     ((name, usage),) = assemble(made.ptx, gpu.arch, tmp_path).items()
     assert usage.spilled_bytes == usage.stack_bytes == 0, name
     (launch,) = made.launches
     threads = launch.block[0] * launch.block[1] * launch.block[2]
-    assert gpu.blocks_per_sm(threads, usage.registers, launch.shared_bytes) >= 2
+    assert gpu.blocks_per_sm(threads, usage.registers, launch.shared_bytes) >= tile.beside
     code = machine_code(tmp_path)
     if code is None:
         pytest.skip("nvdisasm is not installed (the extra `ptxas`)")

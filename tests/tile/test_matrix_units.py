@@ -239,7 +239,7 @@ def test_products_of_all_sizes(
 def test_lanes_of_a_warp_hold_the_sums() -> None:
     flat = scheduled(CASES["whole"])
     assert sum(p.space is Space.REG for p in flat.places) == 1
-    assert {x.extent for x in loops_of(flat.body) if x.kind is Kind.WARP} == {32, 16, 8}
+    assert {x.extent for x in loops_of(flat.body) if x.kind is Kind.WARP} == {32, 16, 8, 4}
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: s.dtype.name)

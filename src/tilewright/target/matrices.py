@@ -78,6 +78,25 @@ def sums_of(columns: int) -> Fragment:
     return Fragment(16, columns, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1), Digit(4, columns // 8, 8))))
 
 
+RUN_LENGTHS = (8, 4, 2)
+"""How many neighbours in a row of sums a lane may have once the lanes of the row have exchanged theirs."""
+
+
+def runs_of(n_runs: int, length: int) -> Fragment:
+    """16 rows of runs of neighbouring sums, for a multiple of four runs: a column of the fragment is a run.
+
+    The four lanes of a row hold pairs (:func:`sums_of`). Each exchange with the lane whose number differs in one bit
+    doubles the runs and halves what they are of, so that of four runs beside each other every lane has one: which one
+    follows from the bits by which lanes exchanged, which come first.
+    """
+    exchanged = (length // 2).bit_length() - 1
+    bits = [Digit(1 << bit, 2, 1 << bit) for bit in range(2)]
+    moved = [Digit(d.divisor, 2, d.weight << (2 - exchanged)) for d in bits[:exchanged]]
+    stayed = [Digit(d.divisor, 2, d.weight >> exchanged) for d in bits[exchanged:]]
+    element = ((Digit(1, 2, 8),), (Digit(2, n_runs // GROUP, GROUP),))
+    return Fragment(16, n_runs, ((ROW,), (*moved, *stayed)), element)
+
+
 SUMS = sums_of(8)
 LEFT = Fragment(16, 16, ((ROW,), (PAIR,)), ((Digit(2, 2, 8),), (Digit(1, 2, 1), Digit(4, 2, 8))))
 RIGHT = Fragment(16, 8, ((PAIR,), (ROW,)), ((Digit(1, 2, 1), Digit(2, 2, 8)), ()))

@@ -83,6 +83,14 @@ def warp_nests(body: Body) -> Iterator[tuple[tuple[Loop, ...], Body]]:
             yield from warp_nests(s.body)
 
 
+def run_loop(body: Sequence[Stmt]) -> Loop | None:
+    """The loop of a run's elements, the only one in a body of conditions; None where there is none."""
+    while len(body) == 1 and isinstance(body[0], If):
+        body = body[0].body
+    s = body[0] if len(body) == 1 else None
+    return s.loop if isinstance(s, For) and s.loop.kind is Kind.VECTOR else None
+
+
 def rows_of_warps(body: Body) -> set[Buffer]:
     """The buffers with an element for each row of a warp's sums: what a nest of one warp loop stores at its iterations.
 

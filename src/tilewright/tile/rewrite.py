@@ -85,9 +85,24 @@ def _index(index: tuple[IndexLike, ...], dims: Mapping[Sym, Dim]) -> tuple[Index
 def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None]) -> Body:
     """Replace accesses: ``change(buffer, index)`` gives the new place of a load or of a write, None keeps it."""
 
+    # A load may be an index of another one: places inside of values change as well.
+    return _rewritten(body, lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None, change)
+
+
+def rewrite_values(body: Body, leaf: Callable[[Value], Value | None]) -> Body:
+    """Replace values, as ``core.compute.rewrite_value`` does, in all statements; what is written stays where it is."""
+    return _rewritten(body, leaf, lambda buffer, index: None)
+
+
+def _rewritten(
+    body: Body,
+    leaf: Callable[[Value], Value | None],
+    change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None],
+) -> Body:
+    """The statements with other values by ``leaf``, and writes at other places by ``change``."""
+
     def value(v: Value) -> Value:
-        # A load may be an index of another one: places inside of values change as well.
-        return rewrite_value(v, lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None)
+        return rewrite_value(v, leaf)
 
     def index(ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
         return tuple(value(i) if is_chosen(i) else i for i in ix)

@@ -18,7 +18,7 @@ runs the iterations of warp loops that code generation gives it; a matrix instru
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
@@ -27,40 +27,26 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.core.compute import Buffer, IndexLike, Load, Value
+from tilewright.core.compute import Buffer
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, evaluate
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import Array
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import LEFT, SUMS
 from tilewright.tile.errors import TileRunError
-from tilewright.tile.grid import Grid, grids_of, is_flat, rows_of_warps, warp_nest
-from tilewright.tile.interp import Compiler, Env, StmtFn, ValueFn, binary_fn
+from tilewright.tile.grid import Grid, grids_of, is_flat, rows_of_warps
 from tilewright.tile.ir import (
-    NESTS,
-    Barrier,
-    Commit,
-    Fold,
-    For,
-    If,
     Kernel,
     Kind,
-    Loop,
     Place,
     Role,
     Space,
-    Stmt,
-    Store,
-    Update,
     walk,
 )
-from tilewright.tile.rewrite import Body, loops_of, places_of
+from tilewright.tile.rewrite import loops_of, places_of
+from tilewright.tile.simt_threads import SimtCompiler
 from tilewright.tile.swizzle import exchanged, in_panels
 
-EIGHT = SUMS.columns
-"""Rows that one register of a matrix instruction's operands has, and elements of each."""
-Routine = Callable[[Env], Iterator[int]]
 Access: TypeAlias = tuple[int, int, int | None]
 """Block, epoch, thread; a matrix instruction of four warps reads for none, so that no order of a thread's own holds."""
 
@@ -120,7 +106,7 @@ def simulate(
     if not is_flat(kernel):
         raise TileRunError(f"{kernel.name} is not flat", remedy="run what tile.flatten makes of it")
     given = {s: dict(sizes or {})[s.name] for s in kernel.sizes}
-    memory = _Observed(gpu, {p.buffer: p for p in kernel.places}, given)
+    memory = Observed(gpu, {p.buffer: p for p in kernel.places}, given)
     memory.take(arrays)
     with np.errstate(all="ignore"):
         for n, grid in enumerate(grids_of(kernel)):
@@ -165,7 +151,7 @@ class _Room:
         )
 
 
-class _Observed:
+class Observed:
     """Arrays of all spaces, who touched which element, and the log of the accesses since the last barrier."""
 
     def __init__(self, gpu: Gpu, places: Mapping[Buffer, Place], sizes: Mapping[Sym, int]) -> None:
@@ -377,7 +363,7 @@ class _Observed:
 class _GridRun:
     """Runs one grid: block by block, in each the threads from barrier to barrier."""
 
-    def __init__(self, memory: _Observed, grid: Grid, number: int, sizes: Mapping[Sym, int]) -> None:
+    def __init__(self, memory: Observed, grid: Grid, number: int, sizes: Mapping[Sym, int]) -> None:
         self.memory, self.grid, self.number, self.sizes = memory, grid, number, sizes
         self.threads = SimtCompiler(memory)
         for s in (*sizes, *(x.sym for x in (*grid.blocks, *grid.threads))):
@@ -415,182 +401,3 @@ class _GridRun:
             if len(met) > 1:
                 few = min(met.values(), key=len)
                 memory.fault(FaultKind.DIVERGENT_BARRIER, "barrier", *few)
-
-
-class SimtCompiler(Compiler):
-    """Closures of one thread: as the plain interpreter's, but every access goes through the observed memory."""
-
-    def __init__(self, memory: _Observed) -> None:
-        super().__init__({}, reverse=False)
-        self.observed = memory
-        self.is_instruction = False
-
-    def routine(self, body: Body) -> Routine:
-        """Statements as a routine that stops at every barrier, and gives its number."""
-        parts: list[tuple[Routine | None, StmtFn | None]] = []
-        for s in body:
-            holds = any(isinstance(x, Barrier) for x in walk((s,)))
-            parts.append((self._stopping(s), None) if holds else (None, self.stmt(s)))
-
-        def go(env: Env) -> Iterator[int]:
-            for stopping, plain in parts:
-                if plain is not None:
-                    plain(env)
-                elif stopping is not None:
-                    yield from stopping(env)
-
-        return go
-
-    def _stopping(self, s: Stmt) -> Routine:
-        if isinstance(s, Barrier):
-            number, memory, pending, running = id(s), self.observed, s.pending, s.running
-
-            def meet(_: Env) -> Iterator[int]:
-                memory.stop(running=running)
-                if pending is not None:
-                    memory.wait(pending)
-                yield number
-
-            return meet
-        assert isinstance(s, NESTS)
-        inside = self.routine(s.body)
-        if isinstance(s, If):
-            cond = self.value(s.cond)
-            return lambda env: inside(env) if cond(env) else iter(())
-        slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
-
-        def go(env: Env) -> Iterator[int]:
-            for i in range(extent(env)):
-                env[slot] = i
-                yield from inside(env)
-
-        return go
-
-    def stmt(self, s: Stmt) -> StmtFn:
-        """Lanes say that they are some, so that their accesses count as one."""
-        if isinstance(s, For) and s.loop.kind is Kind.WARP:
-            return self._warp(s)
-        if isinstance(s, Commit):
-            return lambda env: self.observed.commit()
-        if not isinstance(s, For) or s.loop.kind is not Kind.VECTOR:
-            return super().stmt(s)
-        slot, extent = self.slot(s.loop.sym), self.dim(s.loop.extent)
-        body, memory = [self.stmt(x) for x in s.body], self.observed
-
-        def go(env: Env) -> None:
-            outer = memory.lane
-            for i in range(extent(env)):
-                env[slot], memory.lane = i, outer + i
-                for step in body:
-                    step(env)
-            memory.lane = outer
-
-        return go
-
-    def _warp(self, s: For) -> StmtFn:
-        """Iterations of warp loops, each by the lane that has it."""
-        loops, inside = warp_nest((s,))
-        match inside:
-            case (Update() as update,) if len(loops) == 1 and loops[0].sym not in symbols_in(update.index):
-                return self._across_lanes(loops[0], update)
-        slots, extents = [self.slot(x.sym) for x in loops], [self.dim(x.extent) for x in loops]
-        memory, n_lanes = self.observed, self.observed.gpu.warp_lanes
-        is_instruction = self.is_instruction = len(loops) > len(SUMS.lane)
-        body = [self.stmt(x) for x in inside]
-        self.is_instruction = False
-
-        def go(env: Env) -> None:
-            first = memory.thread
-            memory.n_instructions += 1
-            for at in product(*[range(extent(env)) for extent in extents]):
-                for slot, i in zip(slots, at, strict=True):
-                    env[slot] = i
-                memory.thread = first + (at[0] % n_lanes if len(at) == 1 else SUMS.lanes[at[0], at[1] % EIGHT])
-                if is_instruction:
-                    memory.instruction = (memory.n_instructions, *[i // EIGHT for i in at])
-                    memory.holder = first + LEFT.lanes[at[0], at[2]]
-                for step in body:
-                    step(env)
-            memory.thread, memory.instruction = first, None
-
-        return go
-
-    def _across_lanes(self, loop: Loop, s: Update) -> StmtFn:
-        """What every lane has goes into an element that the warp has."""
-        slot, extent, memory, site = self.slot(loop.sym), self.dim(loop.extent), self.observed, id(s)
-        at, value, combine = self.place(s.index), self.value(s.value), binary_fn(s.op, s.buffer.dtype)
-
-        def go(env: Env) -> None:
-            first, found = memory.thread, []
-            for i in range(extent(env)):
-                env[slot], memory.thread = i, first + i % memory.gpu.warp_lanes
-                found.append(value(env))
-            memory.thread = first
-            place = at(env)
-            total = memory.load(s.buffer, place, -site)
-            for x in found:
-                total = combine(total, x)
-            memory.store(s.buffer, place, total, site)
-
-        return go
-
-    def place(self, index: tuple[IndexLike, ...]) -> Callable[[Env], tuple[int, ...]]:
-        """A closure that finds a place, inside or not."""
-        parts = [self.position(i) for i in index]
-        match parts:
-            case [first]:
-                return lambda env: (first(env),)
-            case [first, second]:
-                return lambda env: (first(env), second(env))
-            case [first, second, third]:
-                return lambda env: (first(env), second(env), third(env))
-        return lambda env: tuple([p(env) for p in parts])
-
-    def value(self, v: Value) -> ValueFn:
-        """Loads are observed."""
-        if not isinstance(v, Load):
-            return super().value(v)
-        at, memory, b, site = self.place(v.index), self.observed, v.buffer, id(v)
-        if not self.is_instruction or memory.places[b].space is not Space.REG:
-            return lambda env: memory.load(b, at(env), site)
-
-        def operand(env: Env) -> Any:
-            thread, memory.thread = memory.thread, memory.holder
-            value = memory.load(b, at(env), site)
-            memory.thread = thread
-            return value
-
-        return operand
-
-    def store(self, s: Store) -> StmtFn:
-        """A write, observed."""
-        at, value, memory, site = self.place(s.index), self.value(s.value), self.observed, id(s)
-        return lambda env: memory.store(s.buffer, at(env), value(env), site)
-
-    def update(self, s: Update) -> StmtFn:
-        """A read and a write, both observed."""
-        at, value, memory, site = self.place(s.index), self.value(s.value), self.observed, id(s)
-        combine = binary_fn(s.op, s.buffer.dtype)
-
-        def go(env: Env) -> None:
-            i = at(env)
-            memory.store(s.buffer, i, combine(memory.load(s.buffer, i, -site), value(env)), site)
-
-        return go
-
-    def fold(self, s: Fold) -> StmtFn:
-        """All of a state is read, and then written."""
-        at, memory, site, c = self.place(s.index), self.observed, id(s), s.combiner
-        values, results = [self.value(v) for v in s.values], [self.value(v) for v in c.result]
-        operands = [self.slot(p.name) for p in (*c.state, *c.value)]
-
-        def go(env: Env) -> None:
-            i = at(env)
-            old = [memory.load(b, i, -site - k) for k, b in enumerate(s.buffers)]
-            for slot, x in zip(operands, [*old, *(v(env) for v in values)], strict=True):
-                env[slot] = x
-            new = [r(env) for r in results]
-            for k, (b, x) in enumerate(zip(s.buffers, new, strict=True)):
-                memory.store(b, i, x, site + k)
-
-        return go

@@ -28,6 +28,7 @@ from tilewright.codegen.ptx.exchange import exchanged
 from tilewright.core import types
 from tilewright.core.compute import Cast, Load, Value
 from tilewright.core.expr import Sym
+from tilewright.core.types import DType
 from tilewright.target.matrices import GROUP, SUMS, Digit, Fragment, sums_of
 from tilewright.tile.ir import Loop, Stmt, Store, Update, walk, written
 
@@ -152,11 +153,14 @@ def _store_pairs(fn: PtxFunction, syms: Sequence[Sym], s: Store) -> None:
         for element in range(first, first + PAIR):
             with element_of(fn, syms, element):
                 pair.append(_value(fn, value))
-        low, high = pair
-        made = f"call {PAIR_TYPE[dtype]} @{PAIRED[dtype]}(float {high.text}, float {low.text})"
-        word = fn.arith.convert("bitcast", Val(fn.writer.fresh(made), fn.writer.level, 0), PAIR_TYPE[dtype], "i32")
         with element_of(fn, syms, first):
-            fn.set_register(fn.key_of(fn.mention(s, s.buffer, s.index)), word)
+            fn.set_register(fn.key_of(fn.mention(s, s.buffer, s.index)), word_of(fn, dtype, *pair))
+
+
+def word_of(fn: PtxFunction, dtype: DType, low: Val, high: Val) -> Val:
+    """Two f32 as a word of two narrow elements, rounded."""
+    made = f"call {PAIR_TYPE[dtype]} @{PAIRED[dtype]}(float {high.text}, float {low.text})"
+    return fn.arith.convert("bitcast", Val(fn.writer.fresh(made), fn.writer.level, 0), PAIR_TYPE[dtype], "i32")
 
 
 def words_of(fn: PtxFunction, load: Load, syms: tuple[Sym, Sym]) -> list[Val] | None:

@@ -22,7 +22,7 @@ from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.registers import Key, Slot
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
-from tilewright.codegen.ptx import fragments
+from tilewright.codegen.ptx import fragments, runs
 from tilewright.codegen.ptx.arith import FUNCTIONS, PtxArith
 from tilewright.codegen.ptx.fragments import PAIR, PAIRED
 from tilewright.codegen.ptx.instructions import ThreadInstructions
@@ -36,6 +36,7 @@ from tilewright.core.types import DType, i32
 from tilewright.target.matrices import PERIOD_BYTES, SUMS, Fragment
 from tilewright.tile.grid import Grid, rows_of_warps, warp_nests
 from tilewright.tile.ir import Barrier, Commit, For, If, Kind, Prefetch, Space, Stmt, Store, walk, written
+from tilewright.tile.rewrite import Body
 from tilewright.tile.swizzle import in_panels
 
 SHARED_ALIGNMENT = 128
@@ -96,6 +97,10 @@ class PtxFunction(KernelFunction):
         self.element: int | None = None
         """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
         self.lane_syms: set[Sym] = set()
+        self.runs: dict[tuple[int, int], Val] = {}
+        """Runs of sums that the lane has in the present statements, by the fragments that they are of."""
+        self.rewritten: list[Body] = []
+        """Statements in place of others, kept as long as their identities mean something."""
         self.operands: dict[tuple[object, ...], list[Val]] = {}
         """Fragments that are in registers, by where in shared memory they lie; none is kept across a write."""
 
@@ -270,6 +275,8 @@ class PtxFunction(KernelFunction):
 
     def read(self, mention: Mention, ctx: Lanes, memo: Memo) -> Val:
         """An element of a fragment is the one that the lane holds; all else lies where it lies."""
+        if ctx.syms and (found := runs.of_mention(self, mention)) is not None:
+            return found
         if mention.buffer not in self.in_lanes:
             return super().read(mention, ctx, memo)
         if mention.buffer.dtype in PAIRED:

@@ -11,6 +11,7 @@ Three forms, told apart by how many loops there are:
   in one of 32, combines what the lanes have by exchanges among them, so that each of them has the result.
 * Two, of the extents of an instruction's sums: a lane runs the iterations whose elements it holds. A ``reg`` buffer
   that is indexed by them is the warp's, and its elements lie in the lanes' registers.
+  With a ``vector`` loop inside they count runs of neighbours, which lanes have once they exchanged sums (``runs``).
 * Three, of the extents of an instruction: ``sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n]))`` is that
   instruction. Operands in shared memory are loaded by ``ldmatrix`` where rows of 16 bytes lie as it wants them, which
   is one instruction for four registers; any others element by element. Operands in swizzled memory make it one of four
@@ -28,7 +29,7 @@ from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.function import NO_LANES
 from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.writer import Val
-from tilewright.codegen.ptx import fragments, warpgroups
+from tilewright.codegen.ptx import fragments, runs, warpgroups
 from tilewright.codegen.ptx.exchange import exchanged
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Buffer, Cast, IndexLike, Load
@@ -37,7 +38,7 @@ from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
-from tilewright.tile.grid import warp_nest
+from tilewright.tile.grid import run_loop, warp_nest
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Space, Stmt, Update, walk
 from tilewright.tile.rewrite import places_of, rewrite_accesses
 
@@ -62,6 +63,8 @@ def emit(fn: PtxFunction, f: For) -> None:
         fragments.of_rows(fn, loops[0], body)
     elif len(loops) == 1 and is_known(extents[0]):
         _shared_out(fn, syms[0], extents[0], body)
+    elif len(loops) == len(SUMS.lane) and (of_run := run_loop(body)) is not None:
+        runs.emit(fn, loops, of_run, body)
     elif len(loops) == len(SUMS.lane) and (layout := fragments.layout_of(extents)) is not None:
         if not fragments.of_all_lanes(fn, syms, layout, body):
             of_sums(fn, syms, layout, body)

@@ -7,7 +7,7 @@ Not its business: which sums are products (``matrices``), the steps that make a 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import prod
@@ -18,9 +18,6 @@ from tilewright.core.expr import Dim
 from tilewright.core.types import DType
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import GROUP_WARPS, MOST_GROUP_COLUMNS, PIECE_BYTES, GroupShape, MatrixShape
-
-MOST_STAGES = 4
-"""Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
 
 
 @dataclass(frozen=True)
@@ -78,15 +75,16 @@ class ThreadTile:
         return self.depth * (self.rows + self.lanes + self.columns) * self.n_bytes
 
     def stages(self, gpu: Gpu, steps: Dim) -> int:
-        """How many steps lie in shared memory at one time."""
-        return stages_of(gpu, self.step_bytes, steps)
+        """How many steps lie in shared memory at one time: as many as leave room for another block, if that is two."""
+        found = (stages_of(gpu, self.step_bytes, steps, n) for n in (2, 1))
+        return next((n for n in found if n > 1), 1)
 
 
 @dataclass(frozen=True)
 class WarpTile:
     """What a block of ``row_warps`` by ``column_warps`` computes by matrix instructions of a shape.
 
-    Each warp has ``own_rows`` and ``own_columns`` of the tile.
+    Each warp has ``own_rows`` and ``own_columns`` of the tile. A multiprocessor has ``beside`` such blocks at one time.
     """
 
     shape: MatrixShape | GroupShape
@@ -95,6 +93,7 @@ class WarpTile:
     column_warps: int
     own_rows: int
     own_columns: int
+    beside: int = 1
 
     @property
     def rows(self) -> int:
@@ -142,18 +141,16 @@ class WarpTile:
 
     def stages(self, gpu: Gpu, steps: Dim) -> int:
         """How many steps are on their way or read at one time."""
-        return stages_of(gpu, self.step_bytes, steps, self.spare)
+        return stages_of(gpu, self.step_bytes, steps, self.beside, self.spare)
 
 
-def stages_of(gpu: Gpu, step_bytes: int, steps: Dim, spare: int = 0) -> int:
-    """As many steps at one time as leave room for another block, of those there are; ``spare`` are in memory besides.
+def stages_of(gpu: Gpu, step_bytes: int, steps: Dim, blocks: int, spare: int = 0) -> int:
+    """As many steps at one time as leave room for so many ``blocks``, of those there are; ``spare`` come besides.
 
-    A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together. A block whose steps
-    are too large for that has the multiprocessor for itself.
+    A memory's latency is hidden by what is on its way, of all blocks of a multiprocessor together.
     """
-    rooms = (gpu.sm_shared_bytes // n - gpu.block_reserved_bytes for n in (2, 1))
-    fits = (min(room // step_bytes - spare, MOST_STAGES) for room in rooms)
-    fit = next((n for n in fits if n > 1), 1)
+    room = gpu.sm_shared_bytes // blocks - gpu.block_reserved_bytes
+    fit = max(min(room, gpu.max_block_shared_bytes) // step_bytes - spare, 1)
     return min(fit, steps) if is_known(steps) else fit
 
 
@@ -241,7 +238,21 @@ def warp_tiles(gpu: Gpu, unit: MatrixShape, extents: Extents) -> Iterator[WarpTi
             for own_rows in (rows, 2 * rows, 4 * rows):
                 for own_columns in (2 * columns, 4 * columns, 8 * columns):
                     if own_rows * own_columns < half:
-                        yield WarpTile(unit, depth, row_warps, warps // row_warps, own_rows, own_columns)
+                        one = WarpTile(unit, depth, row_warps, warps // row_warps, own_rows, own_columns)
+                        yield from _beside_others(gpu, one)
+
+
+def _beside_others(gpu: Gpu, tile: WarpTile) -> Iterator[WarpTile]:
+    """The tile alone on a multiprocessor, and with another beside it where registers and two steps allow that.
+
+    A thread has as many registers again as its sums take.
+    """
+    registers = 2 * tile.own_rows * tile.own_columns // gpu.warp_lanes
+    yield tile
+    twice = replace(tile, beside=2)
+    fits = gpu.blocks_per_sm(tile.warps * gpu.warp_lanes, registers, (2 + tile.spare) * tile.step_bytes)
+    if fits >= twice.beside:
+        yield twice
 
 
 def half_registers(gpu: Gpu) -> int:
@@ -265,15 +276,17 @@ def group_tiles(gpu: Gpu, dtype: DType) -> Iterator[WarpTile]:
             own_rows = turns * shape.extents[0]
             if own_rows * columns <= half:
                 for groups in (1, 2):
-                    yield WarpTile(shape, depth, groups * GROUP_WARPS, 1, own_rows, columns)
+                    yield from _beside_others(gpu, WarpTile(shape, depth, groups * GROUP_WARPS, 1, own_rows, columns))
 
 
 def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: KnownExtents) -> float:
     """An estimate of the product's time in microseconds by tiles of this size.
 
-    A block takes as long as the slowest of its matrix units, its shared memory, its share of the common cache, and its
-    share of memory, of which blocks that run at one time read each row and column once. Multiprocessors take blocks in
-    rounds, of which the last may be short.
+    A step takes as long as the slowest of matrix units, shared memory, its share of the common cache, and its share of
+    memory, of which blocks that run at one time read each row and column once; and no less than memory's latency
+    allows for the steps that are on their way. What is made of the sums takes its own instructions. A multiprocessor
+    is as busy as its blocks are one after the other; and each of them waits for memory before its first step, while
+    nothing but a block ``beside`` it has work to do.
     """
     steps = -(-extents.terms // tile.depth)
     n_bytes = tile.shape.dtype.n_bytes
@@ -289,8 +302,17 @@ def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: KnownExtents) -> float:
     lines = lines_at_once(gpu, tile, blocks, rows_together(gpu, tile, blocks))
     lines *= min(batches, -(-at_once // (rows * columns)))
     of_memory = lines * tile.depth * n_bytes / (gpu.memory_gb_per_s / gpu.ghz)
-    cycles = steps * max(of_units, of_shared, of_cache, of_memory) + tile.rows * tile.columns / gpu.sm_fmas_per_cycle
-    return -(-n_blocks // gpu.n_sms) * cycles / gpu.ghz / 1e3
+    busy = max(of_units, of_shared, of_cache, of_memory)
+    latency = gpu.memory_ns * gpu.ghz
+    ahead = tile.stages(gpu, steps) - 1
+    # Each pair of sums is converted, handed to another lane and stored.
+    end = tile.rows * tile.columns * gpu.exchange_instructions / (gpu.sm_schedulers * gpu.warp_lanes)
+    stored = tile.rows * tile.columns * n_bytes * at_once / (gpu.memory_gb_per_s / gpu.ghz)
+    of_block = latency + steps * max(busy, latency / max(ahead, 1)) + max(end, stored)
+    in_turn = -(-n_blocks // gpu.n_sms)
+    overlapped = max(steps * busy + end, steps * of_memory + stored)
+    cycles = max(in_turn * overlapped, -(-in_turn // tile.beside) * of_block)
+    return cycles / gpu.ghz / 1e3
 
 
 def _blocks(tile: WarpTile | ThreadTile, extents: KnownExtents) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ be.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
@@ -146,14 +146,15 @@ def in_vectors(b: ScheduleBuilder, gpu: Gpu, loop: str) -> str:
     return outer
 
 
-def lanes_of(gpu: Gpu, target: For) -> int:
+def lanes_of(gpu: Gpu, target: For, apart: Container[str] = ()) -> int:
     """How many iterations of a loop one access holds; 1 where they don't lie side by side, in full aligned groups.
 
-    Rows whose pitch is a multiple of no widest access are read by narrower ones.
+    Rows whose pitch is a multiple of no widest access are read by narrower ones. Buffers ``apart``, by name, are no
+    memory.
     """
     if not all(isinstance(s, Store) for s in target.body):
         return 1
-    accesses = list(_accesses(target))
+    accesses = [x for x in _accesses(target) if x[0].name not in apart]
     width = gpu.access_bytes // max(b.dtype.n_bytes for b, _, _ in accesses)
     while width > 1:
         if mod(target.loop.extent, width) == 0 and all(_is_run(target.loop.sym, width, *x) for x in accesses):

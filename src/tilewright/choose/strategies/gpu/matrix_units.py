@@ -19,15 +19,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile, rows_together
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, copied_ahead, extent_of, in_vectors
+from tilewright.choose.strategies.gpu.elements import as_one, at_most, copied_ahead, extent_of, in_vectors, lanes_of
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.dims import is_known
 from tilewright.core.indices import symbols_at
 from tilewright.target.gpu import Gpu
+from tilewright.target.matrices import GROUP, RUN_LENGTHS
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import Store, Update
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.tree import find_loop
 
 
 @dataclass(frozen=True)
@@ -45,19 +47,25 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     *batches, row, column = [x.sym.name for x in only_nest(b.kernel, product.root).loops]
     batches = at_most(b, batches, MAX_DIMENSIONS - 2)
     rows, columns, terms = tile.shape.extents
+    run = _run(b, gpu, product, tile, column)
+    together: list[str] = []
+    if run > 1:
+        column, lanes = b.split(column, run)
+        b.do("kind", lanes, "vector")
+        together.append(lanes)
     m = _rows_tiled(b, row, tile)
-    n = _tiled(b, column, (tile.columns, tile.own_columns, columns))
+    n = _tiled(b, column, (tile.columns // run, tile.own_columns // run, columns // run))
     # Every warp and lane is there, whether the matrix has something for it or not.
-    fills = ((tile.row_warps, tile.own_rows // rows, rows), (tile.column_warps, tile.own_columns // columns, columns))
-    for side, counts in zip((m, n), fills, strict=True):
+    of_rows = (tile.row_warps, tile.own_rows // rows, rows)
+    of_columns = (tile.column_warps, tile.own_columns // columns, columns // run)
+    for side, counts in zip((m, n), (of_rows, of_columns), strict=True):
         for name, count in zip((side.lane, side.turn, side.warp), reversed(counts), strict=True):
             b.do("fill", name, count)
     b.do("reorder", m.block, n.block, m.warp, n.warp, m.turn, n.turn, m.lane, n.lane)
     blocks = [*batches, *_ordered(b, gpu, tile, m.block, n.block, has_batches=bool(batches))]
     for name in blocks:
         b.do("kind", name, "block")
-    made = b.do("compute_at", product.sums, blocks[-1], "local").loops
-    start, step = made[:6], made[6:12]
+    start, step = _sums_inside(b, product, blocks[-1], n_loops=len(_LOOPS) + len(together))
     nest = nest_with(find_body(b.kernel, blocks[-1]), product.sums, Update)
     outer, inner = _in_steps(b, tile, [x.sym.name for x in nest.loops if x.sym.name not in step])
     turn, depth = b.split(inner, terms)
@@ -77,6 +85,33 @@ def matrix_units(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile)
     stages = tile.stages(gpu, extent_of(b, outer))
     if gpu.has_async_copies and stages > 1:
         copied_ahead(b, (product.left, product.right), outer, stages, tile.spare)
+
+
+_LOOPS = ("warp", "warp", "turn", "turn", "lane", "lane")
+"""The loops of a block's sums: of rows and of columns each."""
+
+
+def _run(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile, column: str) -> int:
+    """How many columns a lane stores at one time, once the lanes of a row have exchanged their sums; 1 where none."""
+    width = lanes_of(gpu, find_loop(b.kernel, column, "matrix_units"), apart=(product.sums,))
+    fits = (n for n in RUN_LENGTHS if n <= width and tile.shape.extents[1] % (GROUP * n) == 0)
+    return next(fits, 1)
+
+
+def _sums_inside(
+    b: ScheduleBuilder, product: Product, block: str, n_loops: int
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The loops by which a block's sums begin, and those by which they go on, of columns one by one."""
+    made = b.do("compute_at", product.sums, block, "local").loops
+    start, step = made[:n_loops], made[n_loops : 2 * n_loops]
+    return (start, step) if n_loops == len(_LOOPS) else (_by_ones(b, start), _by_ones(b, step))
+
+
+def _by_ones(b: ScheduleBuilder, loops: tuple[str, ...]) -> tuple[str, ...]:
+    """The loops with the last two, of runs and what is in one, as a loop of columns."""
+    *others, runs, lanes = loops
+    b.do("kind", lanes, "serial")
+    return *others, b.do("fuse", runs, lanes).loops[0]
 
 
 def _in_steps(b: ScheduleBuilder, tile: WarpTile, terms: list[str]) -> tuple[str, str]:
