@@ -54,11 +54,26 @@ def test_it_leaves_other_joins_alone() -> None:
     pool = Pool()
     b = Builder(pool)
     x, y, z = (pool.input(k, TensorType(types.f32, s)) for k, s in zip("xyz", ((3, 8), (3, 8), (n, 8)), strict=True))
-    joined = b(ops.concat, x, y, axis=0)
-    summed = b(ops.reduce_sum, b(ops.concat, y, x, axis=0), axes=(0,), keepdims=False)
+    joined = b(ops.concat, x, y, axis=1)
+    summed = b(ops.reduce_sum, b(ops.concat, y, x, axis=1), axes=(0,), keepdims=False)
     three = b(ops.neg, b(ops.concat, x, y, x, axis=0))
     unknown = b(ops.neg, b(ops.concat, x, z, axis=0))
     both = b(ops.concat, x, b(ops.neg, y), axis=1)
     outs = (joined, b(ops.neg, joined), summed, three, unknown, b(ops.neg, both), b(ops.softmax, both, axis=1))
     graph = Graph("g", pool, (x, y, z), outs, tuple(f"o{k}" for k in range(len(outs))))
     assert JoinInReaders().run(graph) is graph
+
+
+def test_a_cache_with_what_a_step_adds_is_joined_whoever_reads_it() -> None:
+    """Rows stay whole accesses, so that it is one launch: the new rows are read where they were made."""
+    pool = Pool()
+    b = Builder(pool)
+    x, y = (pool.input(k, TensorType(types.f32, s)) for k, s in (("x", (2, 5, 8)), ("y", (2, 9))))
+    new = b(ops.reshape, b(ops.slice, y, starts=(0, 1), stops=(2, 9), steps=(1, 1)), shape=(2, 1, 8))
+    joined = b(ops.concat, x, new, axis=1)
+    graph = Graph("g", pool, (x, y), (joined, b(ops.reduce_sum, joined, axes=(1,), keepdims=False)), ("c", "s"))
+    done = JoinInReaders().run(graph)
+    assert "concat" not in [n.op.name for n in done.nodes()]
+    arrays = [np.arange(80, dtype=np.float32).reshape(2, 5, 8), np.arange(18, dtype=np.float32).reshape(2, 9)]
+    for got, want in zip(run(done, arrays), run(graph, arrays), strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -25,9 +25,10 @@ class JoinInReaders(Pass):
     """``f(concat(x, y))`` becomes ``f(where(is_first, pad(x), pad(y)))``, which is arithmetic and moves like ``f``.
 
     So the halves of a vector that change places, as in rotary position embeddings, are read where they lie. On a GPU
-    each part of a join is a launch, and so is what makes a part. It does not fire where anything but arithmetic on
-    the same elements reads the result, where that is a result of the graph, where there are more than two parts, or one
-    of a size that is known at run time only, or empty.
+    each part of a join is a launch, and so is what makes a part: a cache with what a step adds to it is one. Along the
+    last axis, where whole accesses of neighbours would be elements of either part, it does not fire where anything but
+    arithmetic on the same elements reads the result, or where that is a result of the graph; nor where there are more
+    than two parts, or one of a size that is known at run time only, or empty.
     """
 
     name: ClassVar[str] = "join-in-readers"
@@ -41,7 +42,8 @@ class JoinInReaders(Pass):
         for n in graph.nodes():
             inputs = tuple(new[i] for i in n.inputs)
             new[n] = n if inputs == n.inputs else graph.pool.with_inputs(n, inputs)
-            if _has_two_parts(n) and n not in graph.outputs and all(_is_arithmetic(r, n) for r in readers.get(n, ())):
+            is_read_so = n not in graph.outputs and all(_is_arithmetic(r, n) for r in readers.get(n, ()))
+            if _has_two_parts(n) and (is_read_so or n.attrs["axis"] % n.type.rank != n.type.rank - 1):
                 new[n] = _joined(graph, new[n])
                 if journal is not None:
                     journal.append(Fired(self.name, n.op.name, n.loc))
