@@ -28,18 +28,20 @@ from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.function import NO_LANES
 from tilewright.codegen.llvm.types import VALUE_TYPE
+from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx import fragments, runs, warpgroups
 from tilewright.codegen.ptx.exchange import exchanged
 from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
-from tilewright.core.compute import Binary, Buffer, Cast, IndexLike, Load
+from tilewright.core.compute import Binary, Buffer, Cast, IndexLike, Inside, Load
 from tilewright.core.dims import is_known, numbers
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym, substitute, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
+from tilewright.tile.affine import coefficient
 from tilewright.tile.grid import run_loop, warp_nest
-from tilewright.tile.ir import For, Kernel, Kind, Loop, Space, Stmt, Update, walk
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Space, Stmt, Update, walk
 from tilewright.tile.rewrite import places_of, rewrite_accesses
 
 if TYPE_CHECKING:
@@ -54,6 +56,40 @@ ROW_BYTES = 16
 def emit(fn: PtxFunction, f: For) -> None:
     """What one lane does of the loops; ``CodegenError`` for a nest that is none of the forms."""
     loops, body = warp_nest((f,))
+    conditions, inside = _conditions(body)
+    least = _least(conditions, loops) if len(loops) == len(SUMS.lane) else None
+    if least is None or fn.values.truth(least, NO_LANES) is not None:
+        _emit(fn, loops, body)
+        return
+    # Where a tile is whole, which most are, lanes need no branch for each element.
+    fn.rewritten.append(inside)
+    whole = fn.values.value(least, NO_LANES, Memo())
+    fn.loops.branch(whole, lambda: _emit(fn, loops, inside))
+    fn.loops.branch(fn.arith.instruction("xor", "i1", whole, Val("true", 0, 0)), lambda: _emit(fn, loops, body))
+
+
+def _conditions(body: tuple[Stmt, ...]) -> tuple[list[Dim], tuple[Stmt, ...]]:
+    """What is not negative where all conditions around a body hold, and the body without them."""
+    found: list[Dim] = []
+    while len(body) == 1 and isinstance(body[0], If) and isinstance(body[0].cond, Inside):
+        found += body[0].cond.exprs
+        body = body[0].body
+    return found, body
+
+
+def _least(conditions: Sequence[Dim], loops: Sequence[Loop]) -> Inside | None:
+    """Do the conditions hold in all iterations of the loops? None where there is nothing to ask, or no telling."""
+    worst = list(conditions)
+    for loop in loops:
+        for k, e in enumerate(worst):
+            step = coefficient(e, loop.sym)
+            if not is_known(step) or not is_known(loop.extent):
+                return None
+            worst[k] = substitute(e, {loop.sym: loop.extent - 1 if step < 0 else 0})
+    return Inside(tuple(worst)) if worst else None
+
+
+def _emit(fn: PtxFunction, loops: Sequence[Loop], body: tuple[Stmt, ...]) -> None:
     extents = tuple(loop.extent for loop in loops)
     syms = tuple(loop.sym for loop in loops)
     update = body[0] if len(body) == 1 and len(loops) == 1 else None
