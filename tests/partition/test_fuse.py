@@ -349,3 +349,18 @@ def test_long_chains_that_would_be_repeated_get_a_kernel() -> None:
 
     assert n_kernels(12, 64) == 2
     assert n_kernels(3, 64) == n_kernels(12, 2) == n_kernels(12, 64, points=16) == 1
+
+
+def test_a_widened_residual_is_squared_where_its_norm_sums() -> None:
+    """A norm of narrow sums that others read too reads those, and no squares of twice as many bytes."""
+    n = Net()
+    x = n.pool.input("x", TensorType(types.bf16, (16, 64)))
+    w = n.pool.input("w", TensorType(types.bf16, (64, 64)))
+    r = n.pool.input("r", TensorType(types.bf16, (16, 64)))
+    n.inputs += [x, w, r]
+    residual = n.b(ops.add, r, n.b(ops.matmul, x, w))
+    wide = n.b(ops.cast, residual, dtype=types.f32)
+    mean = n.b(ops.reduce_mean, n.b(ops.mul, wide, wide), axes=(1,), keepdims=True)
+    normal = n.b(ops.cast, n.b(ops.mul, wide, n.b(ops.rsqrt, mean)), dtype=types.bf16)
+    kernels = n.kernels(residual, normal)
+    assert len(kernels) == 2 and "reduce_sum" in kernels[1] and kernels[1].count("mul") >= 2, kernels

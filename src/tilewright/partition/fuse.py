@@ -218,7 +218,8 @@ class _Fuser:
 
     def _is_wider(self, group: Group, node: Node) -> bool:
         """Are fewer bytes written and read when ``node`` is computed by its readers, once for each element?"""
-        whole = [i for i in node.inputs if i.shape == node.shape]
+        # Whoever reads a widened value reads what it is widened from.
+        whole = [i.inputs[0] if self.facts[i].is_widening else i for i in node.inputs if i.shape == node.shape]
         is_narrow_before = bool(whole) and all(i.dtype.n_bytes < node.dtype.n_bytes for i in whole)
         return is_narrow_before and not any(self._reads_often(group, r) for r, _ in self.readers[node])
 
