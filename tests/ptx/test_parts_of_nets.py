@@ -144,3 +144,11 @@ def test_an_images_elements_come_by_whole_accesses(name: str) -> None:
     product, number = product_of(f, args)
     assert number == n_before and "cp.async" in product and "ld.global.nc.b16" not in product
     assert is_right(f, args)
+
+
+def test_few_channels_that_lie_in_planes_are_one_threads() -> None:
+    """What is laid out before is written by whole accesses, and read by neighbouring threads side by side."""
+    f, image, weight, _ = PICTURES["three channels in planes"]
+    model = tilewright.compile(Part(f), tuple(drawn(image, weight)), target="cuda-sm90a", cache=False)
+    (text,) = [text for text in model.ptx.values() if "mma" in text]
+    assert "st.global.v4.b16" in text.split(".entry")[1]

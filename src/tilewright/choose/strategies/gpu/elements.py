@@ -15,11 +15,11 @@ from collections.abc import Container, Iterator, Sequence
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Buffer, IndexLike
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import is_known, known_at_most, known_over
 from tilewright.core.expr import Dim, Sym, mod, substitute, symbols
 from tilewright.core.indices import is_chosen, symbols_at
 from tilewright.target.gpu import Gpu
-from tilewright.tile.affine import coefficient, linear
+from tilewright.tile.affine import coefficient, linear, stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import For, If, Kind, Loop, Store
@@ -42,7 +42,9 @@ def elements(b: ScheduleBuilder, gpu: Gpu, loop: str) -> None:
     is_loop = any(x.sym.name == loop for x in loops_of(b.kernel.body))
     free = independent(b, loop) if is_loop else []
     # Elements side by side come first: where loops became one, an access may no longer be known to be aligned.
-    if free:
+    if len(free) > 1 and _is_one_threads(gpu, find_loop(b.kernel, free[-1], "elements")):
+        b.do("kind", free.pop(), "unroll")
+    elif free:
         free[-1] = in_vectors(b, gpu, free[-1])
     # Loops that became one may no longer be known to be independent: then the innermost alone is shared among threads.
     if free and attempt(b, lambda: _deal(b, gpu, fused(b, free))):
@@ -161,6 +163,23 @@ def lanes_of(gpu: Gpu, target: For, apart: Container[str] = ()) -> int:
             return width
         width //= 2
     return 1
+
+
+def _is_one_threads(gpu: Gpu, target: For) -> bool:
+    """Is the loop one access of what is written, and across memory of what is read, as of a picture's few channels?
+
+    Neighbouring threads are then neighbours along the loop before it, where they read side by side.
+    """
+    if target.loop.kind is not Kind.SERIAL or not all(isinstance(s, Store) for s in target.body):
+        return False
+    strides = [
+        (buffer, is_write, stride_along(buffer, index, target.loop.sym))
+        for buffer, index, is_write in _accesses(target)
+    ]
+    is_along = all(stride == 1 for _, is_write, stride in strides if is_write)
+    is_across = any(not is_write and stride not in (0, 1) for _, is_write, stride in strides)
+    n_bytes = max(buffer.dtype.n_bytes for buffer, is_write, _ in strides if is_write)
+    return is_along and is_across and known_at_most(target.loop.extent, gpu.access_bytes // n_bytes)
 
 
 def _is_run(sym: Sym, width: int, buffer: Buffer, index: tuple[IndexLike, ...], is_write: bool) -> bool:
