@@ -19,6 +19,7 @@ from tilewright.core.compute import (
     Reduction,
     Stage,
     Unary,
+    Value,
     loop_symbol,
 )
 from tilewright.core.types import DType, bf16, f16, f32
@@ -31,6 +32,10 @@ from tilewright.tile.lower import lower
 from tilewright.tile.simt import simulate
 
 HOPPER = Gpu.parse("cuda-sm90a")
+
+
+def wide(x: Load) -> Value:
+    return x if x.dtype is f32 else Cast(x, f32)
 
 
 def product(
@@ -46,10 +51,11 @@ def product(
     w = Buffer("w", dtype, (columns, terms) if by_terms else (terms, columns))
     t, y = Buffer("t", f32, (rows, columns)), Buffer("y", dtype, (rows, columns))
     at = (n.sym, k.sym) if by_terms else (k.sym, n.sym)
-    factors = (Cast(Load(x, (k.sym, m.sym) if turned else (m.sym, k.sym)), f32), Cast(Load(w, at), f32))
+    factors = (wide(Load(x, (k.sym, m.sym) if turned else (m.sym, k.sym))), wide(Load(w, at)))
     index = (m.sym, n.sym)
     zero = Reduction((k,), "add", (Const(0.0, f32),))
-    value = Cast(Unary("neg", Binary("add", Load(t, index), Cast(Load(bias, (n.sym,)), f32))), dtype)
+    total = Unary("neg", Binary("add", Load(t, index), wide(Load(bias, (n.sym,)))))
+    value = total if dtype is f32 else Cast(total, dtype)
     items = (
         Stage((t,), (m, n), index, (Binary("mul", *factors),), zero),
         Stage((y,), (m, n), index, (value,)),
@@ -61,8 +67,17 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(got.astype(float), want.astype(float), atol=0.1, rtol=0.02)
 
 
-@settings(max_examples=5, deadline=None)
-@given(st.integers(1, 16), st.integers(8, 40), st.integers(16, 140), st.sampled_from((f16, bf16)), *[st.booleans()] * 2)
+SIZES = (st.integers(1, 16), st.integers(8, 40), st.integers(16, 140))
+
+
+@settings(max_examples=6, deadline=None)
+@given(
+    st.integers(1, 16),
+    st.integers(8, 40),
+    st.integers(16, 140),
+    st.sampled_from((f16, bf16, f32)),
+    *[st.booleans()] * 2,
+)
 def test_one_launch_for_any_size(
     rows: int, columns: int, terms: int, dtype: DType, by_terms: bool, turned: bool
 ) -> None:
@@ -74,9 +89,10 @@ def test_one_launch_for_any_size(
     close(run(emulated(flatten(made.kernel)), arrays, reverse=True)["y"], want)
 
 
+@pytest.mark.parametrize("dtype", [bf16, f32])
 @pytest.mark.parametrize("by_terms", [False, True])
-def test_no_lane_reads_what_another_one_writes_at_that_time(by_terms: bool) -> None:
-    computation = product(3, 16, 128, bf16, by_terms=by_terms)
+def test_no_lane_reads_what_another_one_writes_at_that_time(by_terms: bool, dtype: DType) -> None:
+    computation = product(3, 16, 128, dtype, by_terms=by_terms)
     arrays = arrays_of(computation, {})
     seen = simulate(flatten(schedule_for_gpu(computation, HOPPER).kernel), HOPPER, arrays)
     assert seen.faults == ()

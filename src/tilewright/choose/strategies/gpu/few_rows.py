@@ -1,10 +1,11 @@
-"""Products of few rows by matrix units, as of a step of decoding: the warps of a block share out the terms.
+"""Products of few rows, as of a step of decoding: the warps of a block share out the terms.
 
 In: a computation, a GPU. Out: an equal one in which each such product is four stages, and their names.
 Not its business: the steps that make a grid of them (``few_rows_grid``); products of more rows (``matrices``).
 
 Such a product takes as long as its right factor takes to come from memory, so it wants as much of that on its way as
-there can be, for every multiprocessor. Rows are those of one instruction at most. Before::
+there can be, for every multiprocessor. Rows are those of one matrix instruction at most, by which those of f16 and bf16
+are multiplied; of f32 a lane has a column. Before::
 
     Y[m, n] = sum over k of A[m, k] * B[k, n]
 
@@ -59,7 +60,7 @@ from tilewright.core.compute import (
 from tilewright.core.dims import numbers
 from tilewright.core.expr import Dim, Sym, floordiv
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import SUMS, MatrixShape
+from tilewright.target.matrices import CHUNK_BYTES, LEFT, SUMS, MatrixShape
 
 MOST_STAGES = 4
 """Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
@@ -67,22 +68,20 @@ MOST_STAGES = 4
 
 @dataclass(frozen=True)
 class StripTile:
-    """What a block computes: all rows, and ``column_warps`` times ``own_columns``, by so many ``parts`` of the terms.
+    """What a block computes: ``rows`` and ``column_warps`` times ``own_columns``, by so many ``parts`` of the terms.
 
-    Each part has ``depth`` terms of a step, of which ``stages`` are in shared memory at one time.
+    Each part has ``depth`` terms of a step, elements of ``n_bytes``, of which ``stages`` are in shared memory at one
+    time. Instructions of a ``shape`` multiply them, or those of a lane for each column.
     """
 
-    shape: MatrixShape
+    shape: MatrixShape | None
+    n_bytes: int
+    rows: int
     parts: int
     depth: int
     column_warps: int
     own_columns: int
     stages: int
-
-    @property
-    def rows(self) -> int:
-        """Rows of an instruction."""
-        return self.shape.extents[0]
 
     @property
     def columns(self) -> int:
@@ -96,14 +95,14 @@ class StripTile:
 
     @property
     def pad(self) -> int:
-        """Elements behind each row in shared memory: rows that one instruction reads then begin in other banks."""
-        return self.shape.extents[2] // 2
+        """Elements behind each row in shared memory: rows that are read at one time then begin in other banks."""
+        return CHUNK_BYTES // self.n_bytes
 
     @property
     def step_bytes(self) -> int:
         """Shared memory of one step's factors, whichever way they lie."""
         row = max(self.columns * (self.depth + self.pad), self.depth * (self.columns + self.pad))
-        return self.parts * (self.rows * (self.depth + self.pad) + row) * self.shape.dtype.n_bytes
+        return self.parts * (self.rows * (self.depth + self.pad) + row) * self.n_bytes
 
     @property
     def sums_bytes(self) -> int:
@@ -164,26 +163,55 @@ def _tile(s: Stage, factors: Factors, gpu: Gpu) -> StripTile | None:
     unit = factors.unit(gpu)
     groups = (factors.batches, factors.rows, factors.columns, factors.terms)
     extents = [numbers([a.extent for a in axes]) for axes in groups]
-    if unit is None or any(len(n) < len(axes) or 0 in n for n, axes in zip(extents, groups, strict=True)):
+    if any(len(n) < len(axes) or 0 in n for n, axes in zip(extents, groups, strict=True)):
         return None
     batches, rows, columns, terms = map(prod, extents)
-    if rows > SUMS.rows or columns < SUMS.columns or terms < unit.extents[2] or s.out.dtype is not types.f32:
+    if rows > SUMS.rows or columns < SUMS.columns or terms < LEFT.columns or s.out.dtype is not types.f32:
         return None
-    return min(_tiles(gpu, unit), key=lambda tile: strip_us(gpu, tile, batches, columns, terms))
+    if unit is None and not all(
+        v.dtype is types.f32 and lies_somehow(v, factors) for v in (factors.left, factors.right)
+    ):
+        return None
+    tiles = _unit_tiles(gpu, unit) if unit is not None else _lane_tiles(gpu, rows)
+    return min(tiles, key=lambda tile: strip_us(gpu, tile, batches, columns, terms))
 
 
-def _tiles(gpu: Gpu, unit: MatrixShape) -> Iterator[StripTile]:
+def lies_somehow(value: Value, factors: Factors) -> bool:
+    """Are elements of a factor read as they lie, neighbours of a row, of a column or of terms?"""
+    return isinstance(value, Load) and any(
+        lies_along(value, axes) for axes in (factors.rows, factors.columns, factors.terms) if axes
+    )
+
+
+def _unit_tiles(gpu: Gpu, unit: MatrixShape) -> Iterator[StripTile]:
     """Every tile of one, two or four warps a scheduler, of several parts, whose steps there is room for."""
-    line = gpu.line_bytes // unit.dtype.n_bytes
-    counts = (1, 2, 4, 8, 16)
-    for parts, column_warps, own, depth in product(counts[1:], counts, (2, 4, 8), (line // 2, line)):
-        warps = parts * column_warps
-        if warps % gpu.sm_schedulers or warps > 4 * gpu.sm_schedulers:
-            continue
-        for stages in range(MOST_STAGES, 1, -1):
-            tile = StripTile(unit, parts, depth, column_warps, own * unit.extents[1], stages)
+    n_bytes = unit.dtype.n_bytes
+    for parts, column_warps, depth, stages in _shapes(gpu, n_bytes):
+        for own in (2, 4, 8):
+            tile = StripTile(
+                unit, n_bytes, SUMS.rows, parts, depth, column_warps, own * unit.extents[1], stages
+            )  # fmt: skip
             if _resident(gpu, tile):
                 yield tile
+
+
+def _lane_tiles(gpu: Gpu, rows: int) -> Iterator[StripTile]:
+    """The same by a lane for each column, which has all its rows in registers."""
+    n_bytes = types.f32.n_bytes
+    for parts, column_warps, depth, stages in _shapes(gpu, n_bytes):
+        tile = StripTile(None, n_bytes, rows, parts, depth, column_warps, gpu.warp_lanes, stages)
+        if _resident(gpu, tile):
+            yield tile
+
+
+def _shapes(gpu: Gpu, n_bytes: int) -> Iterator[tuple[int, int, int, int]]:
+    """Parts, warps of columns, terms of a step, and steps at one time."""
+    line = gpu.line_bytes // n_bytes
+    counts = (1, 2, 4, 8, 16)
+    for parts, column_warps, depth in product(counts[1:], counts, (line // 2, line)):
+        warps = parts * column_warps
+        if warps % gpu.sm_schedulers == 0 and warps <= 4 * gpu.sm_schedulers:
+            yield from ((parts, column_warps, depth, stages) for stages in range(MOST_STAGES, 1, -1))
 
 
 def _resident(gpu: Gpu, tile: StripTile) -> int:
@@ -198,7 +226,7 @@ def strip_us(gpu: Gpu, tile: StripTile, batches: int, columns: int, terms: int) 
     A block waits for memory once, and for what it has on its way as often as steps go by. Multiprocessors take blocks
     in rounds; all of them share memory, which gives each its part of the right factor once.
     """
-    n_bytes = tile.shape.dtype.n_bytes
+    n_bytes = tile.n_bytes
     blocks = batches * -(-columns // tile.columns)
     steps = -(-terms // (tile.parts * tile.depth))
     of_sm = -(-blocks // gpu.n_sms)
@@ -210,17 +238,28 @@ def strip_us(gpu: Gpu, tile: StripTile, batches: int, columns: int, terms: int) 
     rounds_ns = of_sm * steps * brought * byte_ns
     cache_ns = blocks * steps * brought * max(byte_ns / min(blocks, gpu.n_sms), 1 / (gpu.l2_bytes_per_cycle * gpu.ghz))
     memory_ns = batches * columns * terms * n_bytes / gpu.memory_gb_per_s
-    fmas = tile.rows * tile.columns * tile.parts * tile.depth * steps
-    units_ns = of_sm * fmas / gpu.sm_warp_bf16_fmas_per_cycle / gpu.ghz
+    busy, waits = _cycles(gpu, tile, steps)
+    units_ns, alone_ns = of_sm * busy / gpu.ghz, waits / gpu.ghz
     # The sums go to shared memory and back.
     sums_ns = 2 * of_sm * tile.sums_bytes / (gpu.shared_banks * gpu.bank_bytes) / gpu.ghz
-    # A warp's instructions of a step follow each other, and the copies of the next one follow those.
-    per_step = tile.depth // tile.shape.extents[2] * (2 + tile.own_columns // tile.shape.extents[1])
-    alone_ns = steps * per_step * gpu.instruction_cycles / gpu.ghz
     # Of blocks that take turns one does what the others don't; a single one does everything after each other.
     beside = (cache_ns, rounds_ns, memory_ns, units_ns)
     longest = max(beside)
     return (gpu.memory_ns + longest + (sum(beside) - longest) / (2 * at_once) + sums_ns + alone_ns) / 1e3
+
+
+def _cycles(gpu: Gpu, tile: StripTile, steps: int) -> tuple[float, float]:
+    """What a block's instructions take of a multiprocessor, and how long those of a warp wait for each other."""
+    terms = tile.parts * tile.depth * steps
+    if tile.shape is not None:
+        _, columns, depth = tile.shape.extents
+        per_step = tile.depth // depth * (2 + tile.own_columns // columns)
+        fmas = tile.rows * tile.columns * terms
+        return fmas / gpu.sm_warp_bf16_fmas_per_cycle, steps * per_step * gpu.instruction_cycles
+    # A lane reads its element and, by whole accesses, those of all rows, which all lanes have in common.
+    reads = 1 + tile.rows * tile.n_bytes / gpu.access_bytes
+    busy = tile.columns * terms * (tile.rows / gpu.sm_fmas_per_cycle + reads / gpu.shared_banks)
+    return busy, steps * tile.depth * gpu.instruction_cycles
 
 
 # --- the stages -----------------------------------------------------------------------------------------------------
@@ -232,7 +271,7 @@ class _Spelling:
     def __init__(self, s: Stage, factors: Factors, tile: StripTile, gpu: Gpu) -> None:
         self.s, self.tile = s, tile
         self.batches, self.has_rows = factors.batches, bool(factors.rows)
-        self.run = gpu.access_bytes // tile.shape.dtype.n_bytes
+        self.run = gpu.access_bytes // tile.n_bytes
         self.m = group_of("m", factors.rows or (Axis(loop_symbol("row", 1), 1),), tile.rows, 1)
         self.n = group_of("n", factors.columns, tile.columns, self.run)
         self.part = Axis(loop_symbol("part", tile.parts), tile.parts)
@@ -258,8 +297,9 @@ class _Spelling:
 
     def _factor(self, name: str, value: Value, lines: AxisGroup) -> Stage:
         """A factor as tiles; neighbours in memory are neighbours in the tile."""
-        assert isinstance(value, Cast)
-        value = value.a
+        if self.tile.shape is not None:  # matrix units widen narrow factors themselves
+            assert isinstance(value, Cast)
+            value = value.a
         groups = [lines, self.k]
         if lies_along(value, lines.axes) and not lies_along(value, self.k.axes):
             groups = [self.k, lines]
@@ -273,7 +313,8 @@ class _Spelling:
     def _sums(self) -> Stage:
         assert self.s.reduction is not None
         axes = (*self.batches, self.part, *self.m.padded, *self.n.padded)
-        left, right = (Cast(Load(x.out, x.index), types.f32) for x in (self.left, self.right))
+        factors: list[Value] = [Load(x.out, x.index) for x in (self.left, self.right)]
+        left, right = factors if self.tile.shape is None else [Cast(x, types.f32) for x in factors]
         reduction = Reduction(self.k.padded, "add", (Const(0, types.f32),))
         return self._stage("t", axes, Binary("mul", left, right), reduction)
 

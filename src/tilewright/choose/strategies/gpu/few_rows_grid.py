@@ -54,12 +54,9 @@ def few_rows(b: ScheduleBuilder, gpu: Gpu, x: FewRows) -> None:
     b.do("reorder", step, *walked, term)
     for factor in (x.left, x.right):
         _copy(b, gpu, tile, factor, step)
-    warps, inner = _split(b, tile, walked)
-    turn, depth = b.split(term, tile.shape.extents[2])
-    b.do("reorder", *warps, turn, *inner, depth)
-    _kinds(b, warps, [turn, *inner, depth], ("unroll", *INSIDE, "warp"))
+    _multiplied(b, gpu, tile, walked, term)
     for of_warps, own_loops in loops:
-        _kinds(b, of_warps, own_loops, INSIDE)
+        _kinds(b, of_warps, own_loops, _inside(tile))
     _root(b, tile, row, inside)
     stages = tile.stages
     n = extent_of(b, step)
@@ -67,8 +64,9 @@ def few_rows(b: ScheduleBuilder, gpu: Gpu, x: FewRows) -> None:
         copied_ahead(b, (x.left, x.right), step, min(stages, n))
 
 
-INSIDE = ("unroll", "unroll", "warp", "warp")
-"""What a warp's own loops are: instructions by rows and columns, and rows and columns of an instruction."""
+def _inside(tile: StripTile) -> tuple[str, ...]:
+    """What a warp's own loops are: instructions by rows and columns, and rows and columns of one; of a lane, rows."""
+    return ("unroll", "unroll", "warp", "warp") if tile.shape is not None else ("unroll",)
 
 
 def _by_columns(b: ScheduleBuilder, tile: StripTile, loop: str, factor: int) -> tuple[list[str], str]:
@@ -80,13 +78,28 @@ def _by_columns(b: ScheduleBuilder, tile: StripTile, loop: str, factor: int) -> 
 
 
 def _split(b: ScheduleBuilder, tile: StripTile, loops: list[str]) -> tuple[list[str], list[str]]:
-    """Loops of parts, rows and columns as those that number warps, and those of each warp, in order."""
+    """Loops of parts, rows and columns as those that number warps or lanes, and those of each of them, in order."""
     part, row, column = loops
+    if tile.shape is None:
+        return [part, column], [row]
     rows, columns, _ = tile.shape.extents
     turn, lane = b.split(row, rows)
     warp, own = _by_columns(b, tile, column, tile.own_columns)
     beside, column = b.split(own, columns)
     return [part, *warp], [turn, beside, lane, column]
+
+
+def _multiplied(b: ScheduleBuilder, gpu: Gpu, tile: StripTile, loops: list[str], term: str) -> None:
+    """The terms of a step, by matrix instructions or by lanes."""
+    warps, inner = _split(b, tile, loops)
+    if tile.shape is not None:
+        turn, depth = b.split(term, tile.shape.extents[2])
+        b.do("reorder", *warps, turn, *inner, depth)
+        _kinds(b, warps, [turn, *inner, depth], ("unroll", *_inside(tile), "warp"))
+        return
+    turn, depth = b.split(term, gpu.access_bytes // tile.n_bytes)
+    b.do("reorder", *warps, turn, depth, *inner)
+    _kinds(b, warps, [turn, depth, *inner], ("serial", "unroll", *_inside(tile)))
 
 
 def _by_warps(b: ScheduleBuilder, tile: StripTile, loops: list[str]) -> tuple[list[str], list[str]]:
@@ -105,6 +118,10 @@ def _root(b: ScheduleBuilder, tile: StripTile, row: str, column: str) -> None:
     """What is made of the sums: rows are shared out among the warps of parts, columns among lanes."""
     turn, part = b.split(row, tile.parts)
     b.do("fill", part, tile.parts)
+    if tile.shape is None:
+        b.do("reorder", part, column, turn)
+        _kinds(b, [part, column], [turn], ("unroll",))
+        return
     warp, lane = _by_columns(b, tile, column, tile.own_columns)
     b.do("reorder", part, *warp, turn, lane)
     _kinds(b, [part, *warp], [turn, lane], ("unroll", "warp"))
@@ -121,11 +138,18 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: StripTile, factor: str, at: str) -
     lines, line = (as_one(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
     made = b.do("fuse", lines, in_vectors(b, gpu, line)).loops[0]
     turn, thread = b.split(made, tile.warps * gpu.warp_lanes, "guard")
-    number, lane = b.split(thread, gpu.warp_lanes)
-    warp, part = _by_columns(b, tile, number, tile.column_warps)
-    warps = [*warp, part]
-    b.do("reorder", *warps, lane, turn)
-    _kinds(b, warps, [lane, turn], ("warp", "unroll"))
+    if tile.shape is None:
+        part, column = b.split(thread, tile.columns)
+        b.do("reorder", part, column, turn)
+        _kinds(b, [part, column], [turn], ("unroll",))
+    else:
+        number, lane = b.split(thread, gpu.warp_lanes)
+        warp, part = _by_columns(b, tile, number, tile.column_warps)
+        warps = [*warp, part]
+        b.do("reorder", *warps, lane, turn)
+        _kinds(b, warps, [lane, turn], ("warp", "unroll"))
+    if extent_of(b, turn) == 1:
+        b.do("unit", turn)
     row_elements = leaf.buffer.shape[-1]
     assert is_known(row_elements)
     b.do("align", factor, row_elements + tile.pad)
