@@ -154,7 +154,7 @@ def _averages(s: Stage, stages: Sequence[Stage], computation: Computation) -> _A
 
 
 def _pays(x: _Averages, gpu: Gpu) -> bool:
-    """Is one launch, of a block for each row, estimated to take less time than a launch for each stage?
+    """Is one launch, of a block for each row, estimated to take less time than one for each product and one between?
 
     A multiprocessor gets what its blocks read no faster than its share of the common cache allows.
     """
@@ -164,7 +164,8 @@ def _pays(x: _Averages, gpu: Gpu) -> bool:
         read = {y for v in s.values for y in loads(v) if y.buffer not in {z.out for z in x.stages}}
         row_bytes += points // rows * max((y.dtype.n_bytes for y in read), default=0)
     together = -(-rows // gpu.n_sms) * row_bytes / (gpu.sm_bytes_per_cycle * gpu.ghz) / 1e3
-    apart = rows * row_bytes / gpu.memory_gb_per_s / 1e3 + (len(x.stages) - 1) * gpu.replay_us
+    products = sum(s.reduction is not None and len(s.axes) == len(x.sums.axes) for s in x.stages)
+    apart = rows * row_bytes / gpu.memory_gb_per_s / 1e3 + products * gpu.replay_us
     return together < apart
 
 
