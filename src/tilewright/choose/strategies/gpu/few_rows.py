@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import prod
 
@@ -173,7 +174,27 @@ def _tile(s: Stage, factors: Factors, gpu: Gpu) -> StripTile | None:
     ):
         return None
     tiles = _unit_tiles(gpu, unit) if unit is not None else _lane_tiles(gpu, rows)
-    return min(tiles, key=lambda tile: strip_us(gpu, tile, batches, columns, terms))
+    return min(tiles, key=partial(strip_us, gpu, work=_work(factors.right, batches, columns, terms)))
+
+
+@dataclass(frozen=True)
+class StripWork:
+    """How large a product is; ``n_bytes`` of memory are an element of its right factor.
+
+    It ``is_copied`` as it is, which runs ahead by itself; what is computed on the way waits for each step's elements.
+    """
+
+    batches: int
+    columns: int
+    terms: int
+    n_bytes: int
+    is_copied: bool
+
+
+def _work(right: Value, batches: int, columns: int, terms: int) -> StripWork:
+    """The work of a product with that right factor."""
+    is_copied = isinstance(right, Load) or (isinstance(right, Cast) and isinstance(right.a, Load))
+    return StripWork(batches, columns, terms, sum(x.dtype.n_bytes for x in loads(right)), is_copied)
 
 
 def lies_somehow(value: Value, factors: Factors) -> bool:
@@ -220,24 +241,24 @@ def _resident(gpu: Gpu, tile: StripTile) -> int:
     return gpu.blocks_per_sm(tile.warps * gpu.warp_lanes, gpu.max_thread_registers // 2, shared)
 
 
-def strip_us(gpu: Gpu, tile: StripTile, batches: int, columns: int, terms: int) -> float:
+def strip_us(gpu: Gpu, tile: StripTile, work: StripWork) -> float:
     """An estimate of the product's time in microseconds.
 
     A block waits for memory once, and for what it has on its way as often as steps go by. Multiprocessors take blocks
     in rounds; all of them share memory, which gives each its part of the right factor once.
     """
     n_bytes = tile.n_bytes
-    blocks = batches * -(-columns // tile.columns)
-    steps = -(-terms // (tile.parts * tile.depth))
+    blocks = work.batches * -(-work.columns // tile.columns)
+    steps = -(-work.terms // (tile.parts * tile.depth))
     of_sm = -(-blocks // gpu.n_sms)
     at_once = min(_resident(gpu, tile), of_sm)
     brought = tile.parts * tile.depth * (tile.rows + tile.columns) * n_bytes
-    waiting = at_once * min(tile.stages - 1, steps) * brought
+    waiting = at_once * (min(tile.stages - 1, steps) if work.is_copied else 1) * brought
     # What a byte takes: of what may be on its way, of what the cache gives one multiprocessor, and of all of them.
     byte_ns = max(gpu.memory_ns / waiting, 1 / (gpu.sm_bytes_per_cycle * gpu.ghz))
     rounds_ns = of_sm * steps * brought * byte_ns
     cache_ns = blocks * steps * brought * max(byte_ns / min(blocks, gpu.n_sms), 1 / (gpu.l2_bytes_per_cycle * gpu.ghz))
-    memory_ns = batches * columns * terms * n_bytes / gpu.memory_gb_per_s
+    memory_ns = work.batches * work.columns * work.terms * work.n_bytes / gpu.memory_gb_per_s
     busy, waits = _cycles(gpu, tile, steps)
     units_ns, alone_ns = of_sm * busy / gpu.ghz, waits / gpu.ghz
     # The sums go to shared memory and back.
