@@ -122,3 +122,22 @@ def test_arithmetic_stays_behind_moves_that_others_read_and_cuts_of_much() -> No
         outputs = (b(ops.tanh, moved), *([moved] if is_shared else []))
         graph = Graph("g", pool, (x,), outputs, ("y", "z")[: len(outputs)])
         assert HoistArithmetic().run(graph) is graph
+
+
+def test_what_a_norm_made_is_no_epilogue_of_the_product_before_it() -> None:
+    """A net's stream behind a norm of an image goes by sequences, and is added to their own products there."""
+    pool = Pool()
+    b = Builder(pool)
+    x, w, v = (pool.input(n, TensorType(types.f32, s)) for n, s in zip("xwv", ((6, 4), (4, 5), (5, 5)), strict=True))
+    y: Node = b(ops.reshape, b(ops.matmul, x, w), shape=(2, 3, 5))
+    for _ in range(2):  # the second time all nodes are new ones, made over what the first time became
+        z = b(ops.sub, y, b(ops.reduce_mean, y, axes=(0,), keepdims=True))
+        stream = b(ops.reshape, z, shape=(6, 5))
+        y = b(ops.reshape, b(ops.add, b(ops.matmul, stream, v), stream), shape=(2, 3, 5))
+    graph = Graph("g", pool, (x, w, v), (y,), ("y",))
+    done = HoistArithmetic().run(graph)
+    assert [n.shape for n in done.nodes() if n.op is ops.add] == [(6, 5), (6, 5)]
+    assert [n.shape for n in done.nodes() if n.op is ops.sub] == [(2, 3, 5), (2, 3, 5)]
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(n.shape).astype(np.float32) for n in graph.inputs]
+    np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-5)

@@ -100,15 +100,18 @@ class RuleTable:
         self.by_root = {op: tuple(found) for op, found in by_root.items()}
 
 
-def rewrite(graph: Graph, rules: RuleTable | Sequence[Rule], journal: Journal | None = None) -> Graph:
+def rewrite(
+    graph: Graph, rules: RuleTable | Sequence[Rule], journal: Journal | None = None, followed: set[Node] | None = None
+) -> Graph:
     """``graph`` with ``rules`` applied to fixpoint; appends to ``journal`` what fired.
 
+    What takes the place of one of the nodes ``followed`` is added to them on the way, so that rules can ask for it.
     Raises :class:`RewriteError` when a rule changes a type or the rules do not end.
     """
     table = rules if isinstance(rules, RuleTable) else RuleTable(rules)
     if not table.rules:
         return graph
-    return _BottomUp(graph, table, [] if journal is None else journal).run()
+    return _BottomUp(graph, table, [] if journal is None else journal, set() if followed is None else followed).run()
 
 
 def map_subgraphs(node: Node, pool: Pool, transform: Callable[[Graph], Graph]) -> Node:
@@ -124,7 +127,8 @@ class _BottomUp:
     node to itself over final operands and what a rule made of that, while the latter is still being normalised.
     """
 
-    def __init__(self, graph: Graph, table: RuleTable, journal: Journal) -> None:
+    def __init__(self, graph: Graph, table: RuleTable, journal: Journal, followed: set[Node]) -> None:
+        self.followed = followed
         self.graph, self.pool, self.table, self.journal = graph, graph.pool, table, journal
         self.final: dict[Node, Node] = {}
         self.split: dict[Node, tuple[Node, ...]] = {}
@@ -200,6 +204,7 @@ class _BottomUp:
         results = tuple(self.final[m] for m in made)
         if current is not node:
             self.reads[current] = self.reads.get(current, 0) + self.reads.get(node, 1)
+            self.follow(node, current)
         if len(node.types) == 1:
             self.settle(current, results[0])
         else:
@@ -211,8 +216,13 @@ class _BottomUp:
         self.final[node] = new
         if new is not node:
             self.reads[new] = self.reads.get(new, 0) + self.reads.get(node, 1)
+            self.follow(node, new)
             if new in self.split:
                 self.split[node] = self.split[new]
+
+    def follow(self, node: Node, new: Node) -> None:
+        if node in self.followed:
+            self.followed.add(new)
 
     def rebuilt(self, node: Node) -> Node:
         """``node`` over its operands' normal forms; its sub-graphs rewritten."""

@@ -6,8 +6,9 @@ In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -25,6 +26,8 @@ from tilewright.core.shapes import reshape_groups
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of, inverse
 
+MOVES = (ops.transpose, ops.slice, ops.reshape)
+
 
 @dataclass(frozen=True)
 class HoistArithmetic(Pass):
@@ -37,20 +40,33 @@ class HoistArithmetic(Pass):
     not fire where ``p`` is something else, where an operand is broadcast in another way, or where ``q`` is a product,
     or one rearranged, itself: one of two has to be reshaped, and the arithmetic stays with ``q``; but for a ``q`` that
     others read as well, as the sum that a net's layers add to: it is in memory before, and can't take the arithmetic.
+    Nor does it where ``p`` is arithmetic on what more than arithmetic reads, as a norm of a product: it is no epilogue.
     """
 
     name: ClassVar[str] = "hoist-arithmetic"
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        return rewrite(graph, RULES, journal)
+        written = _written_before(graph)
+        return rewrite(graph, _rules(written), journal, written)
 
 
-def _hoist(b: Rewriting, node: Node) -> Node | None:
-    inner = next((i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape), None)
-    if inner is None or inner.shape == node.shape or not (_is_product(inner) or _is_rearranged(b, inner)):
-        return _above_move(b, node)
+def _written_before(graph: Graph) -> set[Node]:
+    """What other nodes than arithmetic on the same elements read, or moves of them: arithmetic is no epilogue of it."""
+    return set(
+        i for n in graph.nodes() if n.op not in MOVES
+        for i in n.inputs if Trait.ELEMENTWISE not in n.op.traits or i.shape != n.shape
+    )  # fmt: skip
+
+
+def _hoist(written: Container[Node], b: Rewriting, node: Node) -> Node | None:
+    reshaped = [i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape]
+    is_product = partial(_is_product, written)
+    is_rearranged = partial(_is_rearranged, written, b)
+    inner = next((x for x in reshaped if x.shape != node.shape and (is_product(x) or is_rearranged(x))), None)
+    if inner is None:
+        return _above_move(written, b, node)
     others = [i for i in node.inputs if i.op is not ops.reshape and i.shape == node.shape]
-    if any(_is_rearranged(b, i) or (_is_product(i) and (b.read_once(i) or not b.read_once(inner))) for i in others):
+    if any(is_rearranged(i) or (is_product(i) and (b.read_once(i) or not b.read_once(inner))) for i in others):
         return None
     operands = [_as_shape(b, i, node, inner) for i in node.inputs]
     moved = [o for o in operands if o is not None]
@@ -59,10 +75,10 @@ def _hoist(b: Rewriting, node: Node) -> Node | None:
     return b(ops.reshape, b(node.op, *moved, **node.attrs), shape=node.shape)
 
 
-def _above_move(b: Rewriting, node: Node) -> Node | None:
+def _above_move(written: Container[Node], b: Rewriting, node: Node) -> Node | None:
     """``f(move(p), c)`` as ``move(f(p, c'))``, for a transpose or a slice that leaves little out."""
     move = next((i for i in node.inputs if i.op in (ops.transpose, ops.slice) and i.shape == node.shape), None)
-    if move is None or not _is_rearranged(b, move):
+    if move is None or not _is_rearranged(written, b, move):
         return None
     operands = [move.inputs[0] if i is move else _before(b, i, move) for i in node.inputs]
     moved = [o for o in operands if o is not None]
@@ -71,13 +87,13 @@ def _above_move(b: Rewriting, node: Node) -> Node | None:
     return b(move.op, b(node.op, *moved, **node.attrs), **move.attrs)
 
 
-def _is_rearranged(b: Rewriting, node: Node) -> bool:
+def _is_rearranged(written: Container[Node], b: Rewriting, node: Node) -> bool:
     """Is it a product whose elements were only moved, for this one reader?"""
     at, moves = node, 0
-    while at.op in (ops.transpose, ops.slice, ops.reshape) and b.read_once(at) and _keeps_most(at):
+    while at.op in MOVES and b.read_once(at) and _keeps_most(at):
         moves += at.op is not ops.reshape
         at = at.inputs[0]
-    return moves > 0 and _is_product(at) and b.read_once(at)
+    return moves > 0 and _is_product(written, at) and b.read_once(at)
 
 
 def _keeps_most(node: Node) -> bool:
@@ -102,14 +118,14 @@ def _before(b: Rewriting, operand: Node, move: Node) -> Node | None:
     return None if any(d != 1 and c for d, c in zip(wide.shape, cut, strict=True)) else operand
 
 
-def _is_product(node: Node) -> bool:
-    """A contraction, or a chain of arithmetic on one over the same elements: its epilogue."""
-    found = [node]
+def _is_product(written: Container[Node], node: Node) -> bool:
+    """A contraction, or a chain of arithmetic on one over the same elements, none of them ``written``: its epilogue."""
+    found = [node] if node not in written else []
     for at in found:
         if Trait.CONTRACTION in at.op.traits:
             return True
         if Trait.ELEMENTWISE in at.op.traits:
-            found += [i for i in at.inputs if i.shape == node.shape and i not in found]
+            found += [i for i in at.inputs if i.shape == node.shape and i not in found and i not in written]
         if len(found) > EFFORT.listed:
             return False
     return False
@@ -150,10 +166,10 @@ def _reshaped_constant(b: Rewriting, array: Array, shape: Sequence[Dim], inner: 
     return b.const(np.ascontiguousarray(np.broadcast_to(wide, before)).reshape(after))
 
 
-def _transpose(b: Rewriting, node: Node) -> Node | None:
+def _transpose(written: Container[Node], b: Rewriting, node: Node) -> Node | None:
     """A transpose of a product whose two neighbouring dimensions were merged permutes them apart."""
     merged = node.inputs[0]
-    if merged.op is not ops.reshape or not b.read_once(merged) or not _is_product(merged.inputs[0]):
+    if merged.op is not ops.reshape or not b.read_once(merged) or not _is_product(written, merged.inputs[0]):
         return None
     x = merged.inputs[0]
     at = next((k for k, (d, e) in enumerate(zip(merged.shape, x.shape, strict=False)) if d != e), None)
@@ -164,18 +180,13 @@ def _transpose(b: Rewriting, node: Node) -> Node | None:
     return b(ops.reshape, b(ops.transpose, x, perm=perm), shape=node.shape)
 
 
-RULES = RuleTable(
-    [
-        Rule("hoist-transpose", (ops.transpose,), _transpose, "merged dimensions move together"),
-        *(
-            Rule(
-                f"hoist-{op.name}",
-                (op,),
-                _hoist,
-                "a reshape keeps the order of elements, the arithmetic is per element",
-            )
-            for op in ops.ALL
-            if Trait.ELEMENTWISE in op.traits and op.compute is not None
-        ),
-    ]
-)
+def _rules(written: Container[Node]) -> RuleTable:
+    """The rules for a graph in which those nodes are in memory before arithmetic on them."""
+    of_arithmetic = [op for op in ops.ALL if Trait.ELEMENTWISE in op.traits and op.compute is not None]
+    why = "a reshape keeps the order of elements, the arithmetic is per element"
+    return RuleTable(
+        [
+            Rule("hoist-transpose", (ops.transpose,), partial(_transpose, written), "merged dimensions move together"),
+            *(Rule(f"hoist-{op.name}", (op,), partial(_hoist, written), why) for op in of_arithmetic),
+        ]
+    )
