@@ -39,6 +39,43 @@ def test_pointwise() -> None:
     np.testing.assert_allclose(y, np.exp(x), rtol=1e-6)
 
 
+FUNCTION = """kernel function
+  place x: f32[2048] global in
+  place y: f32[2048] global out
+  body
+    for b[0:15] < 16 block
+      for t[0:31] < 32 thread
+        for v[0:3] < 4 vector
+          y[128*b + 4*t + v] = {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "function", "low", "high", "bound"),
+    [
+        ("exp({})", np.exp, -103, 88.7, 3),
+        ("sinh({})", np.sinh, -80, 80, 4),
+        ("tanh({})", np.tanh, -10, 10, 4),
+        ("tanh({})", np.tanh, -0.7, 0.7, 4),
+        ("div(1.0:f32, add(1.0:f32, exp({})))", lambda x: 1 / (1 + np.exp(x)), -20, 80, 4),
+    ],
+)
+def test_functions_by_special_instructions(value: str, function, low: float, high: float, bound: float) -> None:
+    """As here, where the instructions for powers of 2 and reciprocals are exact, within so many ULP."""
+    text = FUNCTION.format(value.format("x[128*b + 4*t + v]"))
+    x, y = floats(2048), floats(2048)
+    x[:] = np.linspace(low, high, 2048)
+    run(text, x=x, y=y)
+    want = function(x.astype(np.float64))
+    assert (np.abs(y - want) / np.spacing(np.abs(want).astype(np.float32))).max() <= bound
+    x[:] = np.resize(np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, 200.0, -200.0], np.float32), 2048)
+    run(text, x=x, y=y)
+    with np.errstate(over="ignore"):
+        np.testing.assert_allclose(y, function(x), rtol=1e-6)
+    ptx = compile_kernel(by_hand.kernel(text), Gpu.parse("cuda")).ptx
+    assert "ex2.approx" in ptx and ("div.rn" in ptx) is value.startswith("sinh")
+
+
 AHEAD = """kernel ahead
   place x: f32[40] global in
   place y: f32[64] global out

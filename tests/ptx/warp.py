@@ -51,6 +51,7 @@ def _copies(text: str) -> str:
 def host_calls(text: str) -> str:
     """The text with a function of its own for each intrinsic, which hands its operands over by memory."""
     text = warpgroup.host_calls(_copies(text)).replace("@llvm.nvvm.ex2.approx.ftz.f(", "@llvm.exp2.f32(")
+    text = re.sub(r"call float @llvm\.nvvm\.rcp\.approx\.ftz\.f\(float ([^)]*)\)", r"fdiv float 1.0, \1", text)
     wrappers = dict[str, str]()
 
     def change(line: str) -> str:

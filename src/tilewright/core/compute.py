@@ -27,7 +27,7 @@ from tilewright.core.types import DType
 
 UNARY_OPS = frozenset(
     "neg abs sqrt rsqrt floor ceil trunc rint exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf pow2i exp2_flushed rint_rest not isnan".split()
+    "asinh acosh atanh erf pow2i exp2_flushed reciprocal_flushed rint_rest not isnan".split()
 )
 ARITHMETIC_OPS = frozenset("add sub mul div rem min max larger pow atan2 and or xor shl shr".split())
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
@@ -137,7 +137,8 @@ class Index(Value):
 class Unary(Value):
     """``op(a)``; ``not`` is logical on bool, bitwise on integers; ``rint`` rounds half to even; ``pow2i`` is 2**a.
 
-    ``exp2_flushed`` is ``exp2``, but what is below the least normal number may be 0.
+    ``exp2_flushed`` is ``exp2``, but what is below the least normal number may be 0; so it is of
+    ``reciprocal_flushed``, which is ``1 / a`` within 1 ULP.
     """
 
     __slots__ = ("a", "op")

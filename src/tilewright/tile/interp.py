@@ -420,6 +420,7 @@ _FLOAT_UNARY: Mapping[str, Callable[[Any], Any]] = {
     "erf": math.erf,
     "pow2i": np.exp2,
     "exp2_flushed": np.exp2,
+    "reciprocal_flushed": lambda x: 1 / x,
     "rint_rest": lambda x: np.float64(0) if np.isinf(x) else x - np.rint(x),
 }
 

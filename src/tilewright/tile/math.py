@@ -22,6 +22,7 @@ UNARY: Mapping[str, Callable[[Value, Style], Value]] = {
     "exp": exponential.exp,
     "exp2": exponential.exp2,
     "exp2_flushed": exponential.exp2,
+    "reciprocal_flushed": special.reciprocal,
     "expm1": exponential.expm1,
     "log": exponential.log,
     "log2": exponential.log2,
@@ -63,7 +64,9 @@ def expand(
 
     Without ``has_f64`` the other two hold for f32 alone. ``functions`` of one f32 are instructions, and stay.
     """
-    narrow_style, wide_style = Style(has_fma, has_scalef), Style(has_fma and has_f64, has_scalef and has_f64)
+    has_special = "exp2" in functions and "reciprocal_flushed" in functions
+    narrow_style = Style(has_fma, has_scalef, has_special)
+    wide_style = Style(has_fma and has_f64, has_scalef and has_f64)
 
     def leaf(v: Value) -> Value | None:
         style = wide_style if v.dtype is types.f64 else narrow_style
@@ -82,6 +85,10 @@ def expand(
     def sums(v: Value) -> Value | None:
         if has_fma and isinstance(v, Unary) and v.op == "exp2" and v.dtype is types.f32:
             return _fused(v)
+        divisor = _logistic(v) if has_special else None
+        if divisor is not None:
+            assert isinstance(v, Binary)
+            return _in_wide(v, lambda a, b: _quotient(a, Unary("reciprocal_flushed", b)), v.a, divisor)
         function = _one_plus(v)
         if function is None or v.dtype is types.f64:
             return None
@@ -96,6 +103,19 @@ def _fused(v: Unary) -> Value | None:
     if isinstance(d, Binary) and d.op == "sub" and isinstance(d.a, Binary) and d.a.op == "mul":
         return Unary("exp2", Fma(d.a.a, d.a.b, -d.b))
     return None
+
+
+def _logistic(v: Value) -> Value | None:
+    """The divisor ``1 + exp(x)`` of a quotient: near enough itself that no digit is lost by a product."""
+    if not isinstance(v, Binary) or v.op != "div" or v.dtype is types.f64 or not v.dtype.is_float:
+        return None
+    terms = (v.b.a, v.b.b) if isinstance(v.b, Binary) and v.b.op == "add" else ()
+    is_one = any(isinstance(x, Const) and x.value == 1 for x in terms)
+    return v.b if is_one and any(isinstance(x, Unary) and x.op == "exp" for x in terms) else None
+
+
+def _quotient(a: Value, reciprocal: Value) -> Value:
+    return reciprocal if isinstance(a, Const) and a.value == 1 else a * reciprocal
 
 
 def _one_plus(v: Value) -> Unary | None:

@@ -194,6 +194,8 @@ class Helpers:
             return negative if op == "neg" else x if not dtype.is_signed else f"({x} < 0 ? {negative} : {x})"
         if op == "neg":
             return f"(-{x})"
+        if op == "reciprocal_flushed":
+            return f"(1 / {x})"
         if op == "rint_rest":
             return self.rounded(f"{self.rest(dtype)}({x})", dtype)
         if op == "rsqrt":

@@ -11,8 +11,10 @@ from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.types import DType
 
-FUNCTIONS = frozenset(["exp2", "exp2_flushed"])
-"""Functions of f32 that the GPU has: ``ex2.approx`` is within 2 ULP. Subnormal results take three instructions more."""
+FUNCTIONS = frozenset(["exp2", "exp2_flushed", "reciprocal_flushed"])
+"""Functions of f32 that the GPU has: ``ex2.approx`` is within 2 ULP, ``rcp.approx`` within 1. Subnormal results of the
+former take three instructions more; a quotient takes a branch to a function."""
+_FLUSHED = {"exp2_flushed": "ex2.approx.ftz.f", "reciprocal_flushed": "rcp.approx.ftz.f"}
 _EXTREMES = {"min": "minimum", "max": "maximum"}
 
 
@@ -24,12 +26,22 @@ class PtxArith(Arith):
         return self.convert("bitcast", self.convert("fptrunc", v, "float", "bfloat"), "bfloat", "i16")
 
     def _float_unary(self, op: str, dtype: DType, a: Val) -> Val:
-        """``ex2.approx.f32``, which is what LLVM makes of its own function, or ``ex2.approx.ftz.f32``."""
+        """``ex2.approx.f32``, which is what LLVM makes of its own function, or instructions without subnormals."""
         if op not in FUNCTIONS or dtype is not types.f32:
             return super()._float_unary(op, dtype, a)
-        if op == "exp2" or a.lanes:
+        if op == "exp2":
             return self.call("exp2", VALUE_TYPE[dtype], a)
-        return Val(self.writer.pure(f"call float @llvm.nvvm.ex2.approx.ftz.f(float {a.text})", a.level), a.level, 0)
+        if not a.lanes:
+            return self._flushed(op, a)
+        made = Val("poison", 0, a.lanes)
+        for lane in range(a.lanes):
+            one = self._flushed(op, self.extract(a, "float", lane))
+            text = f"insertelement <{a.lanes} x float> {made.text}, float {one.text}, i32 {lane}"
+            made = Val(self.writer.pure(text, one.level), one.level, a.lanes)
+        return made
+
+    def _flushed(self, op: str, a: Val) -> Val:
+        return Val(self.writer.pure(f"call float @llvm.nvvm.{_FLUSHED[op]}(float {a.text})", a.level), a.level, 0)
 
     def _extreme(self, op: str, element: str, a: Val, b: Val) -> Val:
         """``min.NaN.f32``: NaN if either is. Double precision has no such instruction."""

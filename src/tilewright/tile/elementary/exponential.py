@@ -97,8 +97,19 @@ _LOG_TAIL_F64 = (
     0.11706224135460942,
     0.11723306234080849,
 )
+_TANH_F32 = (
+    -0.333333283662796,
+    0.1333286166191101,
+    -0.05386519804596901,
+    0.021066630259156227,
+    -0.0062002576887607574,
+)
+"""Of ``(tanh(x) / x - 1) / x**2`` by ``x**2``."""
+_TANH_SMALL = 0.61
 _LN2_HIGH, _LN2_LOW = (0.693115234375, 0.6931471803691238), (3.1946184945309415e-05, 1.9082149292705877e-10)
 _LOG2_E = math.log2(math.e)
+_LOG2_E_LOW = 1.925962991126617e-08
+"""What ``log2(e)`` is more than its f32."""
 
 
 def _half_power_of_two(shifted: Value) -> Value:
@@ -146,10 +157,20 @@ def _exp_minus_one(r: Value) -> Value:
 
 
 def exp(x: Value, style: Style, shift: int = 0) -> Value:
-    """``e**x * 2**shift``; f32 and f64 within 1.5 ULP, denormal results too."""
+    """``e**x * 2**shift``; f32 and f64 within 1.5 ULP, denormal results too; by an instruction of ``exp2`` within 4."""
+    if style.has_special:
+        return _exp_by_exp2(clamp(x, -105.0, 90.0), shift)
     x = clamp(x, -745.2 - 1, 711.0) if is_double(x) else clamp(x, -105.0, 90.0)
     shifted, whole, r = _reduced(x)
     return _scaled(_exp_minus_one(r) + c(1.0, r), shifted, whole, style, shift)
+
+
+def _exp_by_exp2(x: Value, shift: int) -> Value:
+    """The power of 2 by an instruction, times that of what ``x * log2(e)`` loses when it is rounded."""
+    high = x * c(_LOG2_E, x)
+    rest = fma(x, c(_LOG2_E_LOW, x), fma(x, c(_LOG2_E, x), Unary("neg", high)))
+    power = Unary("exp2", high + c(shift, x) if shift else high)
+    return power * fma(rest, c(math.log(2), x), c(1.0, x))
 
 
 def exp2(x: Value, style: Style) -> Value:
@@ -212,6 +233,11 @@ def cosh(x: Value, style: Style) -> Value:
 def tanh(x: Value, style: Style) -> Value:
     """f32 and f64 within 4 ULP."""
     size = absolute(x)
+    if style.has_special:
+        square = x * x
+        small = fma(x * square, polynomial(square, _TANH_F32), x)
+        large = fma(c(-2.0, x), _reciprocal(Unary("exp2", size * c(2 * _LOG2_E, x)) + c(1.0, x)), c(1.0, x))
+        return choose(less(size, c(_TANH_SMALL, x)), small, with_sign_of(large, x))
     limited = Binary("min", by_type(x, 10.0, 20.0), size)
     t = expm1(limited + limited, style)
     return with_sign_of(t / (t + c(2.0, x)), x)
@@ -219,7 +245,12 @@ def tanh(x: Value, style: Style) -> Value:
 
 def one_plus_tanh(x: Value, style: Style) -> Value:
     """``1 + tanh(x)`` of f32 as ``2 / (1 + exp(-2x))``: within 3 ULP of the exact sum, but 0 below -44."""
-    return c(2.0, x) / (exp(c(-2.0, x) * x, style) + c(1.0, x))
+    below = exp(c(-2.0, x) * x, style) + c(1.0, x)
+    return c(2.0, x) * _reciprocal(below) if style.has_special else c(2.0, x) / below
+
+
+def _reciprocal(x: Value) -> Value:
+    return Unary("reciprocal_flushed", x)
 
 
 # --- logarithms -----------------------------------------------------------------------------------------------------

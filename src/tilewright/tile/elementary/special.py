@@ -142,6 +142,11 @@ def rsqrt(x: Value, style: Style) -> Value:
     return c(1.0, x) / sqrt(x)
 
 
+def reciprocal(x: Value, style: Style) -> Value:
+    """``1 / x``."""
+    return c(1.0, x) / x
+
+
 def remainder(x: Value, y: Value, style: Style) -> Value:
     """C's fmod. f32: exact. f64: exact while ``|x / y| < 2**200``, NaN beyond.
 
