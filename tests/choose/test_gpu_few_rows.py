@@ -22,36 +22,41 @@ from tilewright.core.compute import (
     Value,
     loop_symbol,
 )
-from tilewright.core.types import DType, bf16, f16, f32
+from tilewright.core.types import DType, bf16, f16, f32, i8
 from tilewright.runtime.values import aligned_buffer
 from tilewright.target.gpu import Gpu
 from tilewright.tile.emulate import emulated
 from tilewright.tile.flatten import flatten
 from tilewright.tile.interp import run
+from tilewright.tile.ir import Space
 from tilewright.tile.lower import lower
 from tilewright.tile.simt import simulate
 
 HOPPER = Gpu.parse("cuda-sm90a")
 
 
-def wide(x: Load) -> Value:
+def wide(x: Load | Cast) -> Value:
     return x if x.dtype is f32 else Cast(x, f32)
 
 
 def product(
-    rows: int, columns: int, terms: int, dtype: DType, *, by_terms: bool = False, turned: bool = False
-) -> Computation:
+    rows: int, columns: int, terms: int, dtype: DType, *, by_terms: bool = False, turned: bool = False,
+    weights: DType | None = None,
+) -> Computation:  # fmt: skip
     """The product of a matrix, whose terms lie side by side or its columns do, with a bias and what is made of it.
 
-    The rows of the left factor lie side by side, or are ``turned``.
+    The rows of the left factor lie side by side, or are ``turned``; ``weights`` of another dtype are converted.
     """
     m, n, k = (Axis(loop_symbol(name, e), e) for name, e in (("m", rows), ("n", columns), ("k", terms)))
     x = Buffer("x", dtype, (terms, rows) if turned else (rows, terms))
     bias = Buffer("bias", dtype, (columns,))
-    w = Buffer("w", dtype, (columns, terms) if by_terms else (terms, columns))
+    w = Buffer("w", weights or dtype, (columns, terms) if by_terms else (terms, columns))
     t, y = Buffer("t", f32, (rows, columns)), Buffer("y", dtype, (rows, columns))
     at = (n.sym, k.sym) if by_terms else (k.sym, n.sym)
-    factors = (wide(Load(x, (k.sym, m.sym) if turned else (m.sym, k.sym))), wide(Load(w, at)))
+    factors = (
+        wide(Load(x, (k.sym, m.sym) if turned else (m.sym, k.sym))),
+        wide(Load(w, at) if weights is None else Cast(Load(w, at), dtype)),
+    )
     index = (m.sym, n.sym)
     zero = Reduction((k,), "add", (Const(0.0, f32),))
     total = Unary("neg", Binary("add", Load(t, index), wide(Load(bias, (n.sym,)))))
@@ -122,3 +127,12 @@ def test_a_matrix_of_more_rows_is_another_strategy_s() -> None:
 def test_blocks_are_many_and_their_warps_share_the_terms() -> None:
     (tile,) = {s.loop.extent for s in schedule_for_gpu(product(16, 4096, 4096, bf16), HOPPER).kernel.body}
     assert tile >= HOPPER.n_sms
+
+
+def test_weights_of_bytes_are_widened_on_the_way() -> None:
+    computation = product(3, 40, 64, bf16, by_terms=True, weights=i8)
+    made = schedule_for_gpu(computation, HOPPER)
+    assert [t.taken for t in made.tried] == ["few_rows"]
+    assert {p.buffer.dtype for p in made.kernel.places if p.space is Space.SHARED} == {bf16, f32}
+    arrays = arrays_of(computation, {})
+    close(run(emulated(flatten(made.kernel)), arrays, reverse=True)["y"], run(lower(computation), arrays)["y"])
