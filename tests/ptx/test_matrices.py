@@ -86,7 +86,7 @@ def test_warp_loops_mean_what_serial_loops_mean() -> None:
     ("old", "new", "why"),
     [
         ("m[0:15] < 16 warp", "m[0:23] < 24 warp", "no matrix instruction has warp loops of 24 by 8 by 16"),
-        ("n[0:7] < 8 warp", "n[0:23] < 24 warp", "acc: warp loops of several extents"),
+        ("n[0:7] < 8 warp", "n[0:23] < 24 warp", "three warp loops that are no matrix instruction"),
         ("add= mul(cast.f32(xs", "max= mul(cast.f32(xs", "no matrix instruction"),
         ("for m2[0:15] < 16 warp", "for m2[0:7] < 8 warp", "warp loops of 8 by 8 iterations"),
         ("for bi[0:0] < 1 block", "for bi[0:0] < 1 block\n      for wk[0:0] < 1 thread", "there are three"),

@@ -12,6 +12,7 @@ from ptx import by_hand
 from ptx.assembler import assemble, machine_code, needs_ptxas
 from ptx.test_matrices import aligned
 from ptx.threads import Threads
+from ptx.warpgroup import too_early
 from tile.kernels import arrays_of, outputs
 from tile.test_matrix_units import Case, close, scheduled
 from tile.test_simt import changed
@@ -53,6 +54,10 @@ def test_descriptors_and_registers_are_those_of_the_instruction(dtype: str) -> N
     threads(given)
     np.testing.assert_allclose(given["z"], expected(given), rtol=1e-4, atol=1e-3)
     assert set(threads.warps.calls) == {f"wgmma.{dtype}.8"}
+    text = emit(by_hand.kernel(by_hand.FOURS), HOPPER).text
+    assert too_early(text) == []
+    (wait,) = (x for x in text.splitlines() if '"wgmma.wait_group.sync.aligned 0;"' in x)
+    assert too_early(text.replace(wait, wait.replace("aligned 0", "aligned 1"))) != []
 
 
 def test_it_means_what_loops_mean() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from tilewright.core.compute import Buffer, loads, symbols_of_value
+from tilewright.core.compute import Binary, Buffer, Cast, Load, loads, symbols_of_value
 from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
@@ -106,13 +106,18 @@ def rows_of_warps(body: Body) -> set[Buffer]:
 
 
 def is_of_four_warps(s: Stmt, swizzled: Container[Buffer]) -> bool:
-    """Is it a matrix instruction that reads both of its factors from swizzled memory? Four warps run it together."""
+    """Is it a matrix instruction whose right factor lies in swizzled memory? Four warps read it there together.
+
+    Its left factor lies there too, or in registers of each warp.
+    """
     loops, body = warp_nest((s,))
     # A loop for each of the two places of a sum, and one for the terms.
     if len(loops) != len(SUMS.lane) + 1 or len(body) != 1 or not isinstance(body[0], Update):
         return False
-    factors = {x.buffer for x in loads_of(body[0])} - {body[0].buffer}
-    return all(b in swizzled for b in factors)
+    match body[0].value:
+        case Binary(op="mul", b=Cast(a=Load() as right)):
+            return right.buffer in swizzled
+    return False
 
 
 def _nest_of_kind(body: Body, kind: Kind) -> tuple[tuple[Loop, ...], Body]:

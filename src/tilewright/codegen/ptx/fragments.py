@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.function import NO_LANES
+from tilewright.codegen.llvm.registers import Key
 from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
@@ -71,7 +72,7 @@ def plus(fn: PtxFunction, value: Val, n: int) -> Val:
 def element_of(fn: PtxFunction, syms: Sequence[Sym], element: int, layout: Fragment = SUMS) -> Iterator[None]:
     """Inside, statements are about one of the lane's elements of a fragment of sums."""
     bind(fn, syms, layout, element)
-    fn.element, fn.lane_syms = element, set(syms)
+    fn.element, fn.lane_syms, fn.lane_columns = element, tuple(syms), layout.columns
     yield
     fn.element = None
     for sym in syms:
@@ -165,19 +166,24 @@ def word_of(fn: PtxFunction, dtype: DType, low: Val, high: Val) -> Val:
 
 def words_of(fn: PtxFunction, load: Load, syms: tuple[Sym, Sym]) -> list[Val] | None:
     """A left operand that is in registers already; None for one in memory."""
+    keys = word_keys(fn, load, syms)
+    return [fn.register(key) for key in keys] if keys else None
+
+
+def word_keys(fn: PtxFunction, load: Load, syms: tuple[Sym, Sym]) -> list[Key]:
+    """The registers of a left operand's words; none for one in memory."""
     if load.buffer not in fn.fragments:
-        return None
+        return []
     if load.buffer.dtype not in PAIRED:
         raise CodegenError(
             f"{load.buffer.name}: {load.buffer.dtype} in registers is no operand of a matrix instruction"
         )
     mention = fn.mention(load, load.buffer, load.index)
-    words = []
+    found: list[Key] = []
     for column in range(0, 2 * SUMS.columns, SUMS.columns):
         fn.space.bind_run(syms[0], "0", 0, (0, SUMS.rows - 1))
         fn.space.bind_const(syms[1], column)
-        keys = fn.keys_of(mention, {syms[0]})
-        words += [fn.register(key) for key in keys[::PAIR]]
+        found += fn.keys_of(mention, syms[:1])[::PAIR]
         for sym in syms:
             fn.space.unbind(sym)
-    return words
+    return found

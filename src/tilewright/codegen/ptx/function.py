@@ -11,6 +11,7 @@ written before a barrier must be read anew behind it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import copysign
 from typing import ClassVar
@@ -90,13 +91,15 @@ class PtxFunction(KernelFunction):
         """The register buffers that have an element for each row of a warp's sums."""
         self.addresses.swizzled = frozenset(p.buffer for p in module.kernel.places if p.swizzled)
         self.layouts: dict[Buffer, Fragment] = {}
-        """How the elements of each fragment lie in the lanes."""
+        """How the elements of each fragment lie in the lanes, by the nest of most columns."""
         self.fragments = self._find_fragments()
         self.in_lanes = self.fragments | self.of_rows
         self.products = Products(self)
         self.element: int | None = None
-        """Which of a lane's elements of a fragment the present statements are about; ``lane_syms`` say where it is."""
-        self.lane_syms: set[Sym] = set()
+        """Which of a lane's elements of a fragment the present statements are about."""
+        self.lane_syms: tuple[Sym, ...] = ()
+        """The variables that say where it is, of a row, or of a row and a column, which runs to ``lane_columns``."""
+        self.lane_columns = SUMS.columns
         self.runs: dict[tuple[int, int], Val] = {}
         """Runs of sums that the lane has in the present statements, by the fragments that they are of."""
         self.rewritten: list[Body] = []
@@ -240,8 +243,7 @@ class PtxFunction(KernelFunction):
                 if layout is None:
                     extents = " by ".join(str(x.extent) for x in loops)
                     raise CodegenError(f"{b.name}: no matrix instruction has warp loops of {extents} iterations")
-                if self.layouts.setdefault(b, layout) != layout:
-                    raise CodegenError(f"{b.name}: warp loops of several extents share its elements out")
+                self.layouts[b] = max(self.layouts.get(b, layout), layout, key=lambda x: x.columns)
         found = set(self.layouts)
         for b in sorted(found | self.of_rows, key=lambda b: b.name):
             self.registers.groups[id(b)] = 0
@@ -252,17 +254,23 @@ class PtxFunction(KernelFunction):
     def _in_registers(self, buffers: set[Buffer]) -> set[Buffer]:
         return {b for b in buffers if self.analysis.places[id(b)].space is Space.REG}
 
-    def keys_of(self, mention: Mention, loops: set[Sym]) -> list[Key]:
-        """The registers of a lane's elements: a fragment's place in the buffer, and the element's number in it."""
-        own = {self.space.id_of(s) for s in loops}
+    def keys_of(self, mention: Mention, syms: Sequence[Sym], columns: int = SUMS.columns) -> list[Key]:
+        """The registers of a lane's elements of a fragment, whose rows and columns are counted by ``syms``.
+
+        They are numbered by eights of columns, so that nests of several widths agree on who has what.
+        """
+        own = [self.space.id_of(s) for s in syms]
         start = mention.lin.const
         for sid, coef in mention.lin.terms:
             number = self.space.const[sid]
             if sid not in own and number is None:
                 raise CodegenError(f"{mention.buffer.name}: registers are indexed at run time: {mention.lin.dim}")
             start += 0 if sid in own or number is None else coef * number
-        count = self.layouts.get(mention.buffer, SUMS).count
-        return [(id(mention.buffer), count * start + k) for k in range(count)]
+        apart = SUMS.columns * dict(mention.lin.terms).get(own[-1], 0) if columns > SUMS.columns else 0
+        if columns > SUMS.columns and not apart:
+            raise CodegenError(f"{mention.buffer.name}: the columns of a wide fragment are not counted by one loop")
+        eights = [SUMS.count * (start + apart * k) for k in range(columns // SUMS.columns)]
+        return [(id(mention.buffer), first + k) for first in eights for k in range(SUMS.count)]
 
     def register(self, key: Key) -> Val:
         """A register's present value."""
@@ -281,7 +289,7 @@ class PtxFunction(KernelFunction):
             return super().read(mention, ctx, memo)
         if mention.buffer.dtype in PAIRED:
             raise CodegenError(f"{mention.buffer.name}: narrow elements in registers are operands, and nothing else")
-        self.products.settle()
+        self.products.settle({mention.buffer})
         return self.register(self.key_of(mention))
 
     def write(self, mention: Mention, value: Val, ctx: Lanes, memo: Memo) -> None:
@@ -290,15 +298,17 @@ class PtxFunction(KernelFunction):
             self.operands.clear()
             super().write(mention, value, ctx, memo)
         else:
-            self.products.settle()
-            self.set_register(self.key_of(mention), value)
+            self.products.settle({mention.buffer})
+            key = self.key_of(mention)
+            self.products.replace(key, value)
+            self.set_register(key, value)
 
     def key_of(self, mention: Mention) -> Key:
         """The register of the element that the present statements are about, or of its row."""
         if self.element is None:
             raise CodegenError(f"{mention.buffer.name} is a warp's: it is used in warp loops alone")
         element = self.element - self.element % PAIR if mention.buffer in self.of_rows else self.element
-        return self.keys_of(mention, self.lane_syms)[element]
+        return self.keys_of(mention, self.lane_syms, self.lane_columns)[element]
 
     def shared_text(self, static_limit: int) -> tuple[str, int]:
         """The declaration of the block's array and the bytes that a launch must ask for: all or none."""

@@ -43,6 +43,7 @@ def emit(fn: PtxFunction, loops: Sequence[Loop], of_run: Loop, body: Body) -> No
     if rows != SUMS.rows or not is_known(runs) or runs % GROUP or not is_known(length) or length not in RUN_LENGTHS:
         rule = f"{SUMS.rows} by a multiple of {GROUP} runs of {', '.join(map(str, RUN_LENGTHS))}"
         raise CodegenError(f"warp loops of {rows} by {runs} runs of {length}: {rule}")
+    fn.products.settle({x.buffer for s in walk(body) for x in loads_of(s)})
     rounded = {b: dtype for b in fn.fragments if (dtype := _rounded_to(b, body)) is not None}
     narrow = {b: Buffer(b.name, dtype, b.shape) for b, dtype in rounded.items()}
     fn.layouts.update({n: fn.layouts[b] for b, n in narrow.items()})
@@ -57,14 +58,13 @@ def emit(fn: PtxFunction, loops: Sequence[Loop], of_run: Loop, body: Body) -> No
             keys = _keys(fn, fn.mention(x, x.buffer, x.index), syms, (runs, length))
             of = id(wide.get(x.buffer, x.buffer))
             pairs[keys[0]] = (x.dtype, [fn.register((of, number)) for _, number in keys])
-    fn.products.settle()
     for element in range(layout.count):
         half, strip = element % 2, element // 2
         fn.runs = {
             name: _run(fn, dtype, _pairs(registers, half, strip, length)) for name, (dtype, registers) in pairs.items()
         }
         with fragments.element_of(fn, syms[:2], element, layout):
-            fn.lane_syms = set(syms)
+            fn.lane_syms = syms
             fn.body(body, NO_LANES)
     fn.runs = {}
 
@@ -109,7 +109,7 @@ def _keys(fn: PtxFunction, mention: Mention, syms: Sequence[Sym], extents: tuple
     steps, (n_runs, length) = dict(mention.lin.terms), extents
     if steps.get(run) != length or steps.get(lane) != 1 or fn.layouts[mention.buffer].columns != n_runs * length:
         raise CodegenError(f"{mention.buffer.name}: {n_runs} runs of {length} are not a row of its sums")
-    return fn.keys_of(mention, set(syms))
+    return fn.keys_of(mention, syms, n_runs * length)
 
 
 def _pairs(sums: Sequence[Val], half: int, strip: int, length: int) -> list[tuple[Val, Val]]:

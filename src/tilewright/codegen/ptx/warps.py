@@ -14,8 +14,8 @@ Three forms, told apart by how many loops there are:
   With a ``vector`` loop inside they count runs of neighbours, which lanes have once they exchanged sums (``runs``).
 * Three, of the extents of an instruction: ``sums[m, n] add= mul(cast(left[m, k]), cast(right[k, n]))`` is that
   instruction. Operands in shared memory are loaded by ``ldmatrix`` where rows of 16 bytes lie as it wants them, which
-  is one instruction for four registers; any others element by element. Operands in swizzled memory make it one of four
-  warps (``warpgroups``).
+  is one instruction for four registers; any others element by element. A right operand in swizzled memory makes it one
+  of four warps (``warpgroups``).
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[Dim], body:
         case Update(op="add", value=Binary(op="mul", a=Cast(a=Load() as left), b=Cast(a=Load() as right))):
             sizes = tuple(numbers(extents))
             same = left.dtype is right.dtype and update.buffer in fn.fragments
-            if same and {left.buffer, right.buffer} <= fn.addresses.swizzled:
+            if same and right.buffer in fn.addresses.swizzled:
                 warpgroups.emit(fn, (m, n, k), sizes, update, (left, right))
                 return
             found = instruction_for(left.dtype, sizes) if same else None
@@ -203,7 +203,7 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[Dim], body:
     b = _registers(fn, _Operand(right, (k, n), shape.right), instruction)
     for sym, extent in ((m, SUMS.rows), (n, SUMS.columns)):
         fn.space.bind_run(sym, "0", 0, (0, extent - 1))
-    keys = fn.keys_of(fn.mention(update, update.buffer, update.index), {m, n})
+    keys = fn.keys_of(fn.mention(update, update.buffer, update.index), (m, n))
     for sym in (m, n):
         fn.space.unbind(sym)
     done = fn.writer.fresh(instruction.call(a, b, [fn.register(key).text for key in keys]))
