@@ -239,3 +239,28 @@ def test_a_barrier_stands_wherever_turns_share_a_place() -> None:
     assert has_barrier == [False, False, True]  # what a thread writes twice is its own
     seen = simulate(flat, GPU, {"X": np.arange(4, dtype=np.float32), "Y": np.zeros(4, np.float32)})
     assert seen.faults == ()
+
+
+APART = """kernel apart
+  place X: f32[4] global in
+  place Y: f32[4] global out
+  place S: f32[4, 4] local tmp
+  body
+    for b[0:0] < 1 block
+      for t[0:3] < 4 thread
+        S[0, -t + 3] = X[t]
+      for k[0:2] < 3 serial
+        for u[0:3] < 4 thread
+          S[k + 1, u] = X[-u + 3]
+      for w[0:3] < 4 thread
+        Y[w] = add(S[0, w], S[3, -w + 3])
+"""
+
+
+@pytest.mark.parametrize(("old", "new", "n"), [("", "", 1), ("S[k + 1, u]", "S[k, u]", 2)])
+def test_no_barrier_stands_between_what_bounds_keep_apart(old: str, new: str, n: int) -> None:
+    text = APART.replace(old, new) if old else APART
+    flat = flatten(parse_kernel(text.replace("S[3, ", "S[2, ") if old else text))
+    assert sum(isinstance(s, Barrier) for s in walk(flat.body)) == n
+    seen = simulate(flat, GPU, {"X": np.arange(4, dtype=np.float32), "Y": np.zeros(4, np.float32)})
+    assert seen.faults == ()

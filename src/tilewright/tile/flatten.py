@@ -15,8 +15,8 @@ Cases:
   a warp each have elements of their own, the first dimension is the lane.
 * A barrier stands between two phases where one writes what the other touches, unless every thread finds there what it
   wrote itself; also where the second one comes in the next iteration of a loop around both. Where threads are warps,
-  lanes share what a warp finds, so there the exception does not hold. None stands where remainders say that the two
-  touch different parts of a buffer.
+  lanes share what a warp finds, so there the exception does not hold. None stands where bounds or remainders say that
+  the two touch different parts of a buffer.
 * Copies that phases make ahead are asynchronous: neighbours in a body are one group, with all loops and conditions that
   are inside of an iteration. One group is made in each iteration, and as many as it is ahead before the first one; so a
   barrier that leaves one fewer on the way has waited for what the iteration reads. Threads meet there even where each
@@ -349,8 +349,12 @@ class _Flattener:
         return self._owners(first.shape, [*one.indices, *other.indices]) is None
 
     def _never_meet(self, one: Index, other: Index) -> bool:
-        """Do two accesses of one iteration differ in a remainder that the loops around their phases decide?"""
-        return any(self._differ(a, b) or self._differ(b, a) for a, b in zip(one, other, strict=True))
+        """Do two accesses of one iteration differ in a dimension, by their bounds, or in a remainder?
+
+        A remainder that the loops around their phases decide.
+        """
+        pairs = list(zip(one, other, strict=True))
+        return any(_are_apart(a, b) or self._differ(a, b) or self._differ(b, a) for a, b in pairs)
 
     def _differ(self, a: IndexLike, b: IndexLike) -> bool:
         """Is ``a`` a remainder ``x % n``, and ``b`` another one? A number below ``n`` is its own remainder."""
@@ -380,7 +384,8 @@ class _Flattener:
                 grouped = in_group or copies
                 inside, after = self._emit(part.parts, pending, grouped)
                 if isinstance(part.stmt, For):  # an iteration follows the one before it
-                    before = _union(pending, _earlier(after, part.stmt.loop.sym))
+                    own = set(_phases(part.parts))
+                    before = _union(pending, _earlier([x for x in after if x[0] in own], part.stmt.loop.sym))
                     inside, after = self._emit(part.parts, before, grouped)
                     out.append(For(part.stmt.loop, inside))
                     # Behind the loop its variable says nothing: another loop may have one of the same name.
@@ -541,6 +546,14 @@ def _digits(places: Sequence[Dim]) -> tuple[tuple[int, int], ...] | None:
     return tuple((step, found[step]) for step in steps)
 
 
+def _are_apart(a: IndexLike, b: IndexLike) -> bool:
+    """Is one always greater than the other, whatever their variables are?"""
+    if is_chosen(a) or is_chosen(b):
+        return False
+    low, high = bounds(a - b)
+    return (low is not None and low > 0) or (high is not None and high < 0)
+
+
 def _has_threads(s: Stmt) -> bool:
     return isinstance(s, NESTS) and (
         (isinstance(s, For) and s.loop.kind is Kind.THREAD) or any(x.kind is Kind.THREAD for x in s.loops)
@@ -555,7 +568,7 @@ def _phases(parts: Sequence[_Part]) -> Iterator[_Phase]:
             yield from _phases(p.parts)
 
 
-def _earlier(pending: _Pending, loop: Sym) -> _Pending:
+def _earlier(pending: Sequence[tuple[_Phase, tuple[Sym, ...]]], loop: Sym) -> _Pending:
     return tuple((p, (*loops, loop)) for p, loops in pending)
 
 
