@@ -68,6 +68,9 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         ("cache(Y)", "compute_at(Y_c, Y_w0, reg)", "kind(Y_w0, block)"),
     ),
     "online": (Case(40, 40, 16, 8, causal=True).computation(), "online(Y, 1, 16, 2)", ()),
+    "online_fours": (
+        Case(70, 70, 64, 64, causal=True).computation(), "online_fours(Y, 32, 1, 2)", ()
+    ),
     "trim": (masked_rows(), "trim(i1_2, i0_4_o)", ("split(i0_4, 4)",)),
     "skip": (padded_taps(), "skip(k1)", ()),
     "pack": (matmul(3, 8, 5, False), "pack(B)", ("split(i1_1, 4)", "reorder(i1_1_o, i0_1, k0, i1_1_i)")),

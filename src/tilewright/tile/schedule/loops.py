@@ -167,14 +167,16 @@ def _nest_through(top: For, names: set[str], where: str) -> Nest:
 
 
 def check_exchange(
-    body: Body, over: list[Sym], primitive: str, where: str, filled_ahead: Container[Buffer] = ()
-) -> None:
+    body: Body, over: list[Sym], primitive: str, where: str, filled_ahead: Container[Buffer] = (), *,
+    are_blocks: bool = False,
+) -> None:  # fmt: skip
     """Refuse unless iterations of the loops ``over`` may run in any order.
 
     The rule: every buffer that the body writes is accessed at one index only, and written by a Store whose index tells
     iterations apart (each of ``over`` has its own affine place in it), or only folded into by commutative updates.
     Buffers local to one iteration (their index uses none of ``over``, and it stores what it reads) are free. Those that
-    are ``filled_ahead`` were so before that, and ``pipeline`` has left each read what it was.
+    are ``filled_ahead`` were so before that, and the primitive that did it has left each read what it was; blocks,
+    which have such memory for themselves, may count its parts in any way.
     """
     accesses: dict[Buffer, list[tuple[IndexLike, ...]]] = {}
     kinds: dict[Buffer, set[str]] = {}
@@ -194,7 +196,8 @@ def check_exchange(
             continue
         if apart(indices, over, inner):
             continue
-        if not any(_mentions(ix, over) for ix in indices) and (b in filled_ahead or starts_fresh(body, b)):
+        is_one = not any(_mentions(ix, over) for ix in indices)
+        if (b in filled_ahead and (is_one or are_blocks)) or (is_one and starts_fresh(body, b)):
             continue
         raise ScheduleError(primitive, where, f"iterations share elements of {b}", remedy="keep the loops in order")
 
@@ -287,7 +290,8 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
 def check_apart(kernel: Kernel, target: For, kind: Kind, primitive: str, where: str) -> None:
     """Refuse unless iterations of a loop, as a kind that runs them at one time, write elements of their own."""
     filled_ahead = {p.buffer for p in kernel.places if p.ahead}
-    check_exchange(target.body, [target.loop.sym], primitive, where, filled_ahead)
+    are_blocks = kind is Kind.BLOCK
+    check_exchange(target.body, [target.loop.sym], primitive, where, filled_ahead, are_blocks=are_blocks)
     if _shared_updates(target):
         rule = f"{kind.value} iterations would update one element"
         remedy = "tree first" if kind is Kind.THREAD else "rfactor first"

@@ -20,6 +20,7 @@ from tilewright.core.compute import (
     Buffer,
     Cast,
     Const,
+    Fma,
     IndexLike,
     Inside,
     Load,
@@ -47,6 +48,7 @@ from tilewright.tile.schedule.weighted import Weighted, weighted
 from tilewright.tile.verify import verify
 
 ROWS, COLUMNS = SUMS.rows, SUMS.columns
+LOWEST = Const(-inf, types.f32)
 
 
 def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kernel:
@@ -73,7 +75,7 @@ def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kern
     found = weighted(kernel, root)
     if min(turns, keys, warps) < 1 or keys % (2 * COLUMNS):
         raise ScheduleError("online", root, f"tiles of {turns} by {keys} for {warps} warps")
-    made = _Builder(kernel, root, found, (turns, keys, warps)).run()
+    made = OnlineGrid(kernel, root, found, (turns, keys, warps)).run()
     try:
         verify(made)
     except TileVerifyError as e:
@@ -82,10 +84,11 @@ def online(kernel: Kernel, root: str, turns: int, keys: int, warps: int) -> Kern
 
 
 @dataclass(frozen=True)
-class _SharedTile:
+class SharedTile:
     """A factor's tile in shared memory: ``n`` rows by ``width`` elements, of which memory has ``extent``.
 
-    ``row`` counts the rows in memory, of which the tile's begin at ``first``.
+    ``row`` counts the rows in memory, of which the tile's begin at ``first``. Where the buffer has a part for each of
+    several tiles, ``part`` says which.
     """
 
     buffer: Buffer
@@ -96,9 +99,32 @@ class _SharedTile:
     along: Sym
     extent: int
     width: int
+    part: tuple[Dim, ...] = ()
 
 
-class _Builder:
+@dataclass(frozen=True)
+class WarpRegisters:
+    """What the registers of the block's warps hold.
+
+    ``scores`` of a tile of keys and the rounded ``weights``; by row and column the ``averages``; by row and column in
+    eights the ``total`` of the weights and the ``greatest`` scores; by row the greatest score so far (``top``) and with
+    the present tile (``raised``), the same where it can be taken off (``base``), what that comes to behind the
+    exponential's factor (``shift``), and by how much all that was summed before shrinks (``fading``).
+    """
+
+    scores: Buffer
+    weights: Buffer
+    averages: Buffer
+    total: Buffer
+    greatest: Buffer
+    top: Buffer
+    raised: Buffer
+    base: Buffer
+    shift: Buffer
+    fading: Buffer
+
+
+class OnlineGrid:
     """Writes the grid."""
 
     def __init__(self, kernel: Kernel, root: str, w: Weighted, sizes: tuple[int, int, int]) -> None:
@@ -118,6 +144,7 @@ class _Builder:
             raise ScheduleError("online", root, "there may be no keys, whose averages are 0: none is divided by")
         self.depth = shape.extents[2]
         self.n_terms, self.n_columns = w.term.extent, w.column.extent
+        self.n_padded_terms, self.n_padded_columns = _up(self.n_terms, self.depth), _up(self.n_columns, COLUMNS)
 
     # --- names ---
 
@@ -144,9 +171,7 @@ class _Builder:
         self.first_row: Dim = (n_blocks - 1 - at.sym) * block_rows
         self.warp = self._loop("w", self.warps, Kind.THREAD)
         self.batch = batch
-        self.tile = self._loop(f"{w.key.sym.name}_o", self._n_tiles())
-        before, inside, after = self._registers()
-        body: Body = (*before, For(self.tile, inside), *after)
+        body = self._body(self._n_tiles())
         for loop in reversed((*blocks, at)):
             body = (For(loop, body),)
         kept: list[Stmt] = []
@@ -244,8 +269,10 @@ class _Builder:
 
         return self._each("mt", self.turns, lambda t: self._each("nt", n // COLUMNS, lambda p: one(t, p)))
 
-    def _product(self, sums: Buffer, n: int, n_terms: int, left: Buffer, right: Callable[[Dim, Dim], Load]) -> Body:
+    def _product(self, sums: Buffer, n_terms: int, left: Buffer, right: Callable[[Dim, Dim], Load]) -> Body:
         """``sums += left * right`` by instructions; ``right`` takes term and column."""
+        n = sums.shape[-1]
+        assert is_known(n)
 
         def one(step: Dim, part: Dim, turn: Dim) -> Body:
             def update(m: Dim, c: Dim, k: Dim) -> Body:
@@ -265,53 +292,95 @@ class _Builder:
 
     # --- what is computed ---
 
-    def _registers(self) -> tuple[Body, Body, Body]:
+    def _body(self, n_tiles: Dim) -> Body:
         """Phases before the walk over the keys, in it, and behind it."""
-        w, rows = self.w, self.warps * self.rows
-        terms, columns = _up(self.n_terms, self.depth), _up(self.n_columns, COLUMNS)
-        lines = (w.row, self.first_row, rows)
-        query = self._copied("q", w.query, lines, w.term.sym, self.n_terms, terms)
-        scores, weights = self._buffer("s", (rows, self.keys)), self._buffer("p", (rows, self.keys), w.dtype)
-        averages, total = self._buffer("o", (rows, columns)), self._buffer("l", (rows, COLUMNS))
-        top, greatest = self._buffer("m", (rows,)), self._buffer("g", (rows, COLUMNS))
-        raised, base, fading = (self._buffer(n, (rows,)) for n in ("n", "z", "a"))
-        keys = (w.key, self.keys * self.tile.sym, self.keys)
-        key_tile = self._copied("x", w.other, keys, w.term.sym, self.n_terms, terms)
-        value_tile = self._copied("v", w.values, keys, w.column.sym, self.n_columns, columns)
-        zero, lowest = Const(0.0, types.f32), Const(-inf, types.f32)
-
-        def filled(b: Buffer, n: int, value: Const) -> Body:
-            return self._of_tile(n, lambda i, j: (Store(b, (i, j), value),))
-
-        def below(value: Value, row: Dim) -> Value:
-            return Unary("exp2_flushed", Binary("mul", Binary("sub", value, Load(base, (row,))), w.factor))
-
-        begin = self._phase(
-            self._of_rows(lambda i: (Store(top, (i,), lowest),)),
-            filled(total, COLUMNS, zero),
-            filled(averages, columns, zero),
-        )
+        w, h = self.w, self._held()
+        query, tile = self._query(), self._loop(f"{w.key.sym.name}_o", n_tiles)
+        keys = (w.key, self.keys * tile.sym, self.keys)
+        key_tile = self._copied("x", w.other, keys, w.term.sym, self.n_terms, self.n_padded_terms)
+        value_tile = self._copied("v", w.values, keys, w.column.sym, self.n_columns, self.n_padded_columns)
         computed = self._phase(
-            filled(scores, self.keys, zero),
-            self._product(scores, self.keys, terms, query.buffer, lambda k, j: Load(key_tile.buffer, (j, k))),
-            *self._scored(scores),
-            self._greatest(greatest, scores),
-            self._of_rows(lambda i: (Store(raised, (i,), Load(top, (i,))),)),
-            self._of_tile(COLUMNS, lambda i, j: (Update(raised, (i,), "max", Load(greatest, (i, j))),)),
-            # Of a row that has seen nothing yet, nothing is to be taken off: -inf less -inf would be no number.
-            self._of_rows(lambda i: self._rebased(i, top, raised, base, fading, below)),
-            self._of_tile(self.keys, lambda i, j: (Store(scores, (i, j), below(Load(scores, (i, j)), i)),)),
-            self._of_tile(COLUMNS, lambda i, j: (Update(total, (i, j), "mul", Load(fading, (i,))),)),
-            self._folded("add", total, scores),
-            self._of_tile(self.keys, lambda i, j: (Store(weights, (i, j), Cast(Load(scores, (i, j)), w.dtype)),)),
-            self._of_tile(columns, lambda i, d: (Update(averages, (i, d), "mul", Load(fading, (i,))),)),
-            self._product(averages, columns, self.keys, weights, lambda j, d: Load(value_tile.buffer, (j, d))),
-        )
+            self._filled(h.scores, Const(0.0, types.f32)),
+            self._product(
+                h.scores, self.n_padded_terms, query.buffer, lambda k, j: Load(key_tile.buffer, (j, k))
+            ),
+            *self._weighted(h, tile.sym),
+            self._rounded(h),
+            self._faded(h),
+            self._product(h.averages, self.keys, h.weights, lambda j, d: Load(value_tile.buffer, (j, d))),
+        )  # fmt: skip
         inside = (self._copy(key_tile), self._copy(value_tile), computed)
-        after = self._phase(*self._stored(averages, total, columns))
-        return (self._copy(query), begin), inside, (after,)
+        return (self._copy(query), self._begin(h), For(tile, inside), self._phase(*self._stored(h)))
 
-    def _scored(self, scores: Buffer) -> Iterator[Body]:
+    def _held(self) -> WarpRegisters:
+        rows = self.warps * self.rows
+        by_row = (self._buffer(n, (rows,)) for n in ("m", "n", "z", "c", "a"))
+        scores, weights = self._buffer("s", (rows, self.keys)), self._buffer("p", (rows, self.keys), self.w.dtype)
+        averages, total = self._buffer("o", (rows, self.n_padded_columns)), self._buffer("l", (rows, COLUMNS))
+        return WarpRegisters(scores, weights, averages, total, self._buffer("g", (rows, COLUMNS)), *by_row)
+
+    def _query(self) -> SharedTile:
+        lines = (self.w.row, self.first_row, self.warps * self.rows)
+        return self._copied("q", self.w.query, lines, self.w.term.sym, self.n_terms, self.n_padded_terms)
+
+    def _begin(self, h: WarpRegisters) -> Stmt:
+        """Nothing was seen yet."""
+        zero = Const(0.0, types.f32)
+        return self._phase(
+            self._of_rows(lambda i: (Store(h.top, (i,), LOWEST),)),
+            self._filled(h.total, zero),
+            self._filled(h.averages, zero),
+        )
+
+    def _filled(self, b: Buffer, value: Const) -> Body:
+        n = b.shape[-1]
+        assert is_known(n)
+        return self._of_tile(n, lambda i, j: (Store(b, (i, j), value),))
+
+    def _weighted(self, h: WarpRegisters, tile: Dim) -> tuple[Body, ...]:
+        """From a tile's sums of products to its weights, their total, and by how much all before shrinks."""
+        return (
+            *self._scored(h.scores, tile),
+            self._greatest(h.greatest, h.scores),
+            self._of_rows(lambda i: (Store(h.raised, (i,), Load(h.top, (i,))),)),
+            self._of_tile(COLUMNS, lambda i, j: (Update(h.raised, (i,), "max", Load(h.greatest, (i, j))),)),
+            # Of a row that has seen nothing yet, nothing is to be taken off: -inf less -inf would be no number.
+            self._of_rows(lambda i: self._rebased(i, h)),
+            self._of_tile(self.keys, lambda i, j: (Store(h.scores, (i, j), self._unrounded(h, i, j)),)),
+            self._of_tile(COLUMNS, lambda i, j: (Update(h.total, (i, j), "mul", Load(h.fading, (i,))),)),
+            self._folded("add", h.total, h.scores),
+        )
+
+    def _rounded(self, h: WarpRegisters) -> Body:
+        return self._of_tile(
+            self.keys, lambda i, j: (Store(h.weights, (i, j), Cast(Load(h.scores, (i, j)), self.w.dtype)),)
+        )
+
+    def _faded(self, h: WarpRegisters) -> Body:
+        n = self.n_padded_columns
+        return self._of_tile(n, lambda i, d: (Update(h.averages, (i, d), "mul", Load(h.fading, (i,))),))
+
+    def _unrounded(self, h: WarpRegisters, row: Dim, column: Dim) -> Value:
+        """A weight, made of the score in its place.
+
+        Scores that are sums of products have errors of their own, which are no less than those of a difference that is
+        multiplied out; so one instruction makes it. Numbers that are added to the sums may be huge and exact.
+        """
+        score = Load(h.scores, (row, column))
+        if self._are_sums(self.w.score):
+            return Unary("exp2_flushed", Fma(score, self.w.factor, Load(h.shift, (row,))))
+        return self._below(score, h, row)
+
+    def _are_sums(self, score: Value) -> bool:
+        """Is a score the sums of products, but for what is not seen?"""
+        while isinstance(score, Select) and _is_lowest(score.b):
+            score = score.a
+        return score == self.w.sums
+
+    def _below(self, value: Value, h: WarpRegisters, row: Dim) -> Value:
+        return Unary("exp2_flushed", Binary("mul", Binary("sub", value, Load(h.base, (row,))), self.w.factor))
+
+    def _scored(self, scores: Buffer, tile: Dim) -> Iterator[Body]:
         """Scores made of the sums in place: what is computed of each, then what does not count."""
         w = self.w
         guards, value = self._guards()
@@ -319,29 +388,29 @@ class _Builder:
             guards.append(w.key.extent - 1 - w.key.sym)
         if len(loads(value)) > 1:  # what is read beside the sums may be there for these rows and keys alone
             within = Inside((w.row.extent - 1 - w.row.sym, *guards))
-            value, guards = Select(within, value, Const(-inf, types.f32)), []
+            value, guards = Select(within, value, LOWEST), []
         if value != w.sums:
-            yield self._each_score(value, scores)
+            yield self._each_score(value, scores, tile)
         for e in guards:
-            body = self._each_score(Select(Inside((e,)), w.sums, Const(-inf, types.f32)), scores)
+            body = self._each_score(Select(Inside((e,)), w.sums, LOWEST), scores, tile)
             if _is_linear(e, w.row.sym, w.key.sym):
-                body = (If(Inside((-1 - self._least(e),)), body),)
+                body = (If(Inside((-1 - self._least(e, tile),)), body),)
             yield body
 
-    def _each_score(self, value: Value, scores: Buffer) -> Body:
-        return self._of_tile(self.keys, lambda i, j: (Store(scores, (i, j), self._score(value, scores, i, j)),))
+    def _each_score(self, value: Value, scores: Buffer, tile: Dim) -> Body:
+        return self._of_tile(self.keys, lambda i, j: (Store(scores, (i, j), self._score(value, scores, tile, i, j)),))
 
-    def _score(self, value: Value, scores: Buffer, row: Dim, key: Dim) -> Value:
+    def _score(self, value: Value, scores: Buffer, tile: Dim, row: Dim, key: Dim) -> Value:
         w = self.w
-        found = self._value(value, {w.row.sym: self.first_row + row, w.key.sym: self.keys * self.tile.sym + key})
-        old = self._value(w.sums, {w.row.sym: self.first_row + row, w.key.sym: self.keys * self.tile.sym + key})
+        env: dict[Sym, Dim] = {w.row.sym: self.first_row + row, w.key.sym: self.keys * tile + key}
+        found, old = self._value(value, env), self._value(w.sums, env)
         return rewrite_value(found, lambda x: Load(scores, (row, key)) if x == old else None)
 
-    def _least(self, e: Dim) -> Dim:
+    def _least(self, e: Dim, tile: Dim) -> Dim:
         """The least value of a linear guard among the rows of a warp and the keys of a tile."""
         w = self.w
         row = self.first_row + self.rows * self.warp.sym + (0 if coef_of(e, w.row.sym) > 0 else self.rows - 1)
-        key = self.keys * self.tile.sym + (0 if coef_of(e, w.key.sym) > 0 else self.keys - 1)
+        key = self.keys * tile + (0 if coef_of(e, w.key.sym) > 0 else self.keys - 1)
         (found,) = self._indices((e,), {w.row.sym: row, w.key.sym: key})
         assert not is_chosen(found)
         return found
@@ -364,19 +433,20 @@ class _Builder:
         n = self.keys // COLUMNS - begin
         return self._each("mt", self.turns, lambda t: self._each("nt", n, lambda p: more(t, p)))
 
-    def _rebased(
-        self, i: Dim, top: Buffer, raised: Buffer, base: Buffer, fading: Buffer, below: Callable[[Value, Dim], Value]
-    ) -> Body:
-        is_none = Binary("eq", Load(raised, (i,)), Const(-inf, types.f32))
+    def _rebased(self, i: Dim, h: WarpRegisters) -> Body:
+        is_none = Binary("eq", Load(h.raised, (i,)), LOWEST)
+        shift = Unary("neg", Binary("mul", Load(h.base, (i,)), self.w.factor))
         return (
-            Store(base, (i,), Select(is_none, Const(0.0, types.f32), Load(raised, (i,)))),
-            Store(fading, (i,), below(Load(top, (i,)), i)),
-            Store(top, (i,), Load(raised, (i,))),
+            Store(h.base, (i,), Select(is_none, Const(0.0, types.f32), Load(h.raised, (i,)))),
+            *([Store(h.shift, (i,), shift)] if self._are_sums(self.w.score) else []),
+            Store(h.fading, (i,), self._below(Load(h.top, (i,)), h, i)),
+            Store(h.top, (i,), Load(h.raised, (i,))),
         )
 
-    def _stored(self, averages: Buffer, total: Buffer, columns: int) -> Iterator[Body]:
+    def _stored(self, h: WarpRegisters) -> Iterator[Body]:
         """The result, of the warp's rows that there are."""
         w, rows = self.w, self.warps * self.rows
+        averages, total = h.averages, h.total
         whole = self._buffer("t", (rows,))
         yield self._of_rows(lambda i: (Store(whole, (i,), Const(0.0, types.f32)),))
         yield self._of_tile(COLUMNS, lambda i, j: (Update(whole, (i,), "add", Load(total, (i, j))),))
@@ -396,7 +466,7 @@ class _Builder:
             buffer = _stored_by(w.statements[0])
             return (If(Inside(tuple(guards)), (Store(buffer, self._indices(w.index, env), value),)),)
 
-        yield self._of_tile(columns, store)
+        yield self._of_tile(self.n_padded_columns, store)
 
     def _of_result(
         self, value: Value, divided: dict[Value, Buffer], averages: Buffer, total: Buffer, i: Dim, d: Dim
@@ -417,14 +487,17 @@ class _Builder:
 
     def _copied(
         self, name: str, value: Load, lines: tuple[Loop, Dim, int], along: Sym, extent: int, width: int
-    ) -> _SharedTile:
+    ) -> SharedTile:
         """A tile whose rows are longer than it by one access: those that one instruction reads lie in other banks."""
         pad = CHUNK_BYTES // value.dtype.n_bytes
         b = self._buffer(name, (lines[2], width + pad), value.dtype, Space.SHARED)
-        return _SharedTile(b, value, *lines, along, extent, width)
+        return SharedTile(b, value, *lines, along, extent, width)
 
-    def _copy(self, c: _SharedTile) -> Stmt:
-        """The tile is brought by all lanes, neighbours in memory by neighbouring lanes; zeros beyond the edges."""
+    def _copy(self, c: SharedTile, within: Sequence[Dim] = ()) -> Stmt:
+        """The tile is brought by all lanes, neighbours in memory by neighbouring lanes; zeros beyond the edges.
+
+        Zeros it is where one of ``within`` is negative, too.
+        """
         n = _run(c.value, c.along)
         chunks = c.width // n
         count, threads = c.n * chunks, self.warps * WARP
@@ -433,14 +506,15 @@ class _Builder:
         v = self._loop("v", n, Kind.VECTOR)
         row, column = floordiv(at, chunks), n * mod(at, chunks) + v.sym
         line = c.first + row
-        guards: list[Dim] = [] if mod(c.row.extent, c.n) == 0 else [c.row.extent - 1 - line]
+        guards = [e for e in within if not is_nonneg(e)]
+        guards += [] if mod(c.row.extent, c.n) == 0 else [c.row.extent - 1 - line]
         if c.width != c.extent:  # the same for all elements of a run, where there are whole ones
             run = gcd(n, c.extent)
             guards.append(c.extent // run - 1 - floordiv(column, run))
         value: Value = self._value(c.value, {c.row.sym: line, c.along: column})
         if guards:
             value = Select(Inside(tuple(guards)), value, Const(0, c.value.dtype))
-        body: Body = (For(v, (Store(c.buffer, (row, column), value),)),)
+        body: Body = (For(v, (Store(c.buffer, (*c.part, row, column), value),)),)
         if count % threads:
             body = (If(Inside((count - 1 - at,)), body),)
         return self._phase((For(lane, (For(turn, body),)),))

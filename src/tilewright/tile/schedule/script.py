@@ -14,7 +14,7 @@ from typing import TypeAlias
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import grids, loops, memory, online, operands, partials, stages, trim
+from tilewright.tile.schedule import grids, loops, memory, online, online_fours, operands, partials, stages, trim
 
 Arg: TypeAlias = str | int
 
@@ -32,6 +32,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "fill": grids.fill,
     "pipeline": grids.pipeline,
     "online": online.online,
+    "online_fours": online_fours.online_fours,
     "fork": stages.fork,
     "cache": stages.cache,
     "compute_at": stages.compute_at,
