@@ -16,7 +16,8 @@ from tile.kernels import arrays_of
 from tile.test_flatten import GPU
 from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
-from tilewright.choose.strategies.gpu.averages import KeyTile, averages, averages_in
+from tilewright.choose.strategies.gpu.average_tiles import KeyTile
+from tilewright.choose.strategies.gpu.averages import averages, averages_in
 from tilewright.codegen.ptx.compile import emit
 from tilewright.core.compute import (
     Axis,

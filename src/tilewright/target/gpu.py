@@ -25,7 +25,8 @@ NUMBERS = {
     "sm_shared_bytes": "B", "max_block_shared_bytes": "B", "static_shared_bytes": "B", "block_reserved_bytes": "B",
     "thread_accesses": "", "exchange_instructions": "", "instruction_cycles": "cycles", "shared_banks": "",
     "bank_bytes": "B", "access_bytes": "B", "sector_bytes": "B", "line_bytes": "B", "n_sms": "",
-    "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_bf16_fmas_per_cycle": "", "sm_warp_bf16_fmas_per_cycle": "",
+    "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_exponentials_per_cycle": "", "sm_bf16_fmas_per_cycle": "",
+    "sm_warp_bf16_fmas_per_cycle": "",
     "sm_bytes_per_cycle": "B", "l2_bytes_per_cycle": "B", "l2_bytes": "B", "memory_gb_per_s": "GB/s", "memory_ns": "ns",
     "launch_us": "us", "replay_us": "us",
 }  # fmt: skip
@@ -56,11 +57,12 @@ class Gpu:
     the operation on what came, is ``exchange_instructions``; an instruction that reads the last one's result begins
     ``instruction_cycles`` after it.
 
-    How fast it is: ``n_sms`` of ``ghz``, each with ``sm_fmas_per_cycle`` multiply-adds of f32, and
-    ``sm_bf16_fmas_per_cycle`` in its matrix units, of which instructions of one warp reach
-    ``sm_warp_bf16_fmas_per_cycle``. It gets up to ``sm_bytes_per_cycle`` from the cache that all share, which gives
-    ``l2_bytes_per_cycle`` to all together. Shared memory has ``shared_banks`` of ``bank_bytes``; a thread
-    accesses up to ``access_bytes`` at one time, caches read ``sector_bytes`` of lines of ``line_bytes``.
+    How fast it is: ``n_sms`` of ``ghz``, each with ``sm_fmas_per_cycle`` multiply-adds of f32,
+    ``sm_exponentials_per_cycle`` to the base 2, and ``sm_bf16_fmas_per_cycle`` in its matrix units, of which
+    instructions of one warp reach ``sm_warp_bf16_fmas_per_cycle``. It gets up to ``sm_bytes_per_cycle`` from the cache
+    that all share, which gives ``l2_bytes_per_cycle`` to all together. Shared memory has ``shared_banks`` of
+    ``bank_bytes``; a thread accesses up to ``access_bytes`` at one time, caches read ``sector_bytes`` of lines of
+    ``line_bytes``.
     ``memory_gb_per_s`` is the bus's peak, and ``memory_ns`` how long a thread waits for what is in no cache. A launch
     takes ``launch_us`` of the CPU, a kernel of a graph that is replayed ``replay_us`` of the GPU.
 
@@ -102,6 +104,7 @@ class Gpu:
     n_sms: int = 108
     ghz: float = 1.41
     sm_fmas_per_cycle: int = 64
+    sm_exponentials_per_cycle: int = 16
     sm_bf16_fmas_per_cycle: int = 1024
     sm_warp_bf16_fmas_per_cycle: int = 1024
     sm_bytes_per_cycle: int = 64
@@ -193,6 +196,7 @@ def _rows() -> list[Gpu]:
         max_grid_extents=((1 << 31) - 1, 65535, 65535), sm_threads=2048, sm_blocks=32, sm_registers=64 << 10,
         max_thread_registers=255, sm_shared_bytes=164 << 10, max_block_shared_bytes=163 << 10,
         static_shared_bytes=48 << 10, block_reserved_bytes=1 << 10, shared_banks=32, bank_bytes=4, sm_schedulers=4,
+        sm_exponentials_per_cycle=16,
     )  # fmt: skip
     ampere = replace(any_cuda, name="cuda-sm80", aliases=("cuda",)).known(
         AMPERE, n_sms=108, ghz=1.41, sm_fmas_per_cycle=64, sm_bf16_fmas_per_cycle=1024,

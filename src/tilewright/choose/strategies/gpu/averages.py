@@ -9,34 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.choose.strategies.gpu.average_tiles import GroupTile, KeyTile, tiles_for
 from tilewright.choose.strategies.gpu.elements import copied_ahead
-from tilewright.core import types
 from tilewright.core.compute import Computation, Stage, Unary, walk
-from tilewright.core.dims import is_known
 from tilewright.core.expr import evaluate
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import SUMS, WARP
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kernel, Kind, Loop, Space
+from tilewright.tile.ir import Kernel, Kind, Space
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.weighted import Weighted, weighted
-
-TURNS = (1, 2)
-KEYS = (32, 64)
-STAGES = 2
-"""One step's keys and values are read while the next one's are on their way."""
-
-
-@dataclass(frozen=True)
-class KeyTile:
-    """A warp's rows, ``turns`` instructions of them; keys of a step; warps of a block; steps in shared memory."""
-
-    turns: int
-    keys: int
-    warps: int
-    stages: int
+from tilewright.tile.schedule.script import Made
+from tilewright.tile.schedule.weighted import weighted
 
 
 @dataclass(frozen=True)
@@ -45,7 +29,7 @@ class Averages:
 
     root: str
     stages: frozenset[str]
-    tile: KeyTile
+    tile: KeyTile | GroupTile
 
 
 def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
@@ -60,13 +44,13 @@ def averages_in(computation: Computation, gpu: Gpu) -> list[Averages]:
             seen = weighted(kernel, root)
         except ScheduleError:
             continue
-        tile = next((t for t in key_tiles(gpu, seen) if _fits(kernel, gpu, root, t)), None)
+        tile = next((t for t in tiles_for(gpu, seen) if _fits(kernel, gpu, root, t)), None)
         if tile is not None:
             found.append(Averages(root, frozenset({root} | {b.name for b in seen.temporaries}), tile))
     return found
 
 
-def _fits(kernel: Kernel, gpu: Gpu, root: str, tile: KeyTile) -> bool:
+def _fits(kernel: Kernel, gpu: Gpu, root: str, tile: KeyTile | GroupTile) -> bool:
     try:
         averages(ScheduleBuilder(kernel), gpu, root, tile)
     except ScheduleError:
@@ -74,31 +58,21 @@ def _fits(kernel: Kernel, gpu: Gpu, root: str, tile: KeyTile) -> bool:
     return True
 
 
-def key_tiles(gpu: Gpu, w: Weighted) -> list[KeyTile]:
-    """The tiles whose elements a thread's registers hold; first those with most rows for each key that is read.
-
-    Each warp reads all keys and values of a step from shared memory, once for all of its rows: so rows count first. A
-    quarter of the registers is for operands and addresses.
-    """
-    tiles = [KeyTile(turns, keys, gpu.sm_schedulers, STAGES) for turns in TURNS for keys in KEYS]
-    held = [t for t in tiles if 4 * _registers(w, t) <= 3 * gpu.max_thread_registers]
-    return sorted(held, key=lambda t: (-t.turns, -t.keys))
-
-
-def _registers(w: Weighted, tile: KeyTile) -> int:
-    """What a thread holds: words of weights, two elements in each; scores and averages."""
-    n_bytes = w.dtype.n_bytes * tile.keys + types.f32.n_bytes * (tile.keys + _known(w.column))
-    return tile.turns * SUMS.rows * n_bytes // (WARP * types.f32.n_bytes)
-
-
-def _known(x: Loop) -> int:
-    return x.extent if is_known(x.extent) else 0
-
-
-def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
+def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile | GroupTile) -> None:
     """Schedule the nests that end in ``root`` as one grid. Fails: a block would have more shared memory than it may."""
     if not gpu.has_mma:
         raise ScheduleError("averages", root, "the GPU has no matrix instructions of a warp")
+    if isinstance(tile, GroupTile):
+        made = b.do("online_fours", root, tile.keys, tile.groups, tile.parts)
+    else:
+        made = _by_warps(b, gpu, root, tile)
+    blocks = [p.buffer for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
+    n_bytes = sum(x.dtype.n_bytes * prod(evaluate(n, {}) for n in x.shape) for x in blocks)
+    if n_bytes > gpu.max_block_shared_bytes:
+        raise ScheduleError("averages", root, f"a block would have {n_bytes} bytes of shared memory")
+
+
+def _by_warps(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> Made:
     made = b.do("online", root, tile.turns, tile.keys, tile.warps)
     _, *shared = [p.buffer.name for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
     (walk_of_keys,) = [
@@ -106,7 +80,4 @@ def averages(b: ScheduleBuilder, gpu: Gpu, root: str, tile: KeyTile) -> None:
     ]
     if gpu.has_async_copies and tile.stages > 1:
         copied_ahead(b, shared, walk_of_keys, tile.stages)
-    blocks = [p.buffer for p in b.kernel.places if p.space is Space.SHARED and p.buffer.name in made.buffers]
-    n_bytes = sum(x.dtype.n_bytes * prod(evaluate(n, {}) for n in x.shape) for x in blocks)
-    if n_bytes > gpu.max_block_shared_bytes:
-        raise ScheduleError("averages", root, f"a block would have {n_bytes} bytes of shared memory")
+    return made
