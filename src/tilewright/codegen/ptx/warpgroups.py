@@ -17,7 +17,7 @@ moves in front of it. Products end in their order: who waits for some lets those
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,8 @@ class Products:
         self.are_here = any(self._is_product(s) for s in walk(fn.grid.body))
         self.group: For | None = None
         """The statement whose products are one group, while it is emitted."""
+        self.distances: dict[tuple[object, ...], Mapping[tuple[int, int], int]] = {}
+        """How factors lie, by what says so."""
         self.going: list[_Going] = []
         """Groups that may still run, the oldest first."""
         self.replaced: dict[Key, Val] = {}
@@ -285,22 +287,18 @@ class _Factor:
             raise CodegenError(f"{self.load.buffer.name}: it does not lie as matrix instructions of four warps read it")
         return apart * self.size if self.is_turned else 0
 
-    def _distances(self, lines: int) -> dict[tuple[int, int], int]:
+    def _distances(self, lines: int) -> Mapping[tuple[int, int], int]:
         """How many elements each one is behind the first; of all lines at both ends of the depth, and all of that."""
         own = {self.line, self.depth, *([self.warp] if self.warp is not None else [])}
-        mine = [(atom, c) for atom, c in terms_of(self.place) if symbols(atom) & own]
+        mine = tuple((atom, c) for atom, c in terms_of(self.place) if symbols(atom) & own)
         if any(not symbols(atom) <= own for atom, _ in mine):
             raise CodegenError(f"{self.load.buffer.name}: other loops decide how its neighbours lie")
-        depths = range(LEFT.columns)
-        points = [(line, k) for line in range(lines) for k in (0, depths[-1])]
-        points += [(line, k) for line in (0, lines - 1) for k in depths]
-
-        def at(line: int, k: int) -> int:
-            warp, row = divmod(line, SUMS.rows) if self.warp is not None else (0, line)
-            env = {self.line: row, self.depth: k, **({self.warp: warp} if self.warp is not None else {})}
-            return sum(evaluate(atom * c, env) for atom, c in mine)
-
-        return {p: at(*p) - at(0, 0) for p in points}
+        # Instructions of one step differ by a number, and the loops of all steps are alike.
+        known = self.fn.products.distances
+        key = (mine, self.line, self.depth, self.warp, lines)
+        if key not in known:
+            known[key] = _distances_of(mine, (self.line, self.depth, self.warp), lines)
+        return known[key]
 
     def _start(self) -> Val:
         """Chunks from the buffer's start to where the four warps' part begins; nothing is exchanged there."""
@@ -327,3 +325,20 @@ class _Factor:
         found = space.value(chunks)
         space.unbind(group)
         return found
+
+
+def _distances_of(
+    terms: Sequence[tuple[Dim, int]], syms: tuple[Sym, Sym, Sym | None], lines: int
+) -> Mapping[tuple[int, int], int]:
+    """What the terms come to at each line and depth, less what they come to at the first of both."""
+    line, depth, warp = syms
+    depths = range(LEFT.columns)
+    points = {(n, k) for n in range(lines) for k in (0, depths[-1])} | {(n, k) for n in (0, lines - 1) for k in depths}
+
+    def at(number: int, k: int) -> int:
+        of_warp, row = divmod(number, SUMS.rows) if warp is not None else (0, number)
+        env = {line: row, depth: k, **({warp: of_warp} if warp is not None else {})}
+        return sum(evaluate(atom * c, env) for atom, c in terms)
+
+    first = at(0, 0)
+    return {p: at(*p) - first for p in points}
