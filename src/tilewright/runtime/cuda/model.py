@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
 
@@ -20,7 +21,7 @@ from tilewright.runtime.cuda.device_tensors import DeviceTensor, GpuArray, borro
 from tilewright.runtime.cuda.driver import Driver, DriverError
 from tilewright.runtime.cuda.errors import GpuError
 from tilewright.runtime.cuda.memory import ARGUMENT_ALIGNMENT, Block, allocate, rounded
-from tilewright.runtime.cuda.program import GpuCode
+from tilewright.runtime.cuda.program import GpuCode, GpuKernel
 from tilewright.runtime.cuda.replay import Replays
 from tilewright.runtime.cuda.run import CheckFailed, DeviceRun, LoadedKernel, evaluate_size
 from tilewright.runtime.errors import ArtifactError, ExecutionError, Violation
@@ -30,6 +31,7 @@ from tilewright.runtime.plan import Plan, Planner, input_error
 from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.shapes import Shape, compile_size
+from tilewright.runtime.threads import default_threads
 from tilewright.runtime.values import Array, address_of, aligned_bytes
 
 PLANS_KEPT = 512
@@ -58,7 +60,7 @@ class GpuModel:
         driver.enter(device)
         self._check_device()
         self._modules: list[int] = []
-        self._kernels = [self._load(k) for k in range(len(code.kernels))]
+        self._kernels = self._load_all()
         self._stream = driver.new_stream()
         self._replays = Replays(self._stream)
         self._arena, self._io = Block(driver, "intermediate results"), Block(driver, "arrays of the host")
@@ -164,11 +166,27 @@ class GpuModel:
         remedy = 'compile for target="cuda", which every GPU since compute capability 8.0 runs'
         raise ArtifactError(f"the model is for {self.code.arch}, and {facts.name} has {has}", remedy=remedy)
 
-    def _load(self, number: int) -> LoadedKernel:
-        kernel = self.code.kernels[number]
+    def _load_all(self) -> list[LoadedKernel]:
+        """Every kernel; the driver assembles several at one time."""
+        kernels = self.code.kernels
+
+        def load(kernel: GpuKernel) -> int | DriverError:
+            self._driver.enter(self.device)
+            try:
+                return self._driver.load(kernel.ptx)
+            except DriverError as error:
+                return error
+
+        with ThreadPoolExecutor(max(min(len(kernels), default_threads()), 1)) as pool:
+            loaded = list(pool.map(load, kernels))
+        self._modules = [m for m in loaded if isinstance(m, int)]
+        return [self._loaded(kernel, module) for kernel, module in zip(kernels, loaded, strict=True)]
+
+    def _loaded(self, kernel: GpuKernel, module: int | DriverError) -> LoadedKernel:
+        """A kernel with its entries, once the driver has assembled it or said why it does not."""
         try:
-            module = self._driver.load(kernel.ptx)
-            self._modules.append(module)
+            if isinstance(module, DriverError):
+                raise module
             functions = [self._driver.function(module, e.name, e.dynamic_shared_bytes) for e in kernel.entries]
         except DriverError as error:
             text = f"kernel {kernel.name} ({kernel.ops}) could not be loaded: {error}"
