@@ -154,7 +154,7 @@ def lanes_of(gpu: Gpu, target: For, apart: Container[str] = ()) -> int:
     Rows whose pitch is a multiple of no widest access are read by narrower ones. Buffers ``apart``, by name, are no
     memory.
     """
-    if not all(isinstance(s, Store) for s in target.body):
+    if target.loop.extent == 0 or not all(isinstance(s, Store) for s in target.body):
         return 1
     accesses = [x for x in _accesses(target) if x[0].name not in apart]
     width = gpu.access_bytes // max(b.dtype.n_bytes for b, _, _ in accesses)
