@@ -61,7 +61,7 @@ from tilewright.core.compute import (
 from tilewright.core.dims import numbers
 from tilewright.core.expr import Dim, Sym, floordiv
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import CHUNK_BYTES, LEFT, SUMS, MatrixShape
+from tilewright.target.matrices import CHUNK_BYTES, LEFT, SUMS, WARP, MatrixShape
 
 MOST_STAGES = 4
 """Steps at one time, beyond which copies wait for memory's bandwidth and no longer for its latency."""
@@ -91,8 +91,8 @@ class StripTile:
 
     @property
     def warps(self) -> int:
-        """Warps of the block."""
-        return self.parts * self.column_warps
+        """Warps of the block, whose lanes have columns of several parts where those are few."""
+        return self.parts * self.column_warps if self.shape is not None else self.parts * self.columns // WARP
 
     @property
     def pad(self) -> int:
@@ -217,11 +217,18 @@ def _unit_tiles(gpu: Gpu, unit: MatrixShape) -> Iterator[StripTile]:
 
 
 def _lane_tiles(gpu: Gpu, rows: int) -> Iterator[StripTile]:
-    """The same by a lane for each column, which has all its rows in registers."""
+    """The same by a lane for each column, which has all its rows in registers.
+
+    The left factor, which every block brings again, is at most half of the right one: addresses of more copies than
+    those would take the registers that its rows have.
+    """
     n_bytes = types.f32.n_bytes
-    for parts, column_warps, depth, stages in _shapes(gpu, n_bytes):
-        tile = StripTile(None, n_bytes, rows, parts, depth, column_warps, gpu.warp_lanes, stages)
-        if _resident(gpu, tile):
+    line = gpu.line_bytes // n_bytes
+    stages = range(MOST_STAGES, 1, -1)
+    for columns, of_scheduler, depth, count in product((8, 16, 32), (1, 2, 4), (line // 2, line), stages):
+        parts = of_scheduler * gpu.sm_schedulers * gpu.warp_lanes // columns
+        tile = StripTile(None, n_bytes, rows, parts, depth, 1, columns, count)
+        if 2 * rows <= columns and _resident(gpu, tile):
             yield tile
 
 
