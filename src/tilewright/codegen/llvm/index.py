@@ -77,7 +77,14 @@ class IndexSpace:
             self.const.append(None)
             self.run.append(None)
             self.interval.append((sym.lo, sym.hi))
+            self._forget(sym)
         return sid
+
+    def _forget(self, sym: Sym) -> None:
+        """Whatever number ``sym`` was, but for the only one that it can be: bound or not, its interval is the same."""
+        self.values.pop(sym, None)
+        if sym.lo is not None and sym.lo == sym.hi:
+            self.values[sym] = sym.lo
 
     def bind_const(self, sym: Sym, value: int) -> None:
         """From here on ``sym`` is a number."""
@@ -94,7 +101,7 @@ class IndexSpace:
         self.run[sid] = RunTime(name, level, plus, unit)
         self.interval[sid] = interval
         self.env[sym] = interval
-        self.values.pop(sym, None)
+        self._forget(sym)
 
     def bind_lane(self, sym: Sym, interval: Interval) -> None:
         """From here on ``sym`` differs from lane to lane, within ``interval``."""
@@ -108,7 +115,7 @@ class IndexSpace:
         self.run[sid] = None
         self.interval[sid] = (sym.lo, sym.hi)
         self.env.pop(sym, None)
-        self.values.pop(sym, None)
+        self._forget(sym)
 
     def assume(self, facts: Iterable[Dim]) -> int:
         """From here on these expressions are >= 0. Returns a mark for :meth:`release`."""
