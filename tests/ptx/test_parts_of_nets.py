@@ -152,3 +152,18 @@ def test_few_channels_that_lie_in_planes_are_one_threads() -> None:
     model = tilewright.compile(Part(f), tuple(drawn(image, weight)), target="cuda-sm90a", cache=False)
     (text,) = [text for text in model.ptx.values() if "mma" in text]
     assert "st.global.v4.b16" in text.split(".entry")[1]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "size"), [(7, 2, 3, 20), (3, 2, 1, 16), (4, 4, 0, 24), (5, 2, 0, 18)]
+)
+def test_places_that_a_window_skips_to_lie_together(kernel: int, stride: int, padding: int, size: int) -> None:
+    """Two places of four channels are one access of 16 bytes, from a multiple of that on."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return conv2d(x, w, stride=stride, padding=padding)
+
+    args = drawn((2, 3, size, size), (64, 3, kernel, kernel))
+    product, number = product_of(f, args)
+    assert number in (0, 2) and "ld.global.nc.b16" not in product and "cp.async.ca" not in product
+    assert is_right(f, args)

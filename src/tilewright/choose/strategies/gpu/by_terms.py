@@ -9,7 +9,9 @@ Three rewrites of a product ``Y[m, n] = sum over r, i of X[m, r, i] * W[n, i, r]
 * ``_in_order``: the terms are counted in the order in which they lie in both factors, where there is such an order, as
   of pieces of a picture that do not overlap.
 * ``_in_runs``: an image whose channels are no whole access, or lie in planes, is copied with its channels last and
-  zeros behind them; so is the weight: ``I[m, c] = X[m, c] where c < C, else 0``. Not when: no element is read twice.
+  zeros behind them; so is the weight: ``I[m, c] = X[m, c] where c < C, else 0``. Where a window goes on by several
+  places at a time, so many of them lie together as far as one access reaches: ``I[m, 4*d + c] = X[2*m + d, c]``. Not
+  when: no element is read twice.
 * ``_laid_out``: a factor that is a buffer read once as a whole, as a convolution's weight, small next to what is
   computed from it, is laid out by a stage before: ``L[n, r, i] = W[n, i, r]``. Not when: neighbours in memory are
   neighbours in a tile already, along the last term or the last row or column.
@@ -18,7 +20,7 @@ Three rewrites of a product ``Y[m, n] = sum over r, i of X[m, r, i] * W[n, i, r]
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from tilewright.choose.strategies.gpu.matrices import Factors, factors_of, lies_along
 from tilewright.core.compute import (
@@ -27,6 +29,7 @@ from tilewright.core.compute import (
     Cast,
     Computation,
     Const,
+    IndexLike,
     Inside,
     Load,
     Select,
@@ -36,14 +39,16 @@ from tilewright.core.compute import (
     loads,
     loop_symbol,
     rewrite_value,
+    substitute_value,
+    symbols_of_value,
     syms,
 )
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Sym, is_nonneg
-from tilewright.core.indices import symbols_at
+from tilewright.core.expr import Dim, Sym, floordiv, is_nonneg, mod
+from tilewright.core.indices import is_chosen, symbols_at
 from tilewright.core.types import product
 from tilewright.target.gpu import Gpu
-from tilewright.tile.affine import stride_along
+from tilewright.tile.affine import coefficient, stride_along
 
 
 def with_factors_by_terms(computation: Computation, gpu: Gpu, apart: Container[str]) -> Computation:
@@ -117,21 +122,103 @@ def _in_runs(s: Stage, factors: Factors, gpu: Gpu) -> list[Stage]:
     if not is_nonneg(read - product(image.buffer.shape) - 1):
         return []
     padded = _padded(channel, gpu, n_bytes)
-    at = image.index.index(channel.sym)
-    others = axes_for([d for k, d in enumerate(image.buffer.shape) if k != at], "p")
-    places = [*syms(others)]
-    places.insert(at, padded.sym)
-    copy = _with_zeros(s, "ai", Load(image.buffer, tuple(places)), (*others, padded), channel)
-    terms = (*[a for a in factors.terms if a is not channel], padded)
-    own = (*factors.batches, *factors.columns)
-    index = tuple(padded.sym if i == channel.sym else i for i in right.index)
-    weight = _with_zeros(s, "bl", Load(right.buffer, index), (*own, *terms), channel)
-    instead: dict[Value, Value] = {
-        image: Load(copy.out, (*[i for k, i in enumerate(image.index) if k != at], padded.sym)),
-        right: Load(weight.out, weight.index),
-    }
-    reading = _reading(s, instead)
-    return [copy, weight, replace(reading, reduction=replace(s.reduction, axes=terms))]
+    return _side_by_side(s, factors, _Image(left, image, channel, padded, _places(image, factors, padded, gpu)))
+
+
+@dataclass(frozen=True)
+class _Places:
+    """``n`` places of an image that lie beside each other along ``dimension``, which a term ``axis`` walks.
+
+    A row of a product begins at a multiple of them, once the axis begins ``shift`` before the first term.
+    """
+
+    axis: Axis
+    dimension: int
+    n: int
+    shift: int
+
+
+@dataclass(frozen=True)
+class _Image:
+    """An image as a product's factor: what is loaded of it, its channels, also with zeros behind them."""
+
+    value: Value
+    load: Load
+    channel: Axis
+    padded: Axis
+    places: _Places | None
+
+
+def _places(image: Load, factors: Factors, padded: Axis, gpu: Gpu) -> _Places | None:
+    """As many places with all their channels as one access has; None where rows begin at no multiple of them."""
+    assert is_known(padded.extent)
+    n = gpu.access_bytes // (image.dtype.n_bytes * padded.extent)
+    while n > 1:
+        for dimension, i in reversed(list(enumerate(image.index))):
+            own = [a for a in factors.terms if a.sym in symbols_at(i)]
+            if is_chosen(i) or len(own) != 1 or not is_known(own[0].extent):
+                continue
+            if _is_dimension(image, own[0]) or coefficient(i, own[0].sym) != 1:
+                continue
+            shifts = [k for k in range(n) if mod(i - own[0].sym - k, n) == 0]
+            if shifts and mod(image.buffer.shape[dimension], n) == 0:
+                return _Places(own[0], dimension, n, shifts[0])
+        n //= 2
+    return None
+
+
+def _side_by_side(s: Stage, factors: Factors, image: _Image) -> list[Stage]:
+    """What copies image and weight with channels last, of several places where a row has them, and the product."""
+    assert s.reduction is not None and is_known(image.padded.extent)
+    load, places, n_channels = image.load, image.places, image.padded.extent
+    n = 1 if places is None else places.n
+    inner = Axis(loop_symbol("channel", n * n_channels), n * n_channels)
+    place, channel = floordiv(inner.sym, n_channels), mod(inner.sym, n_channels)
+    at = load.index.index(image.channel.sym)
+    shape = [floordiv(d, n) if places and k == places.dimension else d for k, d in enumerate(load.buffer.shape)]
+    others = axes_for([d for k, d in enumerate(shape) if k != at], "p")
+    read: list[IndexLike] = list(syms(others))
+    read.insert(at, channel)
+    index = list(load.index)
+    terms, of_weight = list(factors.terms), dict[Sym, Dim]({image.channel.sym: channel})
+    value = image.value
+    if places is not None:
+        first = read[places.dimension]
+        e = index[places.dimension]
+        assert not is_chosen(first) and not is_chosen(e) and is_known(places.axis.extent)
+        read[places.dimension] = n * first + place
+        n_groups = -(-(places.axis.extent + places.shift) // n)
+        group = Axis(loop_symbol("group", n_groups), n_groups)
+        start = floordiv(e - places.axis.sym - places.shift, n) + group.sym
+        borders = (e, load.buffer.shape[places.dimension] - 1 - e)
+        value = _within(value, borders, (start, shape[places.dimension] - 1 - start))
+        terms[terms.index(places.axis)] = group
+        index[places.dimension] = start
+        term = n * group.sym + place - places.shift
+        of_weight[places.axis.sym] = term
+    terms = [*[a for a in terms if a is not image.channel], inner]
+    within = [image.channel.extent - 1 - channel]
+    copy = _with_zeros(s, "ai", Load(load.buffer, tuple(read)), (*others, inner), within)
+    taps = [] if places is None else [of_weight[places.axis.sym], places.axis.extent - 1 - of_weight[places.axis.sym]]
+    right = _narrow(factors.right)
+    weight_axes = (*factors.batches, *factors.columns, *terms)
+    weight = _with_zeros(s, "bl", substitute_value(right, of_weight), weight_axes, [*within, *taps])
+    del index[at]
+    element: Value = Load(copy.out, (*index, inner.sym))
+    made = rewrite_value(value, lambda x: element if x == load else None)
+    gone = {a.sym for a in factors.terms} - {a.sym for a in terms}
+    if gone & symbols_of_value(made):  # something else than the image's borders asks for it
+        return [] if places is None else _side_by_side(s, factors, replace(image, places=None))
+    reading = _reading(s, {image.value: made, right: Load(weight.out, weight.index)})
+    return [copy, weight, replace(reading, reduction=replace(s.reduction, axes=tuple(terms)))]
+
+
+def _within(value: Value, borders: Sequence[Dim], guards: tuple[Dim, ...]) -> Value:
+    """What is loaded inside of an image, by other guards of one dimension's borders."""
+    match value:
+        case Select(cond=Inside(exprs=found), a=inner, b=outside):
+            return Select(Inside((*[g for g in found if g not in borders], *guards)), inner, outside)
+    return Select(Inside(guards), value, Const(0, value.dtype))
 
 
 def _is_dimension(x: Load, a: Axis) -> bool:
@@ -156,11 +243,11 @@ def _padded(channel: Axis, gpu: Gpu, n_bytes: int) -> Axis:
     return Axis(loop_symbol("channel", n), n)
 
 
-def _with_zeros(s: Stage, name: str, value: Load, axes: tuple[Axis, ...], channel: Axis) -> Stage:
-    """The stage that copies what is read, along the axes, of which the last is the channel and what is behind it."""
-    inside = Inside((channel.extent - 1 - axes[-1].sym,))
+def _with_zeros(s: Stage, name: str, value: Value, axes: tuple[Axis, ...], within: Sequence[Dim]) -> Stage:
+    """The stage that copies what is read along the axes where nothing of ``within`` is negative, zeros elsewhere."""
+    guards = tuple(g for g in within if not is_nonneg(g))
     out = Buffer(f"{s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
-    copied = value if axes[-1].extent == channel.extent else Select(inside, value, Const(0, value.dtype))
+    copied = Select(Inside(guards), value, Const(0, value.dtype)) if guards else value
     return Stage((out,), axes, syms(axes), (copied,))
 
 
