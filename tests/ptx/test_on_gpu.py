@@ -85,9 +85,10 @@ def check_on_gpu(function, *shapes, dtype: str) -> None:
     torch._dynamo.reset()
     made = torch.compile(function, backend=backend, options={"fallback": False}, dynamic=False)
     want, eager = function(*[x.double() for x in given]), function(*given)
+    # Sums of f32 in another order than PyTorch's may be off by a few units of the largest element.
+    bound = 3 * (eager.double() - want).abs().max() + 2e-6 * want.abs().max()
     for _ in range(3):  # launched, recorded, replayed
-        error = (made(*given).double() - want).abs().max()
-        assert error <= 3 * (eager.double() - want).abs().max() + 1e-6
+        assert (made(*given).double() - want).abs().max() <= bound
 
 
 DTYPES = ["bfloat16", "float16", "float32"]
