@@ -6,8 +6,10 @@ import torch
 
 import tilewright as tw
 from tilewright.choose.strategies.gpu.block_tiles import Extents, WarpTile, tile_of
+from tilewright.choose.strategies.gpu.matrices import factors_of
+from tilewright.core.compute import Binary, Buffer, Cast, Const, Load, Reduction, Stage, axes_for, syms
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.types import f32
+from tilewright.core.types import bf16, f32
 from tilewright.target.gpu import Gpu, named_gpus
 from tilewright.target.matrices import SHAPES
 
@@ -27,6 +29,23 @@ def test_an_unknown_size_counts_as_a_large_one(gpu: Gpu, unit, rows: Dim, column
 def test_a_tile_is_found_soon_for_any_size() -> None:
     found = tile_of(Gpu.parse(HOPPER), f32, SHAPES[1], Extents(1, 1 << 40, 64, 64))
     assert isinstance(found, WarpTile)
+
+
+def test_what_taps_read_again_is_no_traffic_of_memory() -> None:
+    """Of an image nine taps read each element; else memory alone would decide, and every tile would seem as good."""
+    gpu = Gpu.parse(HOPPER)
+    once, often = (tile_of(gpu, f32, SHAPES[0], Extents(1, 102400, 64, 576, n)) for n in (1, 9))
+    assert often.rows > once.rows
+    axes = axes_for((2, 64, 18, 18, 64), "a")
+    taps = axes_for((3, 3, 64), "k")
+    image, weight = Buffer("x", bf16, (2, 20, 20, 64)), Buffer("w", bf16, (3, 3, 64, 64))
+    (b, c, i, j, _), (r, q, k) = syms(axes), syms(taps)
+    value = Binary("mul", Cast(Load(image, (b, i + r, j + q, k)), f32), Cast(Load(weight, (r, q, k, c)), f32))
+    own = (axes[0], axes[2], axes[3], axes[1])
+    out = Buffer("y", f32, tuple(a.extent for a in own))
+    factors = factors_of(Stage((out,), own, syms(own), (value,), Reduction(taps, "add", (Const(0.0, f32),))), gpu)
+    assert factors is not None
+    assert factors.extents == Extents(1, 2 * 18 * 18, 64, 9 * 64, repeats=7)  # a border's elements less often
 
 
 class Empty(torch.nn.Module):

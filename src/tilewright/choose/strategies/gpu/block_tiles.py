@@ -22,12 +22,17 @@ from tilewright.target.matrices import GROUP_WARPS, MOST_GROUP_COLUMNS, PIECE_BY
 
 @dataclass(frozen=True)
 class Extents:
-    """How many batches, rows, columns and terms a product has."""
+    """How many batches, rows, columns and terms a product has.
+
+    Of the left factor, ``repeats`` elements are the same one, as taps of a convolution read an image: memory brings
+    it once, and a cache the others.
+    """
 
     batches: Dim
     rows: Dim
     columns: Dim
     terms: Dim
+    repeats: int = 1
 
 
 class KnownExtents(NamedTuple):
@@ -37,6 +42,7 @@ class KnownExtents(NamedTuple):
     rows: int
     columns: int
     terms: int
+    repeats: int = 1
 
 
 @dataclass(frozen=True)
@@ -193,6 +199,7 @@ def assumed(gpu: Gpu, tiles: Sequence[ThreadTile | WarpTile], extents: Extents) 
         number(extents.rows, gpu.n_sms * rows),
         number(extents.columns, gpu.n_sms * columns),
         number(extents.terms, gpu.sm_schedulers * depth),
+        extents.repeats,
     )
 
 
@@ -299,7 +306,8 @@ def warp_tile_us(gpu: Gpu, tile: WarpTile, extents: KnownExtents) -> float:
     at_once = min(n_blocks, gpu.n_sms)
     of_cache = brought / min(gpu.l2_bytes_per_cycle / at_once, gpu.sm_bytes_per_cycle)
     blocks = (rows, columns)
-    lines = lines_at_once(gpu, tile, blocks, rows_together(gpu, tile, blocks))
+    of_rows, of_columns = lines_at_once(gpu, tile, blocks, rows_together(gpu, tile, blocks))
+    lines = of_rows / extents.repeats + of_columns
     lines *= min(batches, -(-at_once // (rows * columns)))
     of_memory = lines * tile.depth * n_bytes / (gpu.memory_gb_per_s / gpu.ghz)
     busy = max(of_units, of_shared, of_cache, of_memory)
@@ -320,7 +328,7 @@ def _blocks(tile: WarpTile | ThreadTile, extents: KnownExtents) -> tuple[int, in
     return extents.batches, -(-extents.rows // tile.rows), -(-extents.columns // tile.columns)
 
 
-def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: int) -> int:
+def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: int) -> tuple[int, int]:
     """Rows and columns of the factors that one block for each multiprocessor needs, of rows and columns of ``blocks``.
 
     Blocks are taken column by column, of ``together`` rows of blocks at a time.
@@ -328,11 +336,11 @@ def lines_at_once(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int], together: i
     n_rows, n_columns = blocks
     columns = min(-(-gpu.n_sms // together), n_columns)
     rows = min(together * -(-gpu.n_sms // (together * n_columns)), n_rows)
-    return rows * tile.rows + columns * tile.columns
+    return rows * tile.rows, columns * tile.columns
 
 
 def rows_together(gpu: Gpu, tile: WarpTile, blocks: tuple[int, int]) -> int:
     """How many rows of blocks, which divide all of them, share the cache best; no more than run at one time."""
     n_rows, _ = blocks
     whole = (n for n in range(1, min(n_rows, gpu.n_sms) + 1) if n_rows % n == 0)
-    return min(whole, key=partial(lines_at_once, gpu, tile, blocks))
+    return min(whole, key=lambda n: sum(lines_at_once(gpu, tile, blocks, n)))

@@ -120,7 +120,11 @@ class Factors:
     def extents(self) -> Extents:
         """How many there are of each."""
         groups = (self.batches, self.rows, self.columns, self.terms)
-        return Extents(*[product([a.extent for a in axes]) for axes in groups])
+        batches, rows, columns, terms = (product([a.extent for a in axes]) for axes in groups)
+        held = sum(product(b.shape) for b in buffers_of_value(self.left))
+        read = batches * rows * terms
+        repeats = max(read // held, 1) if is_known(read) and known_over(held, 0) else 1
+        return Extents(batches, rows, columns, terms, repeats)
 
     def unit(self, gpu: Gpu) -> MatrixShape | None:
         """The instruction of a matrix unit that multiplies such factors: those that were widened to be multiplied."""
