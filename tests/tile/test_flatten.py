@@ -264,3 +264,24 @@ def test_no_barrier_stands_between_what_bounds_keep_apart(old: str, new: str, n:
     assert sum(isinstance(s, Barrier) for s in walk(flat.body)) == n
     seen = simulate(flat, GPU, {"X": np.arange(4, dtype=np.float32), "Y": np.zeros(4, np.float32)})
     assert seen.faults == ()
+
+
+NEXT = """kernel next
+  place X: f32[4] global in
+  place Y: f32[4] global out
+  place S: f32[5] local tmp
+  body
+    for b[0:0] < 1 block
+      for t[0:3] < 4 thread
+        S[t + 1] = X[t]
+      for u[0:3] < 4 thread
+        if inside(u - 1)
+          Y[u] = S[u]
+"""
+
+
+def test_a_barrier_stands_where_a_thread_reads_what_its_neighbour_wrote() -> None:
+    flat = flatten(parse_kernel(NEXT))
+    assert sum(isinstance(s, Barrier) for s in walk(flat.body)) == 1
+    seen = simulate(flat, GPU, {"X": np.arange(4, dtype=np.float32), "Y": np.zeros(4, np.float32)})
+    assert seen.faults == ()

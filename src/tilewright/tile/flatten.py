@@ -206,7 +206,8 @@ class _Flattener:
         }
         self.barrier = Barrier(min(ahead) - 1 if ahead else None)
         own = [x.sym for p in self.phases for x in loops_of(p.body)]
-        self.of_phases = {*own, *(s for threads in self.threads.values() for s in threads)}
+        threads = [s for own_threads in self.threads.values() for s in own_threads]
+        self.of_phases = {*own, *threads, *(x.sym for x in self.block)}
         body, _ = self._emit(self.parts, ())
         body = self._let_run(body)
         for loop in reversed(self.block):
@@ -354,7 +355,16 @@ class _Flattener:
         A remainder that the loops around their phases decide.
         """
         pairs = list(zip(one, other, strict=True))
-        return any(_are_apart(a, b) or self._differ(a, b) or self._differ(b, a) for a, b in pairs)
+        return any(self._are_apart(a, b) or self._differ(a, b) or self._differ(b, a) for a, b in pairs)
+
+    def _are_apart(self, a: IndexLike, b: IndexLike) -> bool:
+        """Is one always greater than the other, whichever threads and iterations of their own make the accesses?"""
+        if is_chosen(a) or is_chosen(b):
+            return False
+        # A thread of one phase meets all threads of the other, so a variable of both stands for two numbers.
+        others: dict[Sym, Dim] = {s: Sym(f"another {s.name}", s.lo, s.hi) for s in symbols(b) & self.of_phases}
+        low, high = bounds(a - substitute(b, others))
+        return (low is not None and low > 0) or (high is not None and high < 0)
 
     def _differ(self, a: IndexLike, b: IndexLike) -> bool:
         """Is ``a`` a remainder ``x % n``, and ``b`` another one? A number below ``n`` is its own remainder."""
@@ -544,14 +554,6 @@ def _digits(places: Sequence[Dim]) -> tuple[tuple[int, int], ...] | None:
     if any(above % step or step * found[step] > above for above, step in pairwise(steps)):
         return None
     return tuple((step, found[step]) for step in steps)
-
-
-def _are_apart(a: IndexLike, b: IndexLike) -> bool:
-    """Is one always greater than the other, whatever their variables are?"""
-    if is_chosen(a) or is_chosen(b):
-        return False
-    low, high = bounds(a - b)
-    return (low is not None and low > 0) or (high is not None and high < 0)
 
 
 def _has_threads(s: Stmt) -> bool:
