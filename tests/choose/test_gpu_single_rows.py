@@ -1,5 +1,7 @@
 """Attention of one query: one launch that is right in every form of the kernel and races nowhere."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,54 @@ def test_more_keys_than_shared_memory_holds_are_scheduled_otherwise() -> None:
     made = schedule_for_gpu(attention(256, 40_000, 8, 8, bf16), GPU)
     assert "single_rows" not in [t.taken for t in made.tried]
     assert any("bytes of shared memory" in note for note in made.kernel.notes)
+
+
+def notes_of_one_row(computation: Computation, n_launches: int) -> tuple[str, ...]:
+    """What was refused on the way to averages of a row, right and in so many launches."""
+    made = schedule_for_gpu(computation, GPU)
+    assert [t.taken for t in made.tried].count("single_rows") == 1 and len(made.kernel.body) == n_launches
+    arrays = arrays_of(computation, {})
+    want, got = run(lower(computation), arrays), run(made.kernel, arrays)
+    for out in computation.outputs:
+        np.testing.assert_allclose(got[out.name].reshape(out.shape), want[out.name], atol=0.05, rtol=0.05)
+    return made.kernel.notes
+
+
+def test_a_factor_may_be_made_of_a_result_behind_the_sums() -> None:
+    """It is made where its terms are there, in the row's own launch."""
+    computation = attention(32, 40, 8, 8, f32)
+    *before, y = computation.items
+    assert isinstance(y, Stage)
+    (h, d), term = y.axes, Axis(loop_symbol("e", 8), 8)
+    z, total = Buffer("z", f32, y.out.shape), Buffer("of_z", f32, (h.extent,))
+    items = (
+        *before,
+        Stage((z,), (h, d), y.index, (Unary("exp2", Load(computation.inputs[0], (h.sym, d.sym))),)),
+        Stage((total,), (h,), (h.sym,), (Load(z, (h.sym, term.sym)),), Reduction((term,), "add", (Const(0.0, f32),))),
+        replace(y, exprs=(Binary("mul", y.expr, Load(total, (h.sym,))),)),
+    )
+    outputs, temps = (z, *computation.outputs), (*computation.temps, total)
+    notes_of_one_row(replace(computation, items=items, outputs=outputs, temps=temps), 2)
+
+
+def test_weights_that_are_made_of_averages_are_one_row_with_them() -> None:
+    """Scores are sums across memory of keys, too, by a query that was divided by a sum of its row."""
+    n = 24
+    computation = attention(32, n, n, 8, f32)
+    scores, *after = computation.items
+    assert isinstance(scores, Stage) and scores.reduction is not None
+    (h, j), (k,) = scores.axes, scores.reduction.axes
+    q, x, _ = computation.inputs
+    total, divided = Buffer("of_q", f32, (h.extent,)), Buffer("divided", f32, q.shape)
+    square = Binary("mul", Load(q, (h.sym, k.sym)), Load(q, (h.sym, k.sym)))
+    query = Binary("div", Load(q, (h.sym, k.sym)), Load(total, (h.sym,)))
+    items = (
+        Stage((total,), (h,), (h.sym,), (square,), scores.reduction),
+        Stage((divided,), (h, k), (h.sym, k.sym), (query,)),
+        replace(scores, exprs=(Binary("mul", Load(divided, (h.sym, k.sym)), Load(x, (h.sym, k.sym, j.sym))),)),
+        *after,
+    )
+    assert notes_of_one_row(replace(computation, items=items, temps=(*computation.temps, total, divided)), 1) == ()
 
 
 class Attention(torch.nn.Module):

@@ -98,17 +98,18 @@ def with_single_rows(
     if len(stages) != len(computation.items):
         return computation, []
     found = [x for s in stages if not is_refused(s.out.name) and (x := _averages(s, stages, computation)) is not None]
-    found = [x for x in found if not any(y.out.name in taken for y in x.stages) and _pays(x, gpu)]
-    moved = {id(y) for x in found for y in x.weights}
-    by_sums = {id(x.sums): x for x in found}
+    found = _apart([x for x in found if not any(y.out.name in taken for y in x.stages) and _pays(x, gpu)])
+    moved = {id(y) for x in found for y in (*x.weights, x.sums)}
+    by_root = {id(x.root): x for x in found}
     made, temps, named = list[Stage](), list(computation.temps), list[SingleRow]()
     for s in stages:
-        if id(s) in by_sums:
-            own, name = _spelled(by_sums[id(s)], gpu)
+        # Behind all that they read: a factor of the root may be made of a result that stands behind the sums.
+        if id(s) in by_root:
+            own, name = _spelled(by_root[id(s)], gpu)
             temps += [y.out for y in own if y.out not in temps and y.out not in computation.outputs]
             made += own
             named.append(name)
-        elif id(s) not in moved:
+        if id(s) not in moved:
             made.append(s)
     return replace(computation, items=tuple(made), temps=tuple(temps)), named
 
@@ -151,6 +152,16 @@ def _averages(s: Stage, stages: Sequence[Stage], computation: Computation) -> _A
     alone = not any(own & buffers_of_value(v) for x in stages if id(x) not in inside for v in x.values)
     known = all(is_known(a.extent) and a.extent > 0 for a in (*s.axes, key))
     return made if is_row and reduces and alone and known else None
+
+
+def _apart(found: Sequence[_Averages]) -> list[_Averages]:
+    """Those that share no stage: of averages whose weights are made of averages, all as one."""
+    kept = list[_Averages]()
+    for x in reversed(found):
+        own = {id(y) for y in x.stages}
+        if not any(id(y) in own for z in kept for y in z.stages):
+            kept.append(x)
+    return kept[::-1]
 
 
 def _pays(x: _Averages, gpu: Gpu) -> bool:
