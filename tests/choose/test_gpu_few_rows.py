@@ -75,7 +75,7 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
 SIZES = (st.integers(1, 16), st.integers(8, 40), st.integers(16, 140))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     st.integers(1, 16),
     st.integers(8, 40),

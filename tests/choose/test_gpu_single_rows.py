@@ -70,7 +70,7 @@ def attention(heads: int, keys: int, depth: int, columns: int, dtype: DType, row
 SIZES = (st.integers(1, 3), st.integers(2, 70) | st.just(128), st.sampled_from((3, 8, 20)), st.sampled_from((4, 8, 10)))
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(*SIZES, st.sampled_from((f16, bf16)))
 def test_one_grid_says_what_the_stages_say(heads: int, keys: int, depth: int, columns: int, dtype: DType) -> None:
     computation = attention(heads, keys, depth, columns, dtype)

@@ -333,7 +333,8 @@ def _distances_of(
     """What the terms come to at each line and depth, less what they come to at the first of both."""
     line, depth, warp = syms
     depths = range(LEFT.columns)
-    points = {(n, k) for n in range(lines) for k in (0, depths[-1])} | {(n, k) for n in (0, lines - 1) for k in depths}
+    points = [(n, k) for n in range(lines) for k in (0, depths[-1])]
+    points += [(n, k) for n in (0, lines - 1) for k in depths[1:-1]]
 
     def at(number: int, k: int) -> int:
         of_warp, row = divmod(number, SUMS.rows) if warp is not None else (0, number)

@@ -205,10 +205,10 @@ def plain_reader_of(s: Stage, stages: Sequence[Stage], computation: Computation)
     if s.out not in computation.temps or len(readers) != 1 or axes_at(s, s.index) != syms(s.axes):
         return None
     (r,) = readers
-    at = {x.index for x in loads(r.expr) if x.buffer is s.out}
+    at = list(dict.fromkeys(x.index for x in loads(r.expr) if x.buffer is s.out))
     own = syms(r.axes)
     is_plain = r.reduction is None and r.update is None and not chosen(r.index) and len(at) == 1
-    index = axes_at(s, next(iter(at))) if len(at) == 1 else None
+    index = axes_at(s, at[0]) if len(at) == 1 else None
     is_same = index is not None and len(own) == len(s.axes) and set(index) == set(own) and len(index) == len(own)
     return r if is_plain and is_same else None
 
