@@ -240,7 +240,7 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
     number; so do neighbours together that are one number's digits, as in ``T[i // 6, i % 6]``. Loops of one iteration
     are numbers: some quotients have lost them.
     """
-    found = sorted({*over, *(s for ix in indices for s in symbols_in(ix))}, key=lambda s: s.name)
+    found = sorted(set(over).union(*map(symbols_in, indices)), key=lambda s: s.name)
     single: dict[Sym, Dim] = {s: s.lo for s in found if s.lo is not None and s.lo == s.hi}
     indices = [tuple([substitute_index(i, single) for i in ix]) for ix in indices]
     rest = {s for s in over if s not in single}

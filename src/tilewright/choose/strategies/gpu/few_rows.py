@@ -227,6 +227,8 @@ def _lane_tiles(gpu: Gpu, rows: int) -> Iterator[StripTile]:
     stages = range(MOST_STAGES, 1, -1)
     for columns, of_scheduler, depth, count in product((8, 16, 32), (1, 2, 4), (line // 2, line), stages):
         parts = of_scheduler * gpu.sm_schedulers * gpu.warp_lanes // columns
+        if not parts:  # a multiprocessor of few lanes
+            continue
         tile = StripTile(None, n_bytes, rows, parts, depth, 1, columns, count)
         if 2 * rows <= columns and _resident(gpu, tile):
             yield tile

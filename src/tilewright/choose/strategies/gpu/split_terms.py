@@ -63,7 +63,8 @@ def _n_parts(s: Stage, factors: Factors, gpu: Gpu) -> int:
     last = factors.terms[-1].extent
     if not all(is_known(n) and n > 0 for n in groups) or not is_known(last):
         return 1
-    whole = KnownExtents(*numbers(groups), extents.repeats)
+    batches, rows, columns, terms = numbers(groups)
+    whole = KnownExtents(batches, rows, columns, terms, extents.repeats)
     unit, dtype = factors.unit(gpu), s.out.dtype
     line = gpu.line_bytes // min((x.buffer.dtype.n_bytes for x in loads(s.expr)), default=dtype.n_bytes)
 
