@@ -106,7 +106,10 @@ def _fused(v: Unary) -> Value | None:
 
 
 def _logistic(v: Value) -> Value | None:
-    """The divisor ``1 + exp(x)`` of a quotient: near enough itself that no digit is lost by a product."""
+    """The divisor ``1 + exp(x)`` of a quotient: near enough itself that no digit is lost by a product.
+
+    Beyond ``2**126``, where ``x`` is more than 87.3, the reciprocal is 0, and so is the quotient.
+    """
     if not isinstance(v, Binary) or v.op != "div" or v.dtype is types.f64 or not v.dtype.is_float:
         return None
     terms = (v.b.a, v.b.b) if isinstance(v.b, Binary) and v.b.op == "add" else ()
