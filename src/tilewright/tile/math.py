@@ -88,7 +88,7 @@ def expand(
         divisor = _logistic(v) if has_special else None
         if divisor is not None:
             assert isinstance(v, Binary)
-            return _in_wide(v, lambda a, b: _quotient(a, Unary("reciprocal_flushed", b)), v.a, divisor)
+            return _in_wide(v, _quotient, v.a, divisor)
         function = _one_plus(v)
         if function is None or v.dtype is types.f64:
             return None
@@ -106,10 +106,7 @@ def _fused(v: Unary) -> Value | None:
 
 
 def _logistic(v: Value) -> Value | None:
-    """The divisor ``1 + exp(x)`` of a quotient: near enough itself that no digit is lost by a product.
-
-    Beyond ``2**126``, where ``x`` is more than 87.3, the reciprocal is 0, and so is the quotient.
-    """
+    """The divisor ``1 + exp(x)`` of a quotient: near enough itself that no digit is lost by a product."""
     if not isinstance(v, Binary) or v.op != "div" or v.dtype is types.f64 or not v.dtype.is_float:
         return None
     terms = (v.b.a, v.b.b) if isinstance(v.b, Binary) and v.b.op == "add" else ()
@@ -117,8 +114,11 @@ def _logistic(v: Value) -> Value | None:
     return v.b if is_one and any(isinstance(x, Unary) and x.op == "exp" for x in terms) else None
 
 
-def _quotient(a: Value, reciprocal: Value) -> Value:
-    return reciprocal if isinstance(a, Const) and a.value == 1 else a * reciprocal
+def _quotient(a: Value, b: Value) -> Value:
+    """``a / b`` for a ``b`` of 1 or more; a quarter of each, since the reciprocal of a greater one would be flushed."""
+    quarter = Const(0.25, b.dtype)
+    part = quarter if isinstance(a, Const) and a.value == 1 else a * quarter
+    return part * Unary("reciprocal_flushed", b * quarter)
 
 
 def _one_plus(v: Value) -> Unary | None:
