@@ -68,7 +68,7 @@ test-all: lint  ## lint, then every test, full-size models too
 # CUDA's driver comes with the GPU; the bindings, and code for it, from pip. Without a GPU every test skips.
 test-gpu: $(STAMP)-dev  ## models and every op on this computer's NVIDIA GPU, under nine minutes
 	$(INSTALL) --editable ".[cuda]"
-	$(ONE_THREAD) $(RUN) -m pytest -m gpu $(PYTEST_ARGS) tests/ptx
+	$(ONE_THREAD) $(RUN) -m pytest -m gpu -n auto $(PYTEST_ARGS) tests/ptx
 
 # QEMU, node and an Arm compiler come from the system (docs/deploy.md names Debian's packages); all else from pip.
 emulate: $(STAMP)-dev  ## code for Arm, RISC-V, WebAssembly under emulators; a missing tool is a failure
