@@ -19,6 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from tilewright.integrations.torch_compile.backend import backend
+
 TOKENS, WIDTH = 16384, 2048
 """All sequences together, and all heads."""
 PEERS = {
@@ -95,7 +97,7 @@ def row(case: Attention) -> str:
             rates.append(case.n_operations / ms_of(case.of, inputs) / 1e9)
     with sdpa_kernel(PEERS["flash"]):
         error_of_flash = error(case.of)
-    ours = torch.compile(case.of, backend="tilewright")
+    ours = torch.compile(case.of, backend=backend, options={"fallback": False})
     error_of_ours = error(ours)
     rate = case.n_operations / ms_of(ours, inputs) / 1e9
     found = " | ".join(f"{r:.0f}" for r in (*rates, rate))
