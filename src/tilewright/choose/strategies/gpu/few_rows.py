@@ -174,7 +174,7 @@ def _tile(s: Stage, factors: Factors, gpu: Gpu) -> StripTile | None:
     ):
         return None
     tiles = _unit_tiles(gpu, unit) if unit is not None else _lane_tiles(gpu, rows)
-    return min(tiles, key=partial(strip_us, gpu, work=_work(factors.right, batches, columns, terms)))
+    return min(tiles, key=partial(strip_us, gpu, work=_work(factors.right, batches, columns, terms)), default=None)
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class _Spelling:
     def _terms(self, axes: Sequence[Axis]) -> AxisGroup:
         """Terms as steps of one part's neighbours."""
         parts, depth = self.tile.parts, self.tile.depth
-        (n,) = (prod(numbers([a.extent for a in axes])),)
+        n = prod(numbers([a.extent for a in axes]))
         steps = -(-n // (parts * depth))
         step, term = Axis(loop_symbol("s_", steps), steps), Axis(loop_symbol("j_", depth), depth)
         at = (step.sym * parts + self.part.sym) * depth + term.sym
