@@ -5,8 +5,10 @@ In: values. Out: values. Not its business: every other operation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.codegen.llvm.arith import Arith
-from tilewright.codegen.llvm.types import VALUE_TYPE
+from tilewright.codegen.llvm.types import VALUE_TYPE, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.types import DType
@@ -33,11 +35,15 @@ class PtxArith(Arith):
             return self.call("exp2", VALUE_TYPE[dtype], a)
         if not a.lanes:
             return self._flushed(op, a)
-        made = Val("poison", 0, a.lanes)
-        for lane in range(a.lanes):
-            one = self._flushed(op, self.extract(a, "float", lane))
-            text = f"insertelement <{a.lanes} x float> {made.text}, float {one.text}, i32 {lane}"
-            made = Val(self.writer.pure(text, one.level), one.level, a.lanes)
+        return self.in_lanes([self._flushed(op, self.extract(a, "float", lane)) for lane in range(a.lanes)], "float")
+
+    def in_lanes(self, elements: Sequence[Val], element: str) -> Val:
+        """The elements as the lanes of a vector."""
+        ty, made = vector(element, len(elements)), Val("poison", 0, len(elements))
+        for lane, one in enumerate(elements):
+            level = max(made.level, one.level)
+            text = f"insertelement {ty} {made.text}, {element} {one.text}, i32 {lane}"
+            made = Val(self.writer.pure(text, level), level, len(elements))
         return made
 
     def _flushed(self, op: str, a: Val) -> Val:

@@ -77,6 +77,7 @@ class PtxFunction(KernelFunction):
     """Emits what one thread of a grid does."""
 
     module: PtxModule
+    arith: PtxArith
     addresses: PtxAddresses
     memory: PtxMemory
 

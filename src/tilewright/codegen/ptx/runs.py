@@ -20,7 +20,6 @@ from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.addresses import Mention
 from tilewright.codegen.llvm.function import NO_LANES
 from tilewright.codegen.llvm.registers import Key
-from tilewright.codegen.llvm.types import vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx import fragments
 from tilewright.codegen.ptx.exchange import exchanged
@@ -122,9 +121,9 @@ def _pairs(sums: Sequence[Val], half: int, strip: int, length: int) -> list[tupl
 def _run(fn: PtxFunction, dtype: DType, pairs: Sequence[tuple[Val, Val]]) -> Val:
     """What the lane has of its row behind the exchanges, as lanes of a vector."""
     if dtype not in fragments.PAIRED:
-        return _vector(fn, list(chain.from_iterable(_exchange(fn, pairs, "float"))), "float")
+        return fn.arith.in_lanes(list(chain.from_iterable(_exchange(fn, pairs, "float"))), "float")
     words = [(fragments.word_of(fn, dtype, low, high),) for low, high in pairs]
-    packed = _vector(fn, [w for (w,) in _exchange(fn, words, "i32")], "i32")
+    packed = fn.arith.in_lanes([w for (w,) in _exchange(fn, words, "i32")], "i32")
     n = fragments.PAIR * len(pairs)
     bits = fn.writer.fresh(f"bitcast <{len(pairs)} x i32> {packed.text} to <{n} x i16>")
     return convert.from_memory(fn.arith, dtype, Val(bits, fn.writer.level, n))
@@ -140,11 +139,11 @@ def _exchange(fn: PtxFunction, items: Sequence[tuple[Val, ...]], element: str) -
             if at & bit:
                 continue
             low, high = found[at], found[at | bit]
-            handed = [_chosen(fn, is_upper, a, b, element) for a, b in zip(low, high, strict=True)]
-            kept = [_chosen(fn, is_upper, b, a, element) for a, b in zip(low, high, strict=True)]
+            handed = [fn.arith.choose(is_upper, a, b, element) for a, b in zip(low, high, strict=True)]
+            kept = [fn.arith.choose(is_upper, b, a, element) for a, b in zip(low, high, strict=True)]
             came = [exchanged(fn.arith, x, element, bit) for x in handed]
-            found[at] = tuple(_chosen(fn, is_upper, c, k, element) for c, k in zip(came, kept, strict=True))
-            found[at | bit] = tuple(_chosen(fn, is_upper, k, c, element) for c, k in zip(came, kept, strict=True))
+            found[at] = tuple(fn.arith.choose(is_upper, c, k, element) for c, k in zip(came, kept, strict=True))
+            found[at | bit] = tuple(fn.arith.choose(is_upper, k, c, element) for c, k in zip(came, kept, strict=True))
         bit *= 2
     return found
 
@@ -152,15 +151,3 @@ def _exchange(fn: PtxFunction, items: Sequence[tuple[Val, ...]], element: str) -
 def _has_bit(fn: PtxFunction, bit: int) -> Val:
     part = fn.arith.instruction("and", "i64", fn.lane, Val(str(bit), 0, 0))
     return Val(fn.writer.pure(f"icmp ne i64 {part.text}, 0", part.level), part.level, 0)
-
-
-def _chosen(fn: PtxFunction, bit: Val, yes: Val, no: Val, element: str) -> Val:
-    text = f"select i1 {bit.text}, {element} {yes.text}, {element} {no.text}"
-    return Val(fn.writer.fresh(text), fn.writer.level, 0)
-
-
-def _vector(fn: PtxFunction, elements: Sequence[Val], element: str) -> Val:
-    ty, made = vector(element, len(elements)), "poison"
-    for k, x in enumerate(elements):
-        made = fn.writer.fresh(f"insertelement {ty} {made}, {element} {x.text}, i32 {k}")
-    return Val(made, fn.writer.level, len(elements))
