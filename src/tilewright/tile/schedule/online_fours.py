@@ -89,18 +89,12 @@ class _OfFours(OnlineGrid):
         def scores(tile: Dim) -> Body:
             x = self._part(keys, tile)
             zero = self._filled(h.scores, Const(0.0, types.f32))
-            return (
-                *zero,
-                *self._product(
-                    h.scores, self.n_terms, query.buffer, lambda k, j: Load(x.buffer, (*x.part, j, k))
-                ),
-            )  # fmt: skip
+            made = self._product(h.scores, self.n_terms, query.buffer, lambda k, j: Load(x.buffer, (*x.part, j, k)))
+            return *zero, *made
 
         def averages(tile: Dim) -> Body:
             v = self._part(values, tile)
-            return self._product(
-                h.averages, self.keys, h.weights, lambda j, d: Load(v.buffer, (*v.part, j, d))
-            )  # fmt: skip
+            return self._product(h.averages, self.keys, h.weights, lambda j, d: Load(v.buffer, (*v.part, j, d)))
 
         inside = (
             self._phase(self._rounded(h), scores(turn.sym + 1), self._faded(h), averages(turn.sym)),
