@@ -81,13 +81,13 @@ def _scheduled(
     # What falls to single elements was spelled for a tile that does not fit: the caller has it spelled anew.
     for x in spelled.averages:
         if work.tried(x.root, [("averages", partial(averages, b, gpu, x.root, x.tile))]) == ELEMENTS:
-            return work.refusing(_averages_of(x.root))
+            return work.refusing(_by("averages", x.root))
     for row in spelled.single:
         if work.tried(row.root, [("single_rows", partial(single_rows, b, gpu, row))]) == ELEMENTS:
-            return work.refusing(_single_of(row.of))
+            return work.refusing(_by("single_rows", row.of))
     for few in spelled.few:
         if work.tried(few.root, [("few_rows", partial(few_rows, b, gpu, few))]) == ELEMENTS:
-            return work.refusing(_few_of(few.of))
+            return work.refusing(_by("few_rows", few.of))
     for product in spelled.products:
         if isinstance(product.tile, WarpTile):
             strategy = ("matrix_units", partial(matrix_units, b, gpu, product, product.tile))
@@ -132,10 +132,9 @@ class _Spelled:
     @property
     def taken(self) -> set[str]:
         """What averages, of one row or of several, and products make."""
-        names = {name for x in self.products for name in (x.left, x.right, x.sums, x.root)}
-        names |= {name for x in self.few for name in (x.left, x.right, x.sums, x.root)}
-        names |= {name for x in self.single for name in x.stages}
-        return names | {name for x in self.averages for name in x.stages}
+        made: list[Averages | SingleRow | FewRows | Product] = [*self.averages, *self.single, *self.few]
+        made += self.products
+        return {name for x in made for name in x.stages}
 
 
 def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> _Spelled:
@@ -144,12 +143,12 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
     ``refused`` counts, for what stages make, how many ways to schedule it were tried in vain.
     """
     normal = _normal(computation)
-    online = [x for x in averages_in(normal, gpu) if _averages_of(x.root) not in refused]
+    online = [x for x in averages_in(normal, gpu) if _by("averages", x.root) not in refused]
     apart = {name for x in online for name in x.stages}
-    normal, single = with_single_rows(normal, gpu, apart, lambda of: _single_of(of) in refused)
+    normal, single = with_single_rows(normal, gpu, apart, lambda of: _by("single_rows", of) in refused)
     apart |= {name for x in single for name in x.stages}
-    normal, few = with_few_rows(normal, gpu, apart, lambda of: _few_of(of) in refused)
-    apart |= {name for x in few for name in (x.left, x.right, x.sums, x.root)}
+    normal, few = with_few_rows(normal, gpu, apart, lambda of: _by("few_rows", of) in refused)
+    apart |= {name for x in few for name in x.stages}
     normal = with_factors_by_terms(normal, gpu, apart)
     normal = with_split_terms(normal, gpu, apart, refused)
     normal, found = as_products(normal, gpu, apart, refused)
@@ -158,19 +157,9 @@ def _spelled(computation: Computation, gpu: Gpu, refused: Mapping[str, int]) -> 
     return replace(spelled, computation=normal, sums=sums)
 
 
-def _averages_of(root: str) -> str:
-    """What was refused where averages were: not the products that they are made of."""
-    return f"averages({root})"
-
-
-def _single_of(sums: str) -> str:
-    """What was refused where averages of a row were."""
-    return f"single_rows({sums})"
-
-
-def _few_of(sums: str) -> str:
-    """What was refused where a product of few rows was."""
-    return f"few_rows({sums})"
+def _by(strategy: str, made: str) -> str:
+    """What was refused where a strategy other than products' made it: not the products that it may be spelled by."""
+    return f"{strategy}({made})"
 
 
 def _normal(computation: Computation) -> Computation:

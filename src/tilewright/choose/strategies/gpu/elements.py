@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from tilewright.choose.strategies.steps import attempt
-from tilewright.choose.strategies.view import find_body
+from tilewright.choose.strategies.view import find_body, nest_with
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known, known_at_most, known_over
 from tilewright.core.expr import Dim, Sym, mod, substitute, symbols
@@ -114,6 +114,25 @@ def at_most(b: ScheduleBuilder, loops: Sequence[str], n: int) -> list[str]:
         inner = found.pop()
         found.append(b.do("fuse", found.pop(), inner).loops[0])
     return found
+
+
+def shared_tile(b: ScheduleBuilder, gpu: Gpu, factor: str, at: str, threads: int) -> tuple[str, str, int]:
+    """A factor's tile comes to shared memory at a loop, by threads that are neighbours where memory has them.
+
+    Returns the loop of turns, the one of threads, and how many elements a row of the tile has.
+    """
+    loops = b.do("compute_at", factor, at, "shared").loops
+    for name in loops:
+        b.do("kind", name, "serial")
+    leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
+    assert isinstance(leaf, Store)
+    along = {s.name for s in symbols_at(leaf.index[-1])}
+    lines, row = (as_one(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
+    made = b.do("fuse", lines, in_vectors(b, gpu, row)).loops[0]
+    turn, thread = b.split(made, threads, "guard")
+    row_elements = leaf.buffer.shape[-1]
+    assert is_known(row_elements)
+    return turn, thread, row_elements
 
 
 def copied_ahead(b: ScheduleBuilder, factors: Sequence[str], loop: str, stages: int, spare: int = 0) -> None:

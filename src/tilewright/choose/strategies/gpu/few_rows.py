@@ -31,11 +31,12 @@ from tilewright.choose.strategies.gpu.matrices import (
     AxisGroup,
     Factors,
     any_factors_of,
-    axes_at,
     digits_of,
     epilogue_of,
     group_of,
     lies_along,
+    rest_of,
+    root_of,
 )
 from tilewright.core import types
 from tilewright.core.compute import (
@@ -53,13 +54,11 @@ from tilewright.core.compute import (
     Value,
     loads,
     loop_symbol,
-    rewrite_value,
-    substitute_index,
     substitute_value,
     syms,
 )
 from tilewright.core.dims import numbers
-from tilewright.core.expr import Dim, Sym, floordiv
+from tilewright.core.expr import Dim, Sym
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import CHUNK_BYTES, LEFT, SUMS, WARP, MatrixShape
 
@@ -122,6 +121,11 @@ class FewRows:
     root: str
     tile: StripTile
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.left, self.right, self.sums, self.root
+
 
 def with_few_rows(
     computation: Computation, gpu: Gpu, taken: Container[str], is_refused: Callable[[str], bool]
@@ -170,7 +174,7 @@ def _tile(s: Stage, factors: Factors, gpu: Gpu) -> StripTile | None:
     if rows > SUMS.rows or columns < SUMS.columns or terms < LEFT.columns or s.out.dtype is not types.f32:
         return None
     if unit is None and not all(
-        v.dtype is types.f32 and lies_somehow(v, factors) for v in (factors.left, factors.right)
+        v.dtype is types.f32 and _lies_somehow(v, factors) for v in (factors.left, factors.right)
     ):
         return None
     tiles = _unit_tiles(gpu, unit) if unit is not None else _lane_tiles(gpu, rows)
@@ -197,7 +201,7 @@ def _work(right: Value, batches: int, columns: int, terms: int) -> StripWork:
     return StripWork(batches, columns, terms, sum(x.dtype.n_bytes for x in loads(right)), is_copied)
 
 
-def lies_somehow(value: Value, factors: Factors) -> bool:
+def _lies_somehow(value: Value, factors: Factors) -> bool:
     """Are elements of a factor read as they lie, neighbours of a row, of a column or of terms?"""
     return isinstance(value, Load) and any(
         lies_along(value, axes) for axes in (factors.rows, factors.columns, factors.terms) if axes
@@ -209,9 +213,8 @@ def _unit_tiles(gpu: Gpu, unit: MatrixShape) -> Iterator[StripTile]:
     n_bytes = unit.dtype.n_bytes
     for parts, column_warps, depth, stages in _shapes(gpu, n_bytes):
         for own in (2, 4, 8):
-            tile = StripTile(
-                unit, n_bytes, SUMS.rows, parts, depth, column_warps, own * unit.extents[1], stages
-            )  # fmt: skip
+            columns = own * unit.extents[1]
+            tile = StripTile(unit, n_bytes, SUMS.rows, parts, depth, column_warps, columns, stages)
             if _resident(gpu, tile):
                 yield tile
 
@@ -317,12 +320,7 @@ class _Spelling:
         steps = -(-n // (parts * depth))
         step, term = Axis(loop_symbol("s_", steps), steps), Axis(loop_symbol("j_", depth), depth)
         at = (step.sym * parts + self.part.sym) * depth + term.sym
-        guard: tuple[Dim, ...] = ()
-        if steps * parts * depth != n:
-            run = self.run
-            while n % run:
-                run //= 2
-            guard = (n // run - 1 - floordiv(at, run),)
+        guard = () if steps * parts * depth == n else (rest_of(at, n, self.run),)
         return AxisGroup(axes, step, (step, term), guard, digits_of(at, axes))
 
     def _factor(self, name: str, value: Value, lines: AxisGroup) -> Stage:
@@ -367,23 +365,12 @@ class _Spelling:
         """What is made of the sums, over the matrix's points."""
         axes = (*self.batches, self.m.whole, self.n.whole)
         digits: dict[Sym, Dim] = {**self.m.digits, **self.n.digits}
-        total = self._total()
-        if epilogue is None:
-            return self._plain(self.s, digits, axes, total)
-        (index,) = {x.index for x in loads(epilogue.expr) if x.buffer is self.s.out}
-        places = axes_at(self.s, index) or ()
-        own = {i: digits.get(a.sym, a.sym) for i, a in zip(places, self.s.axes, strict=True) if isinstance(i, Sym)}
-        value = rewrite_value(
-            epilogue.expr, lambda x: total if isinstance(x, Load) and x.buffer is self.s.out else None, own
-        )
-        return self._plain(epilogue, own, axes, value)
-
-    def _plain(self, s: Stage, at: dict[Sym, Dim], axes: tuple[Axis, ...], value: Value) -> Stage:
-        """A stage that writes where ``s`` does; the row of a vector is counted where the result has a place for it."""
-        index = [substitute_index(i, at) for i in s.index]
-        if not self.has_rows:
-            index[_place_of_row(s)] = self.m.whole.sym
-        return Stage(s.outs, axes, tuple(index), (value,))
+        made = root_of(self.s, epilogue, self._total(), axes, digits)
+        if self.has_rows:
+            return made
+        index = list(made.index)  # the row of a vector is counted where the result has a place for it
+        index[_place_of_row(epilogue or self.s)] = self.m.whole.sym
+        return replace(made, index=tuple(index))
 
 
 def _place_of_row(s: Stage) -> int:

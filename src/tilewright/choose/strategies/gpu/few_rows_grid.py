@@ -19,12 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, copied_ahead, extent_of, in_vectors
+from tilewright.choose.strategies.gpu.elements import at_most, copied_ahead, extent_of, shared_tile
 from tilewright.choose.strategies.gpu.few_rows import FewRows, StripTile
 from tilewright.choose.strategies.steps import cached_name
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.dims import is_known
-from tilewright.core.indices import symbols_at
 from tilewright.target.gpu import Gpu
 from tilewright.tile.grid import MAX_DIMENSIONS
 from tilewright.tile.ir import Store, Update
@@ -129,15 +128,7 @@ def _root(b: ScheduleBuilder, tile: StripTile, row: str, column: str) -> None:
 
 def _copy(b: ScheduleBuilder, gpu: Gpu, tile: StripTile, factor: str, at: str) -> None:
     """A factor's tiles come to shared memory by all lanes of all warps, neighbours in memory by neighbouring lanes."""
-    loops = b.do("compute_at", factor, at, "shared").loops
-    for name in loops:
-        b.do("kind", name, "serial")
-    leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
-    assert isinstance(leaf, Store)
-    along = {s.name for s in symbols_at(leaf.index[-1])}
-    lines, line = (as_one(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
-    made = b.do("fuse", lines, in_vectors(b, gpu, line)).loops[0]
-    turn, thread = b.split(made, tile.warps * gpu.warp_lanes, "guard")
+    turn, thread, row_elements = shared_tile(b, gpu, factor, at, tile.warps * gpu.warp_lanes)
     if tile.shape is None:
         part, column = b.split(thread, tile.columns)
         b.do("reorder", part, column, turn)
@@ -150,6 +141,4 @@ def _copy(b: ScheduleBuilder, gpu: Gpu, tile: StripTile, factor: str, at: str) -
         _kinds(b, warps, [lane, turn], ("warp", "unroll"))
     if extent_of(b, turn) == 1:
         b.do("unit", turn)
-    row_elements = leaf.buffer.shape[-1]
-    assert is_known(row_elements)
     b.do("align", factor, row_elements + tile.pad)

@@ -69,6 +69,11 @@ class Product:
     root: str
     tile: ThreadTile | WarpTile
 
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.left, self.right, self.sums, self.root
+
 
 def as_products(
     computation: Computation, gpu: Gpu, apart: Container[str] = (), refused: Mapping[str, int] = MappingProxyType({})
@@ -270,16 +275,18 @@ class _Split:
         """What is made of the sums, over the matrix's points."""
         axes = (*self.batches, self.m.whole, self.n.whole)
         digits: dict[Sym, Dim] = {**self.m.digits, **self.n.digits}
-        sums = Load(self.sums.out, syms(axes))
-        if epilogue is None:
-            return Stage(self.s.outs, axes, tuple(substitute_index(i, digits) for i in self.s.index), (sums,))
-        (index,) = {x.index for x in loads(epilogue.expr) if x.buffer is self.s.out}
-        places = axes_at(self.s, index) or ()
-        own = {i: digits.get(a.sym, a.sym) for i, a in zip(places, self.s.axes, strict=True) if isinstance(i, Sym)}
-        value = rewrite_value(
-            epilogue.expr, lambda x: sums if isinstance(x, Load) and x.buffer is self.s.out else None, own
-        )
-        return Stage(epilogue.outs, axes, tuple(substitute_index(i, own) for i in epilogue.index), (value,))
+        return root_of(self.s, epilogue, Load(self.sums.out, syms(axes)), axes, digits)
+
+
+def root_of(s: Stage, epilogue: Stage | None, sums: Value, axes: tuple[Axis, ...], digits: Mapping[Sym, Dim]) -> Stage:
+    """The stage that makes of a product's ``sums`` what ``s`` and its epilogue do, with ``digits`` in place of axes."""
+    if epilogue is None:
+        return Stage(s.outs, axes, tuple(substitute_index(i, digits) for i in s.index), (sums,))
+    (index,) = {x.index for x in loads(epilogue.expr) if x.buffer is s.out}
+    places = axes_at(s, index) or ()
+    own = {i: digits.get(a.sym, a.sym) for i, a in zip(places, s.axes, strict=True) if isinstance(i, Sym)}
+    value = rewrite_value(epilogue.expr, lambda x: sums if isinstance(x, Load) and x.buffer is s.out else None, own)
+    return Stage(epilogue.outs, axes, tuple(substitute_index(i, own) for i in epilogue.index), (value,))
 
 
 @dataclass(frozen=True)
@@ -301,7 +308,7 @@ def group_of(name: str, axes: Sequence[Axis], multiple: int, run: int) -> AxisGr
     n = product([a.extent for a in axes])
     rounded = ceildiv(n, multiple) * multiple
     sym = loop_symbol(f"{name}_", rounded)
-    guard: tuple[Dim, ...] = () if rounded == n else (_rest(sym, n, run),)
+    guard: tuple[Dim, ...] = () if rounded == n else (rest_of(sym, n, run),)
     return AxisGroup(axes, Axis(sym, n), (Axis(sym, rounded),), guard, digits_of(sym, axes))
 
 
@@ -327,11 +334,11 @@ def _is_stepped(axes: Sequence[Axis], depth: int) -> bool:
     return len(axes) > 1 and is_known(axes[-1].extent) and axes[-1].extent % depth == 0
 
 
-def _rest(sym: Sym, n: Dim, run: int) -> Dim:
-    """What is not negative inside of the matrix; the same for all elements of a run, where there are whole ones."""
+def rest_of(number: Dim, n: Dim, run: int) -> Dim:
+    """What is not negative where a number is below ``n``; the same for all of a run, where there are whole ones."""
     while mod(n, run) != 0:
         run //= 2
-    return floordiv(n, run) - 1 - floordiv(sym, run)
+    return floordiv(n, run) - 1 - floordiv(number, run)
 
 
 def digits_of(number: Dim, axes: Sequence[Axis]) -> dict[Sym, Dim]:

@@ -19,15 +19,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.choose.strategies.gpu.block_tiles import WarpTile, rows_together
-from tilewright.choose.strategies.gpu.elements import as_one, at_most, copied_ahead, extent_of, in_vectors, lanes_of
+from tilewright.choose.strategies.gpu.elements import at_most, copied_ahead, extent_of, lanes_of, shared_tile
 from tilewright.choose.strategies.gpu.matrices import Product
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.dims import is_known
-from tilewright.core.indices import symbols_at
 from tilewright.target.gpu import Gpu
 from tilewright.target.matrices import GROUP, RUN_LENGTHS
 from tilewright.tile.grid import MAX_DIMENSIONS
-from tilewright.tile.ir import Store, Update
+from tilewright.tile.ir import Update
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop
 
@@ -163,22 +162,12 @@ def _by_warps(loops: tuple[str, ...]) -> tuple[str, ...]:
 
 def _copy(b: ScheduleBuilder, gpu: Gpu, tile: WarpTile, factor: str, at: str) -> None:
     """A factor's tile comes to shared memory by all lanes of all warps, neighbours in memory by neighbouring lanes."""
-    loops = b.do("compute_at", factor, at, "shared").loops
-    for name in loops:
-        b.do("kind", name, "serial")
-    leaf = nest_with(find_body(b.kernel, at), factor, Store).leaf[0]
-    assert isinstance(leaf, Store)
-    along = {s.name for s in symbols_at(leaf.index[-1])}
-    lines, row = (as_one(b, [x for x in loops if (x in along) is inside]) for inside in (False, True))
-    made = b.do("fuse", lines, in_vectors(b, gpu, row)).loops[0]
-    turn, thread = b.split(made, tile.warps * gpu.warp_lanes, "guard")
+    turn, thread, row_elements = shared_tile(b, gpu, factor, at, tile.warps * gpu.warp_lanes)
     warp, lane = b.split(thread, gpu.warp_lanes)
     first, second = b.split(warp, tile.column_warps)
     b.do("reorder", first, second, lane, turn)
     for name, kind in ((first, "thread"), (second, "thread"), (lane, "warp"), (turn, "unroll")):
         b.do("kind", name, kind)
-    row_elements = leaf.buffer.shape[-1]
-    assert is_known(row_elements)
     if tile.is_swizzled:
         b.do("swizzle", factor)
     else:
