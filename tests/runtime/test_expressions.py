@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from test_system import run_python
 from tilewright.runtime.expressions import parse_rule, parse_size
 
 NAMES = {"a": 7, "b": 3, "long_name_1": 12}
@@ -73,3 +74,40 @@ def test_solves_lines(a: int, b: int, s: int, m: int) -> None:
 def test_nothing_but_a_line_is_solved() -> None:
     for text in ("s*s", "s // 2", "min(s, 4)", "m // s", "0*s + 3", "s - s"):
         assert parse_size(text).solve("s", 3, {"m": 6}) is None
+
+
+PARSING = """
+    import gc, sys, threading, time
+    from tilewright.core.expr import Sym, parse
+    from tilewright.runtime.expressions import parse_rule, parse_size
+
+    sys.setswitchinterval(1e-6)
+    gc.set_threshold(3)
+    gc.callbacks.append(lambda phase, info: time.sleep(0))  # another thread's turn, in the middle of a tree
+    problems, start = [], threading.Barrier(4)
+    text = "(n + 1) * (m + 2) // (k * (n + 3) + 1)"
+
+    def at_depth(depth):  # of which Python counts from
+        if depth:
+            return at_depth(depth - 1)
+        parse_size(text), parse_rule(f"{text} < n"), parse(text, Sym)
+
+    def reader(k):
+        start.wait()
+        try:
+            for _ in range(40):
+                at_depth(k)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=reader, args=(k,)) for k in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    print(problems)
+"""
+
+
+def test_threads_that_parse_at_once() -> None:
+    assert run_python(PARSING).strip() == "[]"

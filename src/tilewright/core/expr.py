@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import gcd
 from typing import TypeAlias, Union
 
+from tilewright.runtime.syntax import parse_expression
+
 Dim: TypeAlias = Union[int, "Expr"]
 Interval: TypeAlias = tuple[int | None, int | None]
 
@@ -564,7 +566,7 @@ def _term(atom: Atom, coef: int) -> str:
 def parse(text: str, symbol: Callable[[str], Dim]) -> Dim:
     """Read Python integer-expression syntax; ``symbol`` maps a name to its value. ``ValueError`` on anything else."""
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parse_expression(text)
         return _from_ast(tree, symbol)
     except (SyntaxError, RecursionError, ZeroDivisionError) as e:
         raise ValueError(f"not an integer expression: {text!r}") from e

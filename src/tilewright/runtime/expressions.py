@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable, Mapping
 
 from tilewright.runtime.plain import dataclass
+from tilewright.runtime.syntax import parse_expression
 
 MAX_TEXT = 8192
 MAX_DEPTH = 200
@@ -76,7 +77,7 @@ def _parse(text: str, build: Callable[[ast.expr], Eval]) -> ParsedExpr:
     if len(text) > MAX_TEXT:
         raise ValueError(f"an expression of {len(text)} characters is too long")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = parse_expression(text)
         _check_depth(tree)
         value = build(tree)
     except (SyntaxError, RecursionError, MemoryError) as error:

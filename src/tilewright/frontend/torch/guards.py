@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tilewright.frontend.torch.aten.call import Unsupported
+from tilewright.runtime.syntax import parse_expression
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -36,7 +37,7 @@ def guards_of(program: ExportedProgram) -> list[Guard]:
     found = []
     for text in dict.fromkeys(t for t in texts if LAYOUT not in t):
         try:
-            condition = _Reader(sources).read(ast.parse(text.strip(), mode="eval").body)
+            condition = _Reader(sources).read(parse_expression(text))
         except (SyntaxError, TypeError, ValueError, RecursionError, ZeroDivisionError) as e:
             raise _unreadable(text) from e
         found.append(Guard(condition, text.replace("L['", "").replace("']", "").replace(".size()", ".shape")))
