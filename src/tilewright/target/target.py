@@ -39,15 +39,14 @@ NUMBERS = {
     "fork_cycles": "cycles",
 }  # fmt: skip
 """The record's numbers that describe a CPU, with their units."""
-UNREAD = (
-    "fma_latency", "load_ports", "issue_width", "ghz", "set_span", "line_bytes", "l2_bytes_per_cycle",
-    "llc_bytes_per_cycle", "memory_gb_per_s", "wake_us", "fork_cycles",
-)  # fmt: skip
-"""Numbers that choices take from a CPU's family instead of from its own row, until it is measured what each changes."""
 OF_THE_WIDTH = ("load_cycles", "store_cycles")
 """Numbers that a CPU's row gives for its widest vectors, which a virtual machine may hide."""
-LISTED = ("window", "store_ports", "l2_ways", "llc_ways", "memory_gb_per_s_all", *OF_THE_WIDTH)
-"""Numbers that no choice reads."""
+UNREAD = (
+    "fma_latency", "load_ports", "store_ports", "issue_width", "window", "ghz", "set_span", "l2_ways", "llc_ways",
+    "line_bytes", "l2_bytes_per_cycle", "llc_bytes_per_cycle", "memory_gb_per_s", "memory_gb_per_s_all", "wake_us",
+    "fork_cycles", *OF_THE_WIDTH,
+)  # fmt: skip
+"""Numbers that choices take from a CPU's family instead of from its own row, until it is measured what each changes."""
 _TRIPLES = {
     ("x86_64", "windows"): "x86_64-pc-windows-msvc",
     ("x86_64", "macos"): "x86_64-apple-macosx11.0.0",
@@ -187,9 +186,9 @@ class Target:
     def known(self, source: str, **numbers: float) -> Target:
         """The same machine with ``numbers`` that ``source`` gives: a document that a reader can open, or a measurement.
 
-        Those that choices do not read yet (``UNREAD``) or at all keep what they were for :meth:`judged`.
+        Those that choices do not read yet (``UNREAD``) keep what they were for :meth:`judged`.
         """
-        kept = {name: getattr(self, name) for name in numbers if name in (*UNREAD, *LISTED)} | dict(self.assumed)
+        kept = {name: getattr(self, name) for name in numbers if name in UNREAD} | dict(self.assumed)
         sources = dict(self.sources) | dict.fromkeys(numbers, source)
         changes: dict[str, Any] = {**numbers, "sources": tuple(sources.items()), "assumed": tuple(kept.items())}
         return replace(self, **changes)
@@ -351,7 +350,7 @@ def _host() -> Target:
     else:
         machine = Target(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
     row = _TABLE.get(cpu, machine)
-    own = {*UNREAD, *LISTED} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
+    own = {*UNREAD} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
     for number, source in row.sources:
         if number in own or getattr(row, number) == getattr(machine, number):
             machine = machine.known(source, **{number: getattr(row, number)})
