@@ -39,9 +39,10 @@ LAYERS = {
     "jax": 9,
     "lang": 9,
     "numpy": 9,
-    "cli": 10,
-    "__init__": 11,
-    "__main__": 11,
+    "front": 10,
+    "cli": 11,
+    "__init__": 12,
+    "__main__": 12,
 }
 
 RUNTIME_ROOMS = ("runtime", "runtime.cpu", "runtime.python", "runtime.cuda")
@@ -51,7 +52,8 @@ later one. A model in a shared library (`runtime/library.py`) is called from Pyt
 
 LAZY_FOLDERS = ("frontend/", "integrations/", "tools/conformance/", "cli/")
 LAZY_FILES: dict[str, str] = {
-    "build/front.py": "the compiler is loaded only where the cache has no answer",
+    "front.py": "the compiler is loaded only where the cache has no answer",
+    "build/later.py": "what makes other weights is loaded with the first that are asked for",
     "choose/cost/learned.py": "XGBoost is an extra: only a search asks its trees",
     "build/driver.py": "ahead-of-time export is loaded only where a model is exported, the way to a GPU for one, "
     "SQLite where there is a database of schedules",

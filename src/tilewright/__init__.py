@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from tilewright.build.convert import convert
     from tilewright.build.decoder import decoder
     from tilewright.build.deploy import export
-    from tilewright.build.front import compile
     from tilewright.build.refit import refit
     from tilewright.core.diag import CompileError, ImportFailed, OptionError
+    from tilewright.front import compile
     from tilewright.frontend.torch.custom_ops import decompose
     from tilewright.frontend.weights.given import with_weights
     from tilewright.integrations.arrays.jit import jit
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tilewright.tools.weights import quantize_weights
 
 _HOMES = {
-    "compile": "build.front",
+    "compile": "front",
     "convert": "build.convert",
     "decoder": "build.decoder",
     "export": "build.deploy",

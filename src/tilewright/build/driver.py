@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.build.assemble import assemble, make_parts
 from tilewright.build.exact import fitting, read_exact_sizes
-from tilewright.build.front import Later
 from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
+from tilewright.build.later import Later
 from tilewright.build.manifest import with_convention
 from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
 from tilewright.build.specialize import SpecializedModel

@@ -10,18 +10,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tilewright.build.later import Later
 from tilewright.runtime.answers import Keyed, asked_sizes, find_answer, keyed_source, question, searches_text
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.models import model_of
 from tilewright.runtime.once import MAKING
-from tilewright.runtime.plain import dataclass
 from tilewright.runtime.python.model import CompiledModel
 from tilewright.runtime.threads import checked_threads
-
-if TYPE_CHECKING:
-    from tilewright.build.refit import Origin
 
 
 def compile(
@@ -91,29 +88,6 @@ def compile(
     return driver.compile(
         source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate, tuned=tuned
     )
-
-
-@dataclass(frozen=True)
-class Later:
-    """:class:`tilewright.build.refit.Origin`, loaded by the first model that gets other weights."""
-
-    source: Any
-    imported: Mapping[str, Any]
-    options: Mapping[str, Any]
-
-    def refit(self, model: CompiledModel, weights: Any) -> CompiledModel:
-        """``Origin.refit``."""
-        return self._origin().refit(model, weights)
-
-    def keep(self, model: CompiledModel, path: str | os.PathLike[str]) -> None:
-        """``Origin.keep``."""
-        self._origin().keep(model, path)
-
-    def _origin(self) -> Origin:
-        with MAKING:
-            from tilewright.build.refit import Origin
-
-        return Origin(self.source, self.imported, self.options)
 
 
 def _known(
