@@ -37,6 +37,7 @@ def compile(
     specialize: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     emulate: bool = False,
     tuned: bool = True,
+    anytime: bool | float = False,
     cache: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> CompiledModel:
@@ -61,7 +62,9 @@ def compile(
     "length": 128}]``. A name is a symbolic dimension's, or ``"INPUT[AXIS]"``. With ``emulate=True`` and a
     GPU's name as the target, this machine's CPU runs the schedules made for that GPU (``docs/gpu.md``).
     With ``tuned`` kernels for which ``tune`` found a schedule on this machine, for as many threads and by this version,
-    get that one, unless there is a ``schedule`` file or no cache; the report names them. ``progress`` is
+    get that one, unless there is a ``schedule`` file or no cache; the report names them. ``anytime``, seconds or True
+    for a minute, lets the first call start such a search in another process: the model, of fixed sizes, runs meanwhile,
+    and changes to faster code between two calls (``docs/schedules.md``). ``progress`` is
     told a stage's name, steps done and steps in all, 0 where their number is not known.
 
     Raises ``CompileError`` listing every problem of the model, ``OptionError`` for an option.
@@ -72,6 +75,9 @@ def compile(
         "specialize": specialize,
     }  # fmt: skip
     sizes: dict[str, Any] = {"input_shapes": input_shapes, "fix_dims": fix_dims, "threads": threads}
+    if anytime is not False:
+        wanted = {**asked, **sizes, **options, "emulate": emulate, "tuned": tuned, "cache": cache}
+        return _anytime(source, anytime, **wanted, progress=progress)
     keyed = Keyed(source)
     if cache and not emulate and schedule is None and example_inputs is None and dynamic_shapes is None:
         choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
@@ -121,3 +127,11 @@ def _export(source: Any, folder: str | os.PathLike[str], **options: Any) -> Any:
         from tilewright.build.deploy import export
 
     return export(source, folder, **options)
+
+
+def _anytime(source: Any, seconds: float, **options: Any) -> CompiledModel:
+    """A model that a search of its own makes faster, which few ask for."""
+    with MAKING:
+        from tilewright.tools.anytime import compile_anytime
+
+    return compile_anytime(source, anytime=seconds, **options)

@@ -26,7 +26,8 @@ from tilewright.runtime.structure import FLAT, Convention
 Source = Any
 """A path (``.pt2`` of an exported PyTorch program, ``.mlir`` or ``.mlirbc`` of a StableHLO one, ``.tflite``, else of an
 ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram``,
-``jax.export.Exported`` or ``Graph``. Within the compiler also a file that was read, ``FileContent``."""
+``jax.export.Exported`` or ``Graph``. Within the compiler also a file that was read, ``FileContent``, and what was
+imported before, ``Called``."""
 
 Examples = torch_frontend.Examples
 
@@ -69,6 +70,8 @@ def import_called(
     fix_dims: Mapping[str, int] | None = None,
 ) -> Called:
     """:func:`import_source`, with how the source is called where that is more than tensors in and tensors out."""
+    if isinstance(source, Called):
+        return source
     if isinstance(source, str | Path) and Path(source).suffix == ".pt2":
         source = torch_frontend.load_program(Path(source))
     if isinstance(source, FileContent) and Path(source.path).suffix == ".pt2":

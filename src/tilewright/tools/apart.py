@@ -75,6 +75,7 @@ class Apart:
         self.command = command
         self._process: subprocess.Popen[str] | None = None
         self._errors: TextIO | None = None
+        self._is_interrupted = False
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +100,12 @@ class Apart:
                     with suppress(OSError):  # what a dead process did not read can't be flushed
                         pipe.close()
             self._process = self._errors = None
+
+    def interrupt(self) -> None:
+        """Stop the process for good while another thread asks it, or is about to: that one gets ``Died``."""
+        self._is_interrupted = True
+        if (process := self._process) is not None:
+            process.kill()
 
     def ask(self, line: str, seconds: float | None = None, tell: Tell | None = None) -> dict[str, Any]:
         """The answer to a line; ``tell`` hears what the process is at.
@@ -158,6 +165,8 @@ class Apart:
                 self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, bufsize=1,
                 start_new_session=True,
             )  # fmt: skip
+            if self._is_interrupted:  # before there was a process to stop
+                self._process.kill()
         return self._process
 
     def _die(self, doing: str) -> NoReturn:

@@ -317,6 +317,15 @@ class LoadedModel(CompiledModel):
             made._state = [a.copy() for a in self._state]
         return made
 
+    def go_on_from(self, other: LoadedModel) -> None:
+        """Keep from now on what ``other``, the same model in other code, has kept until now."""
+        with other._guard.lock, self._guard.lock:
+            self._state = [a.copy() for a in other._state]
+
+    def arrays_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
+        """The arguments of a call as arrays in the order of ``inputs``; ``InputError`` where they don't fit."""
+        return self._reader.read(*self._flat_arguments(args, kwargs))[0]
+
     def run_over(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
         """Run on plain arrays, with results into ``results``, which are not checked.
 
@@ -357,16 +366,24 @@ class LoadedModel(CompiledModel):
         self, convention: Convention, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
     ) -> Any:
         """A call as the module's author wrote it, or flat as the other models take it."""
-        if convention.parameters is not None:
-            try:
-                args, kwargs = tuple(convention.parameters.take(args, kwargs, len(self.inputs))), {}
-            except Misfit as error:
-                if any(isinstance(x, _CONTAINERS) for x in (*args, *kwargs.values())):
-                    raise InputError(str(error), remedy="call it as the module was called") from error
+        args, kwargs = self._flat_arguments(args, kwargs)
         results = self._results_of(args, kwargs, out)
         if convention.result is not None:
             return build(convention.result, results)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _flat_arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """What a call as the module's author wrote it gives for each input; any other call as it is."""
+        if self._convention is None or self._convention.parameters is None:
+            return args, kwargs
+        try:
+            return tuple(self._convention.parameters.take(args, kwargs, len(self.inputs))), {}
+        except Misfit as error:
+            if any(isinstance(x, _CONTAINERS) for x in (*args, *kwargs.values())):
+                raise InputError(str(error), remedy="call it as the module was called") from error
+            return args, kwargs
 
     def _results_of(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, *, is_declined: bool = False

@@ -44,6 +44,8 @@ class Report(dict[str, Any]):
             lines.append(f"  {n} of them have such schedules for another machine, version or threads: not used")
         if problem := self.get("searches_problem"):
             lines.append(f"  what searches found is not used: {problem}")
+        if at := self.get("anytime"):
+            lines.append(f"  the search that goes on meanwhile: {at['state']}")
         return lines
 
     def _kernels(self) -> list[str]:
