@@ -6,6 +6,7 @@ In: nothing. Out: types, loops, tensors, elements' functions. Not its business: 
 from __future__ import annotations
 
 from tilewright.core.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.language.conditions import when
 from tilewright.language.functions import (
     all,
     any,
@@ -92,6 +93,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "when",
     "where",
     "zeros",
 ]  # fmt: skip

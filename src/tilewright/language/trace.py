@@ -94,7 +94,7 @@ class Tensor:
         return self.buffer.dtype
 
     def __getitem__(self, key: Any) -> Element:
-        load, trace = Load(self.buffer, self._index(key)), _trace("an element")
+        load, trace = Load(self.buffer, self._index(key)), tracing("an element")
         trace.lines.setdefault(load, here())
         trace.reads[id(load)] = load, trace.count
         return Element(load)
@@ -102,7 +102,7 @@ class Tensor:
     def __setitem__(self, key: Any, value: Scalar) -> None:
         if self.is_given:
             raise refused(f"{self.buffer.name} is an argument", f"write to a copy: y = {self.buffer.name}.copy()")
-        trace = _trace("a store")
+        trace = tracing("a store")
         if trace.depth:
             raise refused("a store inside of an expression", "store in a loop; compute returns a value")
         _store(trace, self.buffer, self._index(key), element(value, self.dtype).value)
@@ -150,7 +150,8 @@ class Trace:
     ``depth`` counts the functions of elements that run. An expression is what the data hold when it is stored, so an
     element that was read before a store to its tensor can't be used after it: ``count`` is how many stages and loops
     there were, ``stored`` what it was at each tensor's last store, ``reads`` what it was when each element was read,
-    and ``uses`` are the elements that were used, with the line.
+    and ``uses`` are the elements that were used, with the line. ``stores`` are the stages that a user wrote as stores,
+    by identity.
     """
 
     name: str
@@ -165,6 +166,7 @@ class Trace:
     stored: dict[Buffer, int] = field(default_factory=dict)
     reads: dict[int, tuple[Load, int]] = field(default_factory=dict)
     uses: list[tuple[Load, int, Loc]] = field(default_factory=list)
+    stores: dict[int, Stage] = field(default_factory=dict)
     depth: int = 0
     left: Loc | None = None
 
@@ -258,7 +260,8 @@ def _read_before(v: Load, loc: Loc | None) -> KernelError:
     return refused(f"{v} was read before {name} was stored to", remedy, loc)
 
 
-def _trace(word: str) -> Trace:
+def tracing(word: str) -> Trace:
+    """The kernel that is traced; ``KernelError`` where none is."""
     found = _TRACING.get(None)
     if found is None:
         raise KernelError(word, "it stands outside of a kernel", "use it in a function under @tw.kernel")
@@ -316,7 +319,7 @@ def compute(shape: Shape, value: Callable[..., Any], *, name: str = "", dtype: D
 
     >>> across = compute((h, w - 2), lambda y, x: (image[y, x] + image[y, x + 1] + image[y, x + 2]) / 3)
     """
-    found = _trace("compute")
+    found = tracing("compute")
     if found.depth:
         raise refused("a tensor within an expression of elements", "make it before, and read it")
     dims = _dims(shape)
@@ -463,7 +466,7 @@ def _reduced(
     reduction: Callable[[tuple[Axis, ...], Sequence[Value]], Reduction],
 ) -> list[Element]:
     """A stage into tensors of their own, over the loops of the elements around, of which those are read."""
-    found = _trace("a reduction")
+    found = tracing("a reduction")
     outer = tuple(found.elements)
     axes = _axes(found, value, [found.counted(dim_of(e)) for e in extents])
     made = _elements(found, axes, value)
@@ -489,7 +492,7 @@ def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[Inde
 
     The body is run once, by Python, for all iterations.
     """
-    found = _trace("loop")
+    found = tracing("loop")
     at = here()
     low, high = (0, dim_of(first)) if end is None else (dim_of(first), dim_of(end))
     if step == 0 or not isinstance(step, int):
@@ -541,6 +544,7 @@ def _store(trace: Trace, buffer: Buffer, index: tuple[IndexLike, ...], value: Va
     update, value = _as_update(Load(buffer, index), value)
     made = Stage((buffer,), (), index, (value,), None, update)
     trace.lines.setdefault(made, here())
+    trace.stores[id(made)] = made
     trace.emit(made)
 
 
