@@ -16,7 +16,7 @@ from tile.kernels import arrays_of
 from tile.test_online import Case, N, close
 from tile.test_simt import changed
 from tilewright.choose.gpu import schedule_for_gpu
-from tilewright.choose.strategies.gpu.average_tiles import GroupTile
+from tilewright.choose.strategies.gpu.average_tiles import GroupTile, KeyTile, registers_of, tiles_for
 from tilewright.choose.strategies.gpu.averages import averages, averages_in
 from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.core.types import bf16, f16
@@ -30,6 +30,7 @@ from tilewright.tile.ir import Barrier, Commit, Kernel, Space, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.online_fours import online_fours
+from tilewright.tile.schedule.weighted import weighted
 from tilewright.tile.simt import FaultKind, simulate
 from tilewright.tile.verify import verify
 
@@ -156,6 +157,33 @@ def test_registers_are_touched_when_products_have_ended(causal: bool) -> None:
     assert "wgmma.wait_group.sync.aligned 1;" in text
     all_of = re.sub(r"wait_group\.sync\.aligned 0;", "wait_group.sync.aligned 1;", text)
     assert too_early(all_of) != []  # the check finds who waits for too little
+
+
+@given_by(
+    st.integers(1, 2000), st.sampled_from([64, 128, 256]), st.sampled_from(["", "bool", "add"]), st.booleans(),
+    st.sampled_from([HOPPER, Gpu.parse("cuda-sm80")]),
+)  # fmt: skip
+@settings(max_examples=20)
+def test_masks_and_ragged_keys_take_registers_of_their_own(n, depth, mask, causal, gpu) -> None:
+    """And every tile that may be chosen has them; there is one for each depth."""
+
+    def what(keys: int, mask: str):
+        return weighted(lower(Case(n, keys, depth, depth, bf16, causal=causal, mask=mask).computation()), "Y")
+
+    plain, whole, seen = what(128 * n, ""), what(128 * n, mask), what(n, mask)
+    for tile in (GroupTile(64, 1, 2), KeyTile(1, 64, 4, 2)):
+        least, of_mask, here = (registers_of(gpu, w, tile) for w in (plain, whole, seen))
+        assert (least < of_mask) is bool(mask) and least <= here and of_mask <= here
+        assert (of_mask < here) is (n % tile.keys != 0)
+    tiles = tiles_for(gpu, seen)
+    assert tiles and all(registers_of(gpu, seen, t) < gpu.max_thread_registers for t in tiles)
+    assert isinstance(tiles[0], GroupTile) is gpu.has_warpgroup_mma
+
+
+def test_a_step_has_fewer_keys_where_registers_hold_no_more() -> None:
+    for case, keys in ((Case(300, 320, 256, 256), 64), (Case(300, 333, 256, 256, mask="add"), 32)):
+        (found,) = averages_in(case.computation(), HOPPER)
+        assert isinstance(found.tile, GroupTile) and found.tile.keys == keys
 
 
 @needs_ptxas

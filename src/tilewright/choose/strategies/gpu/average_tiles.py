@@ -5,17 +5,20 @@ In: a ``Gpu``, what is averaged. Out: tiles, best first. Not its business: the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
+from typing import ClassVar, TypeVar
 
 from tilewright.core import types
+from tilewright.core.compute import loads
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
+from tilewright.core.indices import symbols_in
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import GROUP_WARPS, SUMS, WARP
+from tilewright.target.matrices import GROUP_WARPS, LEFT, SUMS, WARP
 from tilewright.tile.schedule.weighted import Weighted
 
 TURNS = (1, 2)
@@ -26,6 +29,11 @@ GROUPS = (1, 2, 3)
 GROUP_KEYS = (64, 128)
 ALONE = 1.4
 """How much longer weights take where a multiprocessor has one block, whose warps wait for each other."""
+REGISTER_BYTES, ADDRESS_BYTES = 4, 8
+ROWS_OF_LANE = 2
+"""A lane has elements of so many rows of an instruction's sums."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,11 @@ class KeyTile:
     warps: int
     stages: int
 
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return self.warps * WARP
+
 
 @dataclass(frozen=True)
 class GroupTile:
@@ -45,6 +58,7 @@ class GroupTile:
     keys: int
     groups: int
     parts: int
+    turns: ClassVar[int] = 1
 
     @property
     def rows(self) -> int:
@@ -68,18 +82,39 @@ def key_tiles(gpu: Gpu, w: Weighted) -> list[KeyTile]:
 
     Each warp reads all keys and values of a step from shared memory, once for all of its rows: so rows count first.
     """
-    tiles = [KeyTile(turns, keys, gpu.sm_schedulers, STAGES) for turns in TURNS for keys in KEYS]
-    held = [t for t in tiles if _registers(w, t.turns, t.keys) <= gpu.max_thread_registers]
-    return sorted(held, key=lambda t: (-t.turns, -t.keys))
+
+    def of_keys(*keys: int) -> list[KeyTile]:
+        tiles = [KeyTile(turns, n, gpu.sm_schedulers, STAGES) for turns in TURNS for n in keys]
+        return [t for t in tiles if registers_of(gpu, w, t) < gpu.max_thread_registers]
+
+    return sorted(_first_held(of_keys, KEYS), key=lambda t: (-t.turns, -t.keys))
 
 
-def group_tiles(gpu: Gpu, w: Weighted) -> Iterator[GroupTile]:
+def group_tiles(gpu: Gpu, w: Weighted) -> list[GroupTile]:
     """The tiles whose elements a thread's registers hold, and whose steps a block's shared memory does."""
-    for groups, keys in product(GROUPS, GROUP_KEYS):
-        tile = GroupTile(keys, groups, STAGES)
-        registers = min(gpu.sm_registers // tile.threads, gpu.max_thread_registers)
-        if _registers(w, 1, keys) <= registers and _shared_bytes(w, tile) <= gpu.max_block_shared_bytes:
-            yield tile
+
+    def of_keys(*keys: int) -> list[GroupTile]:
+        tiles = [GroupTile(n, groups, STAGES) for groups, n in product(GROUPS, keys)]
+        return [t for t in tiles if _fits(gpu, w, t)]
+
+    return _first_held(of_keys, GROUP_KEYS)
+
+
+def _first_held(of_keys: Callable[..., list[T]], keys: Sequence[int]) -> list[T]:
+    """The tiles of so many keys that there are registers for, else of half as many, down to an instruction's terms.
+
+    Weights are the left operand of the second product, whose terms are the keys.
+    """
+    tiles, least = of_keys(*keys), min(keys)
+    while not tiles and least > LEFT.columns:
+        least //= 2
+        tiles = of_keys(least)
+    return tiles
+
+
+def _fits(gpu: Gpu, w: Weighted, tile: GroupTile) -> bool:
+    registers = min(gpu.sm_registers // tile.threads, gpu.max_thread_registers)
+    return registers_of(gpu, w, tile) < registers and _shared_bytes(w, tile) <= gpu.max_block_shared_bytes
 
 
 def group_tile_us(gpu: Gpu, w: Weighted, tile: GroupTile) -> float:
@@ -93,7 +128,7 @@ def group_tile_us(gpu: Gpu, w: Weighted, tile: GroupTile) -> float:
     of_weights = scores / gpu.sm_exponentials_per_cycle
     of_cache = _step_bytes(w, tile) / min(gpu.l2_bytes_per_cycle / gpu.n_sms, gpu.sm_bytes_per_cycle)
     alone = of_units + ALONE * of_weights
-    fit = max(gpu.blocks_per_sm(tile.threads, _registers(w, 1, tile.keys), _shared_bytes(w, tile)), 1)
+    fit = max(gpu.blocks_per_sm(tile.threads, registers_of(gpu, w, tile), _shared_bytes(w, tile)), 1)
     batches = prod(_known(x.extent, gpu.n_sms) for x in w.batches)
     n_blocks = batches * -(-_known(w.row.extent, gpu.n_sms * tile.rows) // tile.rows)
     turns = -(-_known(w.key.extent, gpu.n_sms * tile.keys) // tile.keys)
@@ -103,13 +138,26 @@ def group_tile_us(gpu: Gpu, w: Weighted, tile: GroupTile) -> float:
     return (turns * cycles + len(rounds) * 2 * gpu.memory_ns * gpu.ghz) / gpu.ghz / 1e3
 
 
-def _registers(w: Weighted, turns: int, keys: int) -> int:
-    """What a thread has: scores and averages, words of weights, and a quarter of all for operands and addresses."""
-    n_bytes = w.dtype.n_bytes * keys + types.f32.n_bytes * (keys + _known(w.column.extent))
-    return -(-4 * turns * SUMS.rows * n_bytes // (3 * WARP * types.f32.n_bytes))
+def registers_of(gpu: Gpu, w: Weighted, tile: KeyTile | GroupTile) -> int:
+    """What a thread has: scores and averages, words of weights, and a quarter of all for operands and addresses.
+
+    What a mask has for the scores comes on top, and where the last step is no whole one, a guard for each read: then
+    elements of the mask come one by one, by an address for each row, and every copy has an address of its own.
+    """
+    rows = tile.turns * SUMS.rows
+    n_bytes = w.dtype.n_bytes * tile.keys + types.f32.n_bytes * (tile.keys + _known(w.column.extent))
+    held = -(-4 * rows * n_bytes // (3 * WARP * REGISTER_BYTES))
+    masks = [x.dtype.n_bytes for x in loads(w.score) if w.key.sym in symbols_in(x.index) and x.buffer != w.sums.buffer]
+    scores = rows * tile.keys // WARP
+    if is_known(w.key.extent) and w.key.extent % tile.keys == 0:
+        return held + sum(-(-scores * n // REGISTER_BYTES) for n in masks)
+    address = ADDRESS_BYTES // REGISTER_BYTES
+    copies = -(-_step_bytes(w, tile) // (gpu.access_bytes * tile.threads))
+    of_lane = rows // (SUMS.rows // ROWS_OF_LANE)
+    return held + copies * address + len(masks) * (scores + of_lane * address)
 
 
-def _step_bytes(w: Weighted, tile: GroupTile) -> int:
+def _step_bytes(w: Weighted, tile: KeyTile | GroupTile) -> int:
     return tile.keys * (_known(w.term.extent) + _known(w.column.extent)) * w.dtype.n_bytes
 
 
