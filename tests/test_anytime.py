@@ -195,6 +195,7 @@ def test_open_sizes_are_named() -> None:
 
 def test_a_real_search(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its whole way, whatever it finds."""
+    monkeypatch.setattr(anytime, "NICE", 0)  # beside other tests
     monkeypatch.setenv("TILEWRIGHT_CACHE", str(tmp_path))
     model = tw.compile(net(), anytime=1.0, threads=1)
     assert isinstance(model, AnytimeModel)

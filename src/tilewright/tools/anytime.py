@@ -58,7 +58,7 @@ FOUND = "found.tw"
 FACTS = ("candidates", "faults", "notes")
 """Of an answer, what the report has, too."""
 NICE = 19
-"""The search's priority: calls come first."""
+"""The search's priority, the lowest: calls come first."""
 Call = Callable[[LoadedModel], Any]
 
 
@@ -317,7 +317,7 @@ class _Searching:
         write_case(self._folder, case.called.graph, arrays)
         request = {
             "folder": str(self._folder), "options": asdict(case.options), "threads": case.threads,
-            "seconds": case.seconds, "keeps": case.keeps,
+            "seconds": case.seconds, "keeps": case.keeps, "nice": NICE,
         }  # fmt: skip
         answer = self._apart.ask(json.dumps(request), case.seconds + CLOSING)
         facts = {k: v for k, v in answer.items() if k in FACTS}
@@ -342,6 +342,7 @@ def _answer(line: str, write: Answer) -> None:
     """Search, and leave the model with what was found in the folder; errors on purpose are answers too."""
     request = json.loads(line)
     folder, options = Path(request["folder"]), Options(**request["options"])
+    os.nice(request["nice"])
     tempfile.tempdir = str(folder)  # what is left when this process is ended goes with the folder
     try:
         graph, inputs = read_case(folder)
@@ -368,5 +369,4 @@ def _answer(line: str, write: Answer) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(NICE)
     serve(_answer)
