@@ -19,6 +19,8 @@ from tilewright.target.sources import AMPERE, ASSUMED, BLACKWELL, CUDA_GUIDE, HO
 CUDA_TRIPLE = "nvptx64-nvidia-cuda"
 AXES = "xyz"
 """The dimensions that every GPU's programming model gives a grid, and a block."""
+REGISTER_BYTES, ADDRESS_BYTES = 4, 8
+"""Of a thread's register and of an address, by PTX's specification."""
 NUMBERS = {
     "warp_lanes": "", "max_block_threads": "", "max_block_extents": "", "max_grid_extents": "", "sm_threads": "",
     "sm_blocks": "", "sm_schedulers": "", "sm_registers": "", "max_thread_registers": "", "warp_register_step": "",

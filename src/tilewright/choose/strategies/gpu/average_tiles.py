@@ -17,8 +17,8 @@ from tilewright.core.compute import loads
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.indices import symbols_in
-from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import GROUP_WARPS, LEFT, SUMS, WARP
+from tilewright.target.gpu import ADDRESS_BYTES, REGISTER_BYTES, Gpu
+from tilewright.target.matrices import GROUP_WARPS, LEFT, ROW, SUMS, WARP
 from tilewright.tile.schedule.weighted import Weighted
 
 TURNS = (1, 2)
@@ -29,9 +29,6 @@ GROUPS = (1, 2, 3)
 GROUP_KEYS = (64, 128)
 ALONE = 1.4
 """How much longer weights take where a multiprocessor has one block, whose warps wait for each other."""
-REGISTER_BYTES, ADDRESS_BYTES = 4, 8
-ROWS_OF_LANE = 2
-"""A lane has elements of so many rows of an instruction's sums."""
 
 T = TypeVar("T")
 
@@ -153,7 +150,7 @@ def registers_of(gpu: Gpu, w: Weighted, tile: KeyTile | GroupTile) -> int:
         return held + sum(-(-scores * n // REGISTER_BYTES) for n in masks)
     address = ADDRESS_BYTES // REGISTER_BYTES
     copies = -(-_step_bytes(w, tile) // (gpu.access_bytes * tile.threads))
-    of_lane = rows // (SUMS.rows // ROWS_OF_LANE)
+    of_lane = rows // ROW.base
     return held + copies * address + len(masks) * (scores + of_lane * address)
 
 
