@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tilewright import ops
 from tilewright.core import expr
-from tilewright.core.dims import is_known, known
+from tilewright.core.diag import CompileError, Problem
+from tilewright.core.dims import is_known, known, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import i32
@@ -151,8 +153,25 @@ def conv(c: Call, x: Node, w: Node) -> Node:
     strides, dilations = (spatial_ints(c, name, len(kernel)) for name in ("strides", "dilations"))
     pads = window_pads(c, x.shape[2:], kernel, strides, dilations)
     y = c(ops.conv, x, w, strides=strides, pads=pads, dilations=dilations, groups=c.int_("group", 1))
-    c.assume(*(n - 1 for n in y.shape[2:]))  # as everywhere else: a picture that holds no window is a mistake
+    return holding_windows(c, x, y, kernel, pads, dilations)
+
+
+def holding_windows(c: Call, x: Node, y: Node, kernel: Sequence[Dim], pads: Pads, dilations: Sequence[int]) -> Node:
+    """``y``, the windows over ``x``; refused where ``x`` holds none, which is a mistake as it is everywhere else.
+
+    The division in a count of windows rounds down, so that one window too large for its input may count as none.
+    """
+    for n, size, k, pad, d in zip(y.shape[2:], x.shape[2:], kernel, pads, dilations, strict=True):
+        if known_under(n, 1) and x.shape[0] != 0:  # of a batch of nothing there is nothing to take a window of
+            rule = f"a window of {k} with dilation {d} does not fit into {size} with pads {pad}"
+            refuse_misfit(c, rule, "use a larger input, a smaller kernel or more padding")
+    c.assume(*(n - 1 for n in y.shape[2:]))
     return y
+
+
+def refuse_misfit(c: Call, rule: str, remedy: str) -> NoReturn:
+    """Refuse sizes as an op's own rule does, so that a branch with them may wait for the calls that take it."""
+    raise CompileError(f"invalid {c.op_type}", [Problem(c.loc, c.op_type, rule, remedy)])
 
 
 def _conv(c: Call) -> Node:
@@ -186,6 +205,10 @@ def _conv_transpose(c: Call) -> Node:
         ops.conv_transpose, x, w, strides=strides, pads=pads, dilations=dilations,
         groups=c.int_("group", 1), output_padding=tuple(extra),
     )  # fmt: skip
+    if any(known_under(n, 1) for n in y.shape[2:]) and x.shape[0] != 0:
+        rule = f"of the size {list(x.shape[2:])} nothing is left by pads {pads}"
+        refuse_misfit(c, rule, "use a larger input, a larger kernel or less padding")
+    c.assume(*(n - 1 for n in y.shape[2:]))
     return add_channels(c, y, c.opt(2))
 
 

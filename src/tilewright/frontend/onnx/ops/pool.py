@@ -15,7 +15,7 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import product
 from tilewright.frontend.onnx.call import Call, Converter, Results, Table
-from tilewright.frontend.onnx.ops.contract import Pads, spatial_ints, window_pads
+from tilewright.frontend.onnx.ops.contract import Pads, holding_windows, spatial_ints, window_pads
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,10 @@ class Window:
     @property
     def all_pads(self) -> Pads:
         return tuple((lo, hi + t) for (lo, hi), t in zip(self.pads, self.tail, strict=True))
+
+    def held(self, c: Call, x: Node, y: Node) -> Node:
+        """``y``, which is taken by this window over ``x``; refused where ``x`` is smaller than the window."""
+        return holding_windows(c, x, y, self.kernel, self.all_pads, self.dilations)
 
 
 def window(c: Call, x: Node) -> Window:
@@ -58,8 +62,9 @@ def greatest(c: Call, x: Node) -> Results:
     column_major = c.flag("storage_order")
     form = {"kernel": w.kernel, "strides": w.strides, "pads": w.all_pads, "dilations": w.dilations}
     if not c.wants(1):
-        return c(ops.max_pool, x, **form)
-    return c.results(c(ops.max_pool_indices, x, **form, column_major=column_major))
+        return w.held(c, x, c(ops.max_pool, x, **form))
+    y, places = c.results(c(ops.max_pool_indices, x, **form, column_major=column_major))
+    return w.held(c, x, y), places
 
 
 def _max_pool(c: Call) -> Results:
@@ -74,10 +79,11 @@ def _average_pool(c: Call) -> Node:
 
 def average(c: Call, x: Node, w: Window, count_pads: bool, divisor: int = 0) -> Node:
     """The mean of each window, or its sum over ``divisor``."""
-    return c(
+    y = c(
         ops.avg_pool, x, kernel=w.kernel, strides=w.strides, pads=w.pads, dilations=w.dilations,
         ceil_pads=w.tail, count_include_pad=count_pads, divisor=divisor,
     )  # fmt: skip
+    return w.held(c, x, y)
 
 
 def _lp_pool(c: Call) -> Node:
