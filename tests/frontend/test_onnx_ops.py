@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto
 from onnx.reference import ReferenceEvaluator
 
 from frontend.onnx_build import F32, I64, answers, check_against_runtime, info, model, node
+from tilewright.core.diag import ImportFailed
+from tilewright.runtime.errors import InputError
 
 RNG = np.random.default_rng(7)
 DTYPES = {np.dtype(np.float32): F32, np.dtype(np.int64): I64, np.dtype(np.uint8): TensorProto.UINT8}
@@ -98,7 +102,28 @@ def test_pad() -> None:
     check(13, "Pad", [f32(3, 4)], {"p": ints([0, 2, 0, 1])}, mode="reflect")
     check(13, "Pad", [f32(3, 4)], {"p": ints([0, 2, 0, 1])}, mode="edge")
     check(13, "Pad", [f32(3, 4)], {"p": ints([0, -1, 1, -2])})
+    check(19, "Pad", [f32(5, 4)], {"p": ints([-1, -1, 3, 0])}, mode="wrap")
     check(19, "Pad", [f32(3, 4)], {"p": ints([2, 1]), "none": 0, "axes": ints([-1])}, mode="wrap")
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(-4, 4), st.integers(-4, 4)), min_size=1, max_size=2))
+def test_pad_takes_away_before_it_repeats(mode: str, axes: list[tuple[int, int, int]]) -> None:
+    """What negative pads take away is neither repeated nor mirrored; an axis of which nothing is left is refused."""
+    shape, lows, highs = zip(*axes, strict=True)
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    names = [f"n{k}" for k in range(len(shape))]
+    kept = [n + min(lo, 0) + min(hi, 0) for n, lo, hi in axes]
+    nothing = any(k < 1 and (lo, hi) != (0, 0) for k, (_, lo, hi) in zip(kept, axes, strict=True))
+    for sizes in (shape, names):
+        m = model([node("Pad", ["x", "p"], ["y"], mode=mode)], [info("x", sizes)], ["y"], {"p": ints([*lows, *highs])})
+        if nothing:
+            with pytest.raises((ImportFailed, InputError)):
+                answers(m, {"x": x})
+        else:
+            left = x[tuple(slice(max(-lo, 0), n + min(hi, 0)) for n, lo, hi in axes)]
+            wanted = np.pad(left, [(max(lo, 0), max(hi, 0)) for _, lo, hi in axes], mode=mode)
+            np.testing.assert_array_equal(answers(m, {"x": x})[0], wanted)
 
 
 def test_squeeze_split_and_topk() -> None:

@@ -125,7 +125,7 @@ def _ref_pad(xs: Sequence[Array], a: Attrs) -> Array:
             slice(max(lo, 0), max(lo, 0) + max(0, n + min(lo, 0) + min(hi, 0)))
             for n, (lo, hi) in zip(x.shape, a.pads, strict=True)
         )
-        take = tuple(slice(max(-lo, 0), n + min(hi, 0)) for n, (lo, hi) in zip(x.shape, a.pads, strict=True))
+        take = tuple(slice(max(-lo, 0), max(n + min(hi, 0), 0)) for n, (lo, hi) in zip(x.shape, a.pads, strict=True))
         out[put] = x[take]
         return out
     for axis, (lo, hi) in enumerate(a.pads):
@@ -160,6 +160,7 @@ def _pad_samples(rng: np.random.Generator) -> Iterator[Sample]:
     x, zero = rng.standard_normal((3, 4)).astype(np.float32), np.array(0.5, np.float32)
     yield Sample((x, zero), {"pads": ((1, 0), (2, 1))})
     yield Sample((x, zero), {"pads": ((0, -1), (-2, 3))})
+    yield Sample((x, zero), {"pads": ((4, -4), (0, 0))})
     for mode in ("reflect", "edge", "wrap"):
         yield Sample((x, zero), {"pads": ((2, 1), (0, 3)), "mode": mode})
         yield Sample((x, zero), {"pads": ((5, 0), (-1, 7)), "mode": mode})

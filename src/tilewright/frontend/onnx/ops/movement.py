@@ -395,7 +395,27 @@ def _pad(c: Call) -> Node:
     if all(pair == (0, 0) for pair in pairs):
         return x
     filler = c.const(0, x.dtype) if value is None else c.cast(c.reshape(value, ()), x.dtype)
+    if mode != "constant":
+        x = _cropped(c, x, pairs)
+        pairs = [(maximum(lo, 0), maximum(hi, 0)) for lo, hi in pairs]
     return c(ops.pad, x, filler, pads=tuple(pairs), mode=mode)
+
+
+def _cropped(c: Call, x: Node, pairs: Sequence[tuple[Dim, Dim]]) -> Node:
+    """``x`` without what negative pads take away, which is no element to repeat or to mirror any more."""
+    starts: list[Dim] = []
+    stops: list[Dim] = []
+    for n, (lo, hi) in zip(x.shape, pairs, strict=True):
+        start, stop = maximum(lo * -1, 0), n + minimum(hi, 0)
+        if (start, stop) != (0, n):
+            if known_under(stop - start, 1):
+                c.refuse(f"pads {(lo, hi)} leave nothing of {n} elements to pad with", "take fewer elements away")
+            c.assume(stop - start - 1)
+        starts.append(start)
+        stops.append(stop)
+    if all(start == 0 for start in starts) and tuple(stops) == x.shape:
+        return x
+    return c(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(starts))
 
 
 def _depth_to_space(c: Call) -> Node:
