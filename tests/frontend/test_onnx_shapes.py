@@ -434,3 +434,13 @@ def test_a_layer_in_a_loop_has_its_least_size_too() -> None:
     scan = node("Scan", ["x", "each"], ["y", "all"], body=body, num_scan_inputs=1)
     g = import_onnx(model([scan], [info("x", [1, 1, "n"]), info("each", [3, 1])], [info("y", None), info("all", None)]))
     assert [to_text(c) for c in g.constraints] == ["n - 3"]  # a size of 0 is no mistake of the body
+
+
+@given(st.integers(2, 6), st.integers(1, 8))
+def test_expand_takes_1_or_the_size_that_it_gives(wanted: int, n: int) -> None:
+    m = model([node("Expand", ["x", "s"], ["y"])], [info("x", ["n"])], [info("y", None)], {"s": np.array([wanted])})
+    if n in (1, wanted):
+        check_against_runtime(m, {"x": rand(n)})
+    else:
+        with pytest.raises(InputError, match="n"):
+            answers(m, {"x": rand(n)})

@@ -95,6 +95,8 @@ def _stretched(c: Call, old: Dim, new: Dim) -> Dim:
         if not is_nonneg(new - 1):  # a number that calls give: 1 keeps the operand's dimension, and 0 is no element
             return maximum(old, new) * minimum(minimum(old, new), 1)
         c.assume(new - old)
+    if isinstance(old, Expr) and is_known(new):  # the operand's dimension is 1 or that number
+        c.assume(maximum(minimum(old - 1, 1 - old), minimum(old - new, new - old)))
     return new
 
 
