@@ -7,12 +7,25 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from frontend.onnx_build import BOOL, F32, I64, answers, check_against_runtime, graph, info, model, node
+import tilewright as tw
+from frontend.onnx_build import (
+    BOOL,
+    F32,
+    I64,
+    answers,
+    check_against_runtime,
+    graph,
+    info,
+    model,
+    node,
+    runtime_answers,
+)
 from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import Sym
 from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.runtime.errors import ExecutionError, InputError
 
 X = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
 BODY_INPUTS = [info("i", [], I64), info("go", [], BOOL)]
@@ -232,3 +245,54 @@ def test_a_loop_that_appends_to_sequences(axis: int, new_axis: int) -> None:
     for offsets in ([0, 2, 5], [0], [0, 1, 2, 3]):
         x = np.random.default_rng(0).standard_normal((7, 3)).astype(np.float32)
         check_against_runtime(m, {"x": x, "o": np.array(offsets)})
+
+
+def windows(kernel: int, name: str, out: str) -> onnx.GraphProto:
+    """A branch with a convolution of the row ``x``, and the greatest element that it gives."""
+    nodes = [
+        node("Conv", ["x", f"{name}w"], [f"{name}c"], kernel_shape=[kernel]),
+        node("ReduceMax", [f"{name}c"], [out], keepdims=1),
+    ]  # fmt: skip
+    weights = {f"{name}w": np.ones((1, 1, kernel), np.float32)}
+    return graph(nodes, [], [info(out, [1, 1, 1])], weights, name=name)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_branch_needs_its_sizes_only_where_it_runs(nested: bool) -> None:
+    """A call that would run a branch with a window larger than the input fails, and no other does."""
+    first, other = windows(4, "then", "a"), windows(2, "else", "b")
+    if nested:
+        choice = node("If", ["c2"], ["d"], then_branch=first, else_branch=windows(3, "more", "e"))
+        first = graph([choice], [], [info("d", [1, 1, 1])], name="outer")
+    m = model(
+        [node("If", ["c"], ["y"], then_branch=first, else_branch=other)],
+        [info("x", [1, 1, "n"]), info("c", [], BOOL), *([info("c2", [], BOOL)] if nested else [])],
+        [info("y", [1, 1, 1])],
+    )  # fmt: skip
+    compiled = tw.compile(m)
+    for n in range(1, 6):
+        for c in (True, False):
+            for c2 in (True, False) if nested else (True,):
+                feeds = {"x": X.ravel()[:n].reshape(1, 1, n), "c": np.array(c)} | (
+                    {"c2": np.array(c2)} if nested else {}
+                )
+                if n >= (2 if not c else 4 if c2 else 3):
+                    np.testing.assert_allclose(compiled(*feeds.values()), runtime_answers(m, feeds)[0], rtol=1e-5)
+                else:
+                    with pytest.raises((ExecutionError, InputError), match=r"n >= \d|n must be at least 2"):
+                        compiled(*feeds.values())
+
+
+def test_a_branch_of_a_step_needs_its_sizes_always() -> None:
+    """Where a step of a loop chooses the branch, no call is taken that a step could not compute."""
+    branch = node("If", ["even"], ["t"], then_branch=windows(4, "then", "a"), else_branch=windows(2, "else", "b"))
+    body = graph(
+        [node("Mod", ["i", "two"], ["rest"]), node("Equal", ["rest", "zero"], ["even"]), branch,
+         node("Add", ["s", "t"], ["u"]), node("Identity", ["go"], ["again"])],
+        [*BODY_INPUTS, info("s", [1, 1, 1])], [info("again", [], BOOL), info("u", [1, 1, 1])],
+        {"two": np.array(2), "zero": np.array(0)},
+    )  # fmt: skip
+    loop = node("Loop", ["trip", "", "s"], ["y"], body=body)
+    inputs = [info("x", [1, 1, "n"]), info("s", [1, 1, 1]), info("trip", [], I64)]
+    g = import_onnx(model([loop], inputs, [info("y", [1, 1, 1])]))
+    assert [expr.to_text(e) for e in g.constraints] == ["n - 4"]

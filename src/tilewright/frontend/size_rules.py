@@ -44,16 +44,20 @@ LARGEST = 1 << 62
 
 def with_size_rules(graph: Graph) -> Graph:
     """The graph with the rules that keep its sizes at 0 or more, and its calls from taking an element of nothing."""
+    rules = _together([*graph.constraints, *needed(graph, frozenset(graph.symbols()))])
+    return Graph(graph.name, graph.pool, graph.inputs, graph.outputs, graph.output_names, rules, graph.checks)
+
+
+def needed(graph: Graph, given: frozenset[Sym]) -> list[Expr]:
+    """What has to be 0 or more for the graph's calls to have what they take; only symbols that are ``given`` occur."""
     found: dict[Expr, None] = {}
-    given = frozenset(graph.symbols())
     for node in topological(graph.outputs):
         if node.op in STORES:
             found |= dict.fromkeys(_missing(node.inputs[0].shape, node.inputs[STORES[node.op]].shape, given))
         elif node.op in READS and node.attrs.get("mode") != "constant":
             found |= dict.fromkeys(_missing(node.inputs[0].shape, node.types[0].shape, given))
     found |= _sizes(graph)
-    rules = _together([*graph.constraints, *(e for e in found if symbols(e) <= given)])
-    return Graph(graph.name, graph.pool, graph.inputs, graph.outputs, graph.output_names, rules, graph.checks)
+    return [e for e in found if symbols(e) <= given]
 
 
 def _missing(source: Sequence[Dim], taken: Sequence[Dim], given: frozenset[Sym]) -> Iterator[Expr]:

@@ -83,6 +83,7 @@ class Absent:
 
 Value: TypeAlias = "Node | Items | Stacked | Absent"
 Results: TypeAlias = "Value | Sequence[Value | None]"
+Rule: TypeAlias = "tuple[Expr, tuple[Node, ...]]"  # what is 0 or more wherever all of these conditions hold
 
 
 class Emitter:
@@ -236,10 +237,11 @@ class BodySpec:
 
 @dataclass(frozen=True)
 class Body:
-    """A closed sub-graph import: ``captured`` outer nodes are its last inputs."""
+    """A closed sub-graph import: ``captured`` outer nodes are its last inputs, ``rules`` what each graph needs."""
 
     graphs: tuple[Graph, ...]
     captured: tuple[Node, ...]
+    rules: tuple[tuple[Rule, ...], ...]
 
 
 class Host(Protocol):
@@ -256,6 +258,9 @@ class Host(Protocol):
 
     def assume(self, nonneg: Expr) -> bool:
         """Make ``nonneg >= 0`` a condition on the model's symbolic dimensions; False inside of sub-graphs."""
+
+    def require(self, nonneg: Expr, *when: Node) -> bool:
+        """As ``assume``, and in a sub-graph one of its ``Rule``s; False for the outermost graph's with conditions."""
 
     def mark(self) -> int:
         """The present place in the list of problems."""
@@ -356,7 +361,7 @@ class Call:
         """Let calls keep each of these at 0 or above, where that is not certain and the inputs decide it."""
         for e in nonneg:
             if isinstance(e, Expr) and not is_nonneg(e):
-                self.host.assume(e)
+                self.host.require(e)
 
     def assume_equal(self, a: Dim, b: Dim) -> None:
         """Let calls keep two sizes equal, where that is not certain and the inputs decide it."""

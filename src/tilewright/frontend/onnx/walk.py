@@ -27,6 +27,7 @@ from tilewright.frontend.onnx.call import (
     Items,
     NotTensors,
     Refused,
+    Rule,
     Stacked,
     Undecided,
     UseDefinition,
@@ -44,6 +45,7 @@ from tilewright.frontend.onnx.schema import (
 )
 from tilewright.frontend.onnx.table import CONVERTERS, REFUSED
 from tilewright.frontend.onnx.wire import Numbers
+from tilewright.frontend.size_rules import needed
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
@@ -91,6 +93,7 @@ class Scope:
     names: dict[str, Value | Broken] = field(default_factory=dict)
     captures: dict[Node, Node] = field(default_factory=dict)
     homes: dict[Sym, Node] = field(default_factory=dict)
+    rules: dict[Rule, None] = field(default_factory=dict)
 
     def bind(self, name: str, value: Value | Broken) -> None:
         """Give ``value`` a name."""
@@ -462,7 +465,7 @@ class _BoundHost:
 
     def bodies(self, specs: Sequence[BodySpec]) -> Body:
         captures: dict[Node, Node] = {}  # shared: both branches of an If take the same inputs
-        made: list[tuple[BodySpec, list[Node], list[Node]]] = []
+        made: list[tuple[str, list[Node], list[Node], Scope]] = []
         for spec in specs:
             graph = spec.graph
             scope = Scope(self.scope, f"{graph.name or 'body'}.", captures=captures)
@@ -485,39 +488,41 @@ class _BoundHost:
             finally:
                 emitter.homes = homes
             self.walker.close(scope, formals, results)  # may capture more, so inputs are listed after it
-            made.append((spec, formals, results))
+            made.append((graph.name or "body", formals, results, scope))
         extra = tuple(captures.values())
         pool = self.walker.emitter.pool
         graphs = tuple(
-            Graph(
-                spec.graph.name or "body",
-                pool,
-                (*formals, *extra),
-                tuple(outs),
-                tuple(f"y{k}" for k in range(len(outs))),
-            )
-            for spec, formals, outs in made
+            Graph(name, pool, (*formals, *extra), tuple(outs), tuple(f"y{k}" for k in range(len(outs))))
+            for name, formals, outs, _ in made
         )
-        return Body(graphs, tuple(captures))
+        given = frozenset(self.walker.input_symbols)  # a loop may run no step, and then needs no element
+        sizes = (() if formals else needed(g, given) for (_, formals, *_), g in zip(made, graphs, strict=True))
+        rules = tuple(tuple(at.rules | {(e, ()): None for e in own}) for (*_, at), own in zip(made, sizes, strict=True))
+        return Body(graphs, tuple(captures), rules)
 
     def assume(self, nonneg: Expr) -> bool:
-        if not self._is_outermost():
+        return self._body() is None and self.require(nonneg)
+
+    def require(self, nonneg: Expr, *when: Node) -> bool:
+        body = self._body()
+        if not symbols(nonneg) <= self.walker.input_symbols or (body is None and when):
             return False
-        if not symbols(nonneg) <= self.walker.input_symbols:
-            return False
-        self.walker.constraints[nonneg] = None
+        if body is None:
+            self.walker.constraints[nonneg] = None
+        else:
+            body.rules[nonneg, when] = None
         return True
 
     def check(self, holds: Node, text: str) -> None:
-        if self._is_outermost():
+        if self._body() is None:
             self.walker.checks.setdefault(text, holds)
 
-    def _is_outermost(self) -> bool:
-        """Does what is added here always run, once?"""
+    def _body(self) -> Scope | None:
+        """The scope of the closed graph that this is in; what is in none always runs, once."""
         at: Scope | None = self.scope
         while at is not None and not at.closed:
             at = at.parent or at.caller
-        return at is None
+        return at
 
     def mark(self) -> int:
         return len(self.walker.problems)
