@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 from tilewright import ops
+from tilewright.core import expr
 from tilewright.core import types as T
+from tilewright.core.diag import OptionError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Node, Pool
 from tilewright.core.opdef import AttrDef, OpDef
+from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import TensorType
 from tilewright.runtime.errors import ExecutionError, InputError
 
@@ -103,3 +106,17 @@ def test_reference_sees_plain_numbers() -> None:
     x = pool.input("x", TensorType(T.f32, (S,)))
     evaluate_graph(graph([x], [Builder(pool)(spy, x, n=(S * 2, 1))], pool), [np.zeros(3, np.float32)])
     assert seen[0].n == (6, 1)
+
+
+def test_sizes_by_which_a_rule_or_a_size_divides_by_0_are_refused() -> None:
+    """By the rule's words where it is one, and never by Python's own error."""
+    n, m = Sym("n", 0), Sym("m", 0)
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(T.f32, (n, m)))
+    by_rule = Graph("g", b.pool, (x,), (x,), ("y",), (expr.mod(n, m) * -1,))
+    part = b(ops.slice, x, starts=(0, 0), stops=(expr.floordiv(n, m), m), steps=(1, 1))
+    for g, text in ((by_rule, "n % m == 0"), (Graph("g", b.pool, (x,), (part,), ("y",)), "divides? .*by 0")):
+        with pytest.raises(InputError, match=text):
+            evaluate_graph(g, [np.zeros((4, 0), np.float32)])
+        with pytest.raises(OptionError, match=text):
+            fix_symbols(g, {"m": 0})

@@ -105,7 +105,10 @@ def _clamp(n: int, symbol: SymbolSpec) -> int:
 
 def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
     values = {Sym(k): v for k, v in sizes.items()}
-    return tuple(d if isinstance(d, int) else evaluate(parse(d, Sym), values) for d in spec.shape)
+    try:
+        return tuple(d if isinstance(d, int) else evaluate(parse(d, Sym), values) for d in spec.shape)
+    except ZeroDivisionError as e:
+        raise OptionError(f"a size of input {spec.name!r} divides by 0: {e}", remedy="choose other sizes") from e
 
 
 def _numpy(name: str) -> np.dtype[np.generic]:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from tilewright.core.expr import Expr, Sym, evaluate, symbols
+from tilewright.core.expr import Expr, Sym, symbols
 from tilewright.core.graph import CONST, INPUT, PROJ, AttrValue, Graph, Node, topological
-from tilewright.core.relations import rule_of
+from tilewright.core.relations import is_broken, rule_of
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, TensorType
 from tilewright.runtime.errors import ExecutionError, InputError
@@ -30,7 +30,10 @@ def evaluate_graph(graph: Graph, arrays: Sequence[Array]) -> Results:
     Raises ``InputError`` when an array does not fit its input, ``ExecutionError`` when a result does not fit its type.
     """
     env = bind_inputs(graph, arrays)
-    found = evaluate_nodes(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
+    try:
+        found = evaluate_nodes(graph.outputs, dict(zip(graph.inputs, arrays, strict=True)), env)
+    except ZeroDivisionError as e:
+        raise InputError(f"a size of {graph.name} divides by 0: {e}", remedy="choose other sizes") from e
     for text, holds in zip(graph.checks, found[graph.n_results :], strict=True):
         if not holds:
             raise ExecutionError(text, remedy="check the values of the inputs")
@@ -52,7 +55,7 @@ def bind_inputs(graph: Graph, arrays: Sequence[Array]) -> dict[Sym, int]:
         if n < (n if s.lo is None else s.lo) or n > (n if s.hi is None else s.hi):
             raise InputError(f"dimension {s.name} of {graph.name} must be in {s.lo}..{s.hi}, not {n}")
     for constraint in graph.constraints:
-        if symbols(constraint) <= env.keys() and evaluate(constraint, env) < 0:
+        if symbols(constraint) <= env.keys() and is_broken(constraint, env):
             sizes = ", ".join(f"{s.name} = {env[s]}" for s in sorted(symbols(constraint), key=lambda s: s.name))
             raise InputError(f"{graph.name} needs {rule_of(constraint)}, here {sizes}", remedy="choose other sizes")
     return env

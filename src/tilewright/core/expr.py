@@ -358,13 +358,12 @@ def _inside(r: Dim, b: Dim) -> bool:
 
 def floordiv(a: Dim, b: Dim) -> Dim:
     """``a // b`` rounded down; ``b`` must not be zero. Raises ``ZeroDivisionError`` for a literal zero."""
+    if isinstance(b, int) and b == 0:
+        raise ZeroDivisionError(f"({a}) // 0")
     if isinstance(a, int) and isinstance(b, int):
         return a // b
-    if isinstance(b, int):
-        if b == 0:
-            raise ZeroDivisionError(f"({a}) // 0")
-        if b < 0:
-            return floordiv(a * -1, -b)
+    if isinstance(b, int) and b < 0:
+        return floordiv(a * -1, -b)
     q, r = _split_multiple(a, b)
     if r == 0 or _inside(r, b):
         return q
@@ -392,7 +391,7 @@ def _floor_terms(r: Dim, g: int) -> Dim:
 
 def mod(a: Dim, b: Dim) -> Dim:
     """``a % b`` with the sign of ``b``; the same rules as :func:`floordiv`."""
-    if isinstance(a, int) and isinstance(b, int):
+    if isinstance(a, int) and isinstance(b, int) and b != 0:
         return a % b
     if isinstance(b, int) and b <= 0:
         return a - floordiv(a, b) * b

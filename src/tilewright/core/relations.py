@@ -6,10 +6,10 @@ Not its business: who checks them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import BinaryExpr, Dim, Expr, const_of, is_nonneg, terms_of, to_text
+from tilewright.core.expr import BinaryExpr, Dim, Expr, Sym, const_of, is_nonneg, substitute, terms_of, to_text
 
 
 def rules_of(constraints: Iterable[Expr]) -> list[str]:
@@ -25,6 +25,15 @@ def rules_of(constraints: Iterable[Expr]) -> list[str]:
             del left[opposite]  # type: ignore[arg-type]
         rules.append(_compared(e, "==") if is_equation else rule_of(e))
     return rules
+
+
+def is_broken(e: Expr, values: Mapping[Sym, Dim]) -> bool:
+    """Do these values break the rule ``e >= 0``? So do those by which it divides by 0; False where it isn't decided."""
+    try:
+        found = substitute(e, values)
+    except ZeroDivisionError:
+        return True
+    return is_known(found) and found < 0
 
 
 def rule_of(e: Expr) -> str:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tilewright.core.diag import OptionError
-from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, substitute, symbols
 from tilewright.core.graph import Attrs, Graph, Node
-from tilewright.core.relations import rule_of
+from tilewright.core.relations import is_broken, rule_of
 
 
 def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
@@ -21,13 +20,21 @@ def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
     empty, because there is nothing that could be wrong.
     """
     values = chosen(graph.symbols(), sizes)
+    try:
+        return _fixed(graph, values)
+    except ZeroDivisionError as e:
+        given = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        raise OptionError(f"{given} makes a size of the model divide by 0: {e}", remedy="choose other sizes") from e
+
+
+def _fixed(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
     if any(size == 0 < (s.lo or 0) for s, size in values.items()):
         shapes = [[substitute(d, values) for d in n.shape] for n in graph.outputs]
         if not all(0 in shape for shape in shapes):
             given = ", ".join(f"{s.name}=0" for s, size in values.items() if size == 0 < (s.lo or 0))
             raise OptionError(f"{given} leaves results that are not empty", remedy="choose sizes of 1 and more")
     for c in graph.constraints:
-        if values and is_known(e := substitute(c, values)) and e < 0:
+        if values and is_broken(c, values):
             given = ", ".join(f"{s.name}={values[s]}" for s in sorted(symbols(c) & values.keys(), key=lambda s: s.name))
             raise OptionError(f"{given} breaks a rule of the model: {rule_of(c)}", remedy="choose other sizes")
     return substitute_symbols(graph, values) if values else graph

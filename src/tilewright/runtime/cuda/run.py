@@ -30,6 +30,7 @@ from tilewright.runtime.cuda.program import (
     Size,
     SizeStep,
 )
+from tilewright.runtime.errors import InputError
 
 MAX_GRID: Extents = ((1 << 31) - 1, 65535, 65535)
 """Blocks along x, y and z that every NVIDIA GPU takes."""
@@ -204,4 +205,10 @@ class DeviceRun:
 
 def evaluate_size(size: Size, sizes: Mapping[str, int]) -> int:
     """A size's value."""
-    return size if isinstance(size, int) else size.value(sizes)
+    if isinstance(size, int):
+        return size
+    try:
+        return size.value(sizes)
+    except ZeroDivisionError as e:
+        given = ", ".join(f"{name} is {sizes[name]}" for name in sorted(size.symbols))
+        raise InputError(f"{given}: the size {size.text} divides by 0", remedy="pass other sizes") from e
