@@ -138,6 +138,8 @@ class AnytimeModel(CompiledModel):
         self._case = case
         self._search: _Searching | None = None
         self._turns: Turns | None = None
+        self._direct: LoadedModel | None = None
+        """What takes calls as they are: nothing before the first one, nor while code takes turns."""
         self._facts: dict[str, Any] = {"state": "waiting for a call"}
         self._guard = ForkLock()
         self._keeps_state = bool(model.manifest.convention.state)
@@ -162,9 +164,12 @@ class AnytimeModel(CompiledModel):
         found["anytime"] = dict(self._facts)
         return found
 
-    def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of a loaded model."""
-        return self._called(lambda model: model(*args, out=out, **kwargs), args, kwargs)
+        if (direct := self._direct) is not None:
+            return direct(*args, **kwargs)
+        inputs = {name: x for name, x in kwargs.items() if name != "out"}
+        return self._called(lambda model: model(*args, **kwargs), args, inputs)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """As of a loaded model."""
@@ -213,14 +218,18 @@ class AnytimeModel(CompiledModel):
         with self._guard.lock:
             if arrays is not None and self._search is None:
                 self._facts = {"state": "searching"}
+                # with a state, a call that is about to begin could miss what others leave when turns begin
+                self._direct = None if self._keeps_state else self._now
                 self._search = _Searching(self, self._case, arrays)
         return result
 
     def _take(self, found: SearchEnd) -> None:
         """What the search came to: from now on calls take turns, if there is other code."""
         self._facts = {**found.facts, "state": "taking turns" if found.model else found.why}
-        if found.model is not None:
-            self._turns = Turns(self._now, found.model)
+        if found.model is None:
+            self._direct = self._now
+        else:
+            self._turns, self._direct = Turns(self._now, found.model), None
 
     def _settle(self, turns: Turns) -> None:
         with self._guard.lock:
@@ -229,7 +238,7 @@ class AnytimeModel(CompiledModel):
             self._go_on_with(turns.better)
             state = "faster code was found" if turns.better is turns.new else "what was found is not faster here"
             self._facts = {**self._facts, "state": state, "seconds": turns.seconds}
-            self._turns = None
+            self._turns, self._direct = None, self._now
 
     def _go_on_with(self, model: LoadedModel) -> None:
         if model is not self._now:
