@@ -444,3 +444,16 @@ def test_expand_takes_1_or_the_size_that_it_gives(wanted: int, n: int) -> None:
     else:
         with pytest.raises(InputError, match="n"):
             answers(m, {"x": rand(n)})
+
+
+@given(st.lists(st.integers(-6, 5), min_size=1, max_size=3), st.integers(1, 8))
+def test_constant_indices_of_a_gather_are_inside(indices: list[int], n: int) -> None:
+    """A fixed size that is too small is refused while importing, a symbolic one by the call."""
+    for size in (n, "n"):
+        gather = node("Gather", ["x", "i"], ["y"])
+        m = model([gather], [info("x", [size])], [info("y", None)], {"i": np.array(indices)})
+        if all(-n <= k < n for k in indices):
+            check_against_runtime(m, {"x": rand(n)})
+        else:
+            with pytest.raises((InputError, ImportFailed), match=r"n|outside"):
+                answers(m, {"x": rand(n)})

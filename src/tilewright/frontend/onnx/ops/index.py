@@ -8,13 +8,14 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known, known_at_most
+from tilewright.core.dims import is_known, known_at_most, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32, i64, product
 from tilewright.frontend.index_checks import index_check
 from tilewright.frontend.onnx.arithmetic import Formula
 from tilewright.frontend.onnx.call import Call, Results, Table
+from tilewright.frontend.onnx.ops.contract import refuse_misfit
 from tilewright.frontend.onnx.shapes import is_symbolic
 
 MAX_UNIQUE_WIDTH = 64  # elements of a row: one sort for each
@@ -31,7 +32,17 @@ def _gather(c: Call) -> Node:
         found = index_check(c, c.dim_value, x.shape, indices, axis, -1 * x.shape[axis], c.loc)
         if found is not None:
             c.host.check(*found)
+        _keep_inside(c, indices, x.shape[axis])
     return c(ops.gather, x, indices, axis=axis)
+
+
+def _keep_inside(c: Call, indices: Node, n: Dim) -> None:
+    """Let calls keep indices that no data decide within a dimension of ``n``."""
+    values = c.emitter.values(indices)
+    for k in sorted(set(values.flat), key=str) if values is not None else ():
+        if known_under(n - 1 - k, 0) or known_under(n + k, 0):
+            refuse_misfit(c, f"index {k} is outside of a dimension of {n}", "use indices within the dimension")
+        c.assume(n - 1 - k, n + k)
 
 
 def _gather_elements(c: Call) -> Node:
