@@ -28,7 +28,7 @@ from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.core.expr import Sym, to_text
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.frontend.onnx.unify import solve
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import ExecutionError, InputError
 
 N, S = Sym("N", 1), Sym("S", 1)
 
@@ -457,3 +457,18 @@ def test_constant_indices_of_a_gather_are_inside(indices: list[int], n: int) -> 
         else:
             with pytest.raises((InputError, ImportFailed), match=r"n|outside"):
                 answers(m, {"x": rand(n)})
+
+
+def test_a_shape_that_data_decide_has_as_many_elements() -> None:
+    nodes = [node("NonZero", ["x"], ["at"]), node("Shape", ["at"], ["s"]), node("Slice", ["s", "one", "two"], ["k"]),
+             node("Div", ["k", "two"], ["half"]), node("Concat", ["half", "two"], ["shape"], axis=0),
+             node("Squeeze", ["at", "zero"], ["flat"]), node("Reshape", ["flat", "shape"], ["y"])]  # fmt: skip
+    m = model(
+        nodes,
+        [info("x", ["n"])],
+        [info("y", None, I64)],
+        {"zero": np.array([0]), "one": np.array([1]), "two": np.array([2])},
+    )
+    check_against_runtime(m, {"x": np.ones(4, np.float32)})
+    with pytest.raises(ExecutionError, match="elements can't take a shape"):
+        tw.compile(m)(np.ones(5, np.float32))

@@ -51,8 +51,17 @@ def _reshape(c: Call) -> Node:
         shape[free] = _inferred(c, total, given)
         c.assume(expr.mod(total, given) * -1)  # it has to come out even
     else:
-        c.assume_equal(total, given)
+        _keep_equal(c, total, given)
     return c.reshape(x, shape)
+
+
+def _keep_equal(c: Call, total: Dim, given: Dim) -> None:
+    """Let calls keep two counts of elements equal; a check asks where data decide one of them."""
+    c.assume_equal(total, given)
+    more = total - given
+    if isinstance(more, Expr) and not c.host.assume(more):
+        holds = c(ops.eq, c.dim_value(total), c.dim_value(given))
+        c.host.check(holds, f"{c.loc}: {expr.to_text(total)} elements can't take a shape of {expr.to_text(given)}")
 
 
 def _inferred(c: Call, total: Dim, given: Dim) -> Dim:
