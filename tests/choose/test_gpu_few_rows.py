@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ptx.threads import Threads
 from tile.kernels import arrays_of
 from tilewright.choose.gpu import schedule_for_gpu
+from tilewright.choose.strategies.gpu.few_rows import with_few_rows
 from tilewright.core.compute import (
     Axis,
     Binary,
@@ -15,8 +16,10 @@ from tilewright.core.compute import (
     Cast,
     Computation,
     Const,
+    Inside,
     Load,
     Reduction,
+    Select,
     Stage,
     Unary,
     Value,
@@ -70,6 +73,18 @@ def product(
 
 def close(got: np.ndarray, want: np.ndarray) -> None:
     np.testing.assert_allclose(got.astype(float), want.astype(float), atol=0.1, rtol=0.02)
+
+
+def test_an_image_s_border_and_the_rest_of_a_tile_are_one_guard() -> None:
+    """So that both come by asynchronous copies, which fill in zeros."""
+    m, n, k = (Axis(loop_symbol(name, e), e) for name, e in (("m", 5), ("n", 40), ("k", 100)))
+    x, w, y = Buffer("x", f16, (5, 90)), Buffer("w", f16, (100, 40)), Buffer("y", f32, (5, 40))
+    within = Select(Inside((k.sym - 5, 94 - k.sym)), Load(x, (m.sym, k.sym - 5)), Const(0.0, f16))
+    value = Binary("mul", Cast(within, f32), Cast(Load(w, (k.sym, n.sym)), f32))
+    stage = Stage((y,), (m, n), (m.sym, n.sym), (value,), Reduction((k,), "add", (Const(0.0, f32),)))
+    made, (found,) = with_few_rows(Computation((x, w), (y,), (stage,), ()), HOPPER, (), lambda name: False)
+    (left,) = (s.expr for s in made.items if isinstance(s, Stage) and s.out.name == found.left)
+    assert isinstance(left, Select) and isinstance(left.a, Load)
 
 
 SIZES = (st.integers(1, 16), st.integers(8, 40), st.integers(16, 140))

@@ -335,7 +335,11 @@ class _Spelling:
         guards = tuple(d for g in groups for d in g.guard)
         value = substitute_value(value, {**lines.digits, **self.k.digits})
         if guards:
-            value = Select(Inside(guards), value, Const(0, value.dtype))
+            match value:
+                case Select(cond=Inside(exprs=border), a=inner, b=Const(value=0)):  # zero outside of an image, too
+                    value = Select(Inside((*guards, *border)), inner, value.b)
+                case _:
+                    value = Select(Inside(guards), value, Const(0, value.dtype))
         return self._stage(name, axes, value, None)
 
     def _sums(self) -> Stage:
