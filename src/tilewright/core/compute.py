@@ -326,6 +326,12 @@ class Computation:
     temps: tuple[Buffer, ...] = field(default=())
 
 
+def stages_alone(computation: Computation) -> list[Stage] | None:
+    """The items where all of them are stages; None where one is a loop whose iterations have an order."""
+    stages = [x for x in computation.items if isinstance(x, Stage)]
+    return stages if len(stages) == len(computation.items) else None
+
+
 # --- building -------------------------------------------------------------------------------------------------------
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from tilewright.core.compute import Binary, Buffer, Cast, Load, loads, symbols_of_value
+from tilewright.core.compute import Binary, Buffer, Cast, Load, Value, loads, symbols_of_value
 from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
@@ -39,6 +40,8 @@ MAX_DIMENSIONS = len(AXES)
 """The dimensions of a grid, and of a block."""
 OF_BLOCKS = (Space.LOCAL, Space.REG, Space.SHARED)
 """The spaces of which every block has memory of its own."""
+
+Condition = TypeVar("Condition", bound=Value)
 
 
 @dataclass(frozen=True)
@@ -83,12 +86,20 @@ def warp_nests(body: Body) -> Iterator[tuple[tuple[Loop, ...], Body]]:
             yield from warp_nests(s.body)
 
 
-def run_loop(body: Sequence[Stmt]) -> Loop | None:
+def run_loop(body: Body) -> Loop | None:
     """The loop of a run's elements, the only one in a body of conditions; None where there is none."""
-    while len(body) == 1 and isinstance(body[0], If):
-        body = body[0].body
+    _, body = through_conditions(body, Value)
     s = body[0] if len(body) == 1 else None
     return s.loop if isinstance(s, For) and s.loop.kind is Kind.VECTOR else None
+
+
+def through_conditions(body: Body, kind: type[Condition]) -> tuple[list[Condition], Body]:
+    """The conditions of a kind that a body is one nest of, outermost first, and what is in them."""
+    found: list[Condition] = []
+    while len(body) == 1 and isinstance(body[0], If) and isinstance(body[0].cond, kind):
+        found.append(body[0].cond)
+        body = body[0].body
+    return found, body
 
 
 def rows_of_warps(body: Body) -> set[Buffer]:

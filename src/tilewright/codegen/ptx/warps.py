@@ -40,8 +40,8 @@ from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
 from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
 from tilewright.tile.affine import coefficient
-from tilewright.tile.grid import run_loop, warp_nest
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Space, Stmt, Update, walk
+from tilewright.tile.grid import run_loop, through_conditions, warp_nest
+from tilewright.tile.ir import For, Kernel, Kind, Loop, Space, Stmt, Update, walk
 from tilewright.tile.rewrite import places_of, rewrite_accesses
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ ROW_BYTES = 16
 def emit(fn: PtxFunction, f: For) -> None:
     """What one lane does of the loops; ``CodegenError`` for a nest that is none of the forms."""
     loops, body = warp_nest((f,))
-    conditions, inside = _conditions(body)
-    least = _least(conditions, loops) if len(loops) == len(SUMS.lane) else None
+    conditions, inside = through_conditions(body, Inside)
+    least = _least([e for x in conditions for e in x.exprs], loops) if len(loops) == len(SUMS.lane) else None
     if least is None or fn.values.truth(least, NO_LANES) is not None:
         _emit(fn, loops, body)
         return
@@ -66,15 +66,6 @@ def emit(fn: PtxFunction, f: For) -> None:
     whole = fn.values.value(least, NO_LANES, Memo())
     fn.loops.branch(whole, lambda: _emit(fn, loops, inside))
     fn.loops.branch(fn.arith.instruction("xor", "i1", whole, Val("true", 0, 0)), lambda: _emit(fn, loops, body))
-
-
-def _conditions(body: tuple[Stmt, ...]) -> tuple[list[Dim], tuple[Stmt, ...]]:
-    """What is not negative where all conditions around a body hold, and the body without them."""
-    found: list[Dim] = []
-    while len(body) == 1 and isinstance(body[0], If) and isinstance(body[0].cond, Inside):
-        found += body[0].cond.exprs
-        body = body[0].body
-    return found, body
 
 
 def _least(conditions: Sequence[Dim], loops: Sequence[Loop]) -> Inside | None:

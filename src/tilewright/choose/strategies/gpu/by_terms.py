@@ -22,11 +22,10 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.choose.strategies.gpu.matrices import Factors, factors_of, lies_along
+from tilewright.choose.strategies.gpu.matrices import Factors, factors_of, lies_along, unwidened
 from tilewright.core.compute import (
     Axis,
     Buffer,
-    Cast,
     Computation,
     Const,
     IndexLike,
@@ -39,6 +38,7 @@ from tilewright.core.compute import (
     loads,
     loop_symbol,
     rewrite_value,
+    stages_alone,
     substitute_value,
     symbols_of_value,
     syms,
@@ -53,8 +53,8 @@ from tilewright.tile.affine import coefficient, stride_along
 
 def with_factors_by_terms(computation: Computation, gpu: Gpu, apart: Container[str]) -> Computation:
     """The computation with such factors laid out, but for those of stages ``apart``, by name."""
-    stages = [x for x in computation.items if isinstance(x, Stage)]
-    if len(stages) != len(computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation
     made, temps = list[Stage](), list(computation.temps)
     for s in stages:
@@ -81,14 +81,9 @@ def _terms(s: Stage) -> tuple[Axis, ...]:
     return s.reduction.axes if s.reduction is not None else ()
 
 
-def _narrow(factor: Value) -> Value:
-    assert isinstance(factor, Cast)
-    return factor.a
-
-
 def _in_order(s: Stage, factors: Factors) -> Stage:
     """The product with its terms in an order in which neighbours lie side by side in both factors, if there is one."""
-    both = (_narrow(factors.left), _narrow(factors.right))
+    both = (unwidened(factors.left), unwidened(factors.right))
     last = [a for a in factors.terms if all(lies_along(x, (a,)) for x in both)]
     if s.reduction is None or not last or last[0] is factors.terms[-1]:
         return s
@@ -106,7 +101,7 @@ def _in_runs(s: Stage, factors: Factors, gpu: Gpu) -> list[Stage]:
 
     Nothing where they do, or where an access that no instruction copies asynchronously would be none with zeros either.
     """
-    left, right = _narrow(factors.left), _narrow(factors.right)
+    left, right = unwidened(factors.left), unwidened(factors.right)
     found = list(loads(left))
     if len(found) != 1 or not isinstance(right, Load) or s.reduction is None:
         return []
@@ -200,7 +195,7 @@ def _side_by_side(s: Stage, factors: Factors, image: _Image) -> list[Stage]:
     within = [image.channel.extent - 1 - channel]
     copy = _with_zeros(s, "ai", Load(load.buffer, tuple(read)), (*others, inner), within)
     taps = [] if places is None else [of_weight[places.axis.sym], places.axis.extent - 1 - of_weight[places.axis.sym]]
-    right = _narrow(factors.right)
+    right = unwidened(factors.right)
     weight_axes = (*factors.batches, *factors.columns, *terms)
     weight = _with_zeros(s, "bl", substitute_value(right, of_weight), weight_axes, [*within, *taps])
     del index[at]
@@ -255,7 +250,7 @@ def _laid_out(s: Stage, factors: Factors) -> list[Stage]:
     """The stages that lay out the factors of ``s``."""
     found = []
     for name, value, own in (("al", factors.left, factors.rows), ("bl", factors.right, factors.columns)):
-        narrow, axes = _narrow(value), (*factors.batches, *own, *factors.terms)
+        narrow, axes = unwidened(value), (*factors.batches, *own, *factors.terms)
         if lies_along(narrow, factors.terms) or lies_along(narrow, own) or not _is_whole(narrow, axes):
             continue
         out = Buffer(f"{s.out.name}_{name}", narrow.dtype, tuple(a.extent for a in axes))

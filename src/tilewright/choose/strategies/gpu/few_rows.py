@@ -31,30 +31,30 @@ from tilewright.choose.strategies.gpu.matrices import (
     AxisGroup,
     Factors,
     any_factors_of,
+    by_memory,
     digits_of,
     epilogue_of,
+    factor_stage,
     group_of,
     lies_along,
     rest_of,
     root_of,
+    sums_stage,
+    unwidened,
 )
 from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
     Binary,
-    Buffer,
     Cast,
     Computation,
     Const,
-    Inside,
     Load,
-    Reduction,
-    Select,
     Stage,
     Value,
     loads,
     loop_symbol,
-    substitute_value,
+    stages_alone,
     syms,
 )
 from tilewright.core.dims import numbers
@@ -131,8 +131,8 @@ def with_few_rows(
     computation: Computation, gpu: Gpu, taken: Container[str], is_refused: Callable[[str], bool]
 ) -> tuple[Computation, list[FewRows]]:
     """The computation with such products spelled so, but for stages ``taken`` and those of which it ``is_refused``."""
-    stages = [x for x in computation.items if isinstance(x, Stage)]
-    if len(stages) != len(computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation, []
     made, temps, found = list[Stage](), list(computation.temps), list[FewRows]()
     moved = set[int]()
@@ -309,9 +309,13 @@ class _Spelling:
         self.n = group_of("n", factors.columns, tile.columns, self.run)
         self.part = Axis(loop_symbol("part", tile.parts), tile.parts)
         self.k = self._terms(factors.terms)
-        self.left = self._factor("a", factors.left, self.m)
-        self.right = self._factor("b", factors.right, self.n)
-        self.sums = self._sums()
+        # Matrix units widen narrow factors themselves.
+        left, right = (x if tile.shape is None else unwidened(x) for x in (factors.left, factors.right))
+        outer = (*self.batches, self.part)
+        self.left = factor_stage(f"{s.out.name}_a", left, outer, by_memory(left, self.m, self.k))
+        self.right = factor_stage(f"{s.out.name}_b", right, outer, by_memory(right, self.n, self.k))
+        both, zero = (self.left, self.right), (Const(0, types.f32),)
+        self.sums = sums_stage(s.out, outer, (self.m, self.n, self.k), both, zero)
 
     def _terms(self, axes: Sequence[Axis]) -> AxisGroup:
         """Terms as steps of one part's neighbours."""
@@ -322,38 +326,6 @@ class _Spelling:
         at = (step.sym * parts + self.part.sym) * depth + term.sym
         guard = () if steps * parts * depth == n else (rest_of(at, n, self.run),)
         return AxisGroup(axes, step, (step, term), guard, digits_of(at, axes))
-
-    def _factor(self, name: str, value: Value, lines: AxisGroup) -> Stage:
-        """A factor as tiles; neighbours in memory are neighbours in the tile."""
-        if self.tile.shape is not None:  # matrix units widen narrow factors themselves
-            assert isinstance(value, Cast)
-            value = value.a
-        groups = [lines, self.k]
-        if lies_along(value, lines.axes) and not lies_along(value, self.k.axes):
-            groups = [self.k, lines]
-        axes = (*self.batches, self.part, *(a for g in groups for a in g.padded))
-        guards = tuple(d for g in groups for d in g.guard)
-        value = substitute_value(value, {**lines.digits, **self.k.digits})
-        if guards:
-            match value:
-                case Select(cond=Inside(exprs=border), a=inner, b=Const(value=0)):  # zero outside of an image, too
-                    value = Select(Inside((*guards, *border)), inner, value.b)
-                case _:
-                    value = Select(Inside(guards), value, Const(0, value.dtype))
-        return self._stage(name, axes, value, None)
-
-    def _sums(self) -> Stage:
-        assert self.s.reduction is not None
-        axes = (*self.batches, self.part, *self.m.padded, *self.n.padded)
-        factors: list[Value] = [Load(x.out, x.index) for x in (self.left, self.right)]
-        left, right = factors if self.tile.shape is None else [Cast(x, types.f32) for x in factors]
-        reduction = Reduction(self.k.padded, "add", (Const(0, types.f32),))
-        return self._stage("t", axes, Binary("mul", left, right), reduction)
-
-    def _stage(self, name: str, axes: tuple[Axis, ...], value: Value, reduction: Reduction | None) -> Stage:
-        dtype = value.dtype
-        out = Buffer("_".join((self.s.out.name, name)), dtype, tuple(a.extent for a in axes))
-        return Stage((out,), axes, syms(axes), (value,), reduction)
 
     def _total(self) -> Value:
         """The parts' sums, in pairs, with what the sum starts from."""

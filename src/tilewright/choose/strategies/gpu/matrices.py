@@ -44,6 +44,7 @@ from tilewright.core.compute import (
     loads,
     loop_symbol,
     rewrite_value,
+    stages_alone,
     substitute_index,
     substitute_value,
     symbols_of_value,
@@ -82,8 +83,8 @@ def as_products(
 
     So many of the tiles for the sums that a stage makes, best first, were ``refused``; where all were, it stays too.
     """
-    stages = [x for x in computation.items if isinstance(x, Stage)]
-    if len(stages) != len(computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation, []
     found: list[Product] = []
     temps, taken = list(computation.temps), set[int]()
@@ -237,45 +238,61 @@ class _Split:
         is_stepped = isinstance(tile, WarpTile) and _is_stepped(parts.terms, tile.depth)
         self.k = _steps(parts.terms, tile.depth) if is_stepped else group_of("k", parts.terms, tile.depth, run)
         # A matrix unit takes narrow factors as they are, and shared memory holds twice as many of them.
-        self.is_narrow = isinstance(tile, WarpTile)
-        self.left = self._factor("a", parts.left, self.m, self.k)
-        self.right = self._factor("b", parts.right, self.k, self.n)
-        self.sums = self._sums()
-
-    def _factor(self, name: str, value: Value, first: AxisGroup, second: AxisGroup) -> Stage:
-        """A factor as a matrix of whole tiles; neighbours in memory are neighbours in the tile of a matrix unit."""
-        if self.is_narrow:
-            assert isinstance(value, Cast)
-            value = value.a
-            if not lies_along(value, second.axes) and lies_along(value, first.axes):
-                first, second = second, first
-        axes = (*self.batches, *first.padded, *second.padded)
-        guards = (*first.guard, *second.guard)
-        value = substitute_value(value, {**first.digits, **second.digits})
-        if guards:
-            match value:
-                case Select(cond=Inside(exprs=border), a=inner, b=Const(value=0)):  # zero outside of an image, too
-                    value = Select(Inside((*guards, *border)), inner, value.b)
-                case _:
-                    value = Select(Inside(guards), value, Const(0, value.dtype))
-        out = Buffer(f"{self.s.out.name}_{name}", value.dtype, tuple(a.extent for a in axes))
-        return Stage((out,), axes, syms(axes), (value,))
-
-    def _sums(self) -> Stage:
-        assert self.s.reduction is not None
-        axes = (*self.batches, *self.m.padded, *self.n.padded)
-        left, right = (Load(x.out, x.index) for x in (self.left, self.right))
-        factors = (Cast(x, types.f32) if self.is_narrow else x for x in (left, right))
-        buffer = self.s.out
-        out = Buffer(f"{buffer.name}_t", buffer.dtype, tuple(a.extent for a in axes))
-        reduction = Reduction(self.k.padded, "add", self.s.reduction.init)
-        return Stage((out,), axes, syms(axes), (Binary("mul", *factors),), reduction)
+        left, right = (unwidened(x) if isinstance(tile, WarpTile) else x for x in (parts.left, parts.right))
+        of_left, of_right = (self.m, self.k), (self.k, self.n)
+        if isinstance(tile, WarpTile):
+            of_left, of_right = by_memory(left, *of_left), by_memory(right, *of_right)
+        self.left = factor_stage(f"{s.out.name}_a", left, self.batches, of_left)
+        self.right = factor_stage(f"{s.out.name}_b", right, self.batches, of_right)
+        groups = (self.m, self.n, self.k)
+        self.sums = sums_stage(s.out, self.batches, groups, (self.left, self.right), s.reduction.init)
 
     def root(self, epilogue: Stage | None) -> Stage:
         """What is made of the sums, over the matrix's points."""
         axes = (*self.batches, self.m.whole, self.n.whole)
         digits: dict[Sym, Dim] = {**self.m.digits, **self.n.digits}
         return root_of(self.s, epilogue, Load(self.sums.out, syms(axes)), axes, digits)
+
+
+def unwidened(factor: Value) -> Value:
+    """A factor of a matrix unit before it is widened, which the unit does itself."""
+    assert isinstance(factor, Cast)
+    return factor.a
+
+
+def by_memory(value: Value, first: AxisGroup, second: AxisGroup) -> tuple[AxisGroup, AxisGroup]:
+    """The groups in this order, or in the other one where neighbours in memory are those of the first alone."""
+    is_turned = lies_along(value, first.axes) and not lies_along(value, second.axes)
+    return (second, first) if is_turned else (first, second)
+
+
+def factor_stage(name: str, value: Value, outer: Sequence[Axis], groups: Sequence[AxisGroup]) -> Stage:
+    """A factor as a matrix of whole tiles, by ``groups`` of axes: zero where there is none."""
+    axes = (*outer, *(a for g in groups for a in g.padded))
+    guards = tuple(d for g in groups for d in g.guard)
+    value = substitute_value(value, {k: v for g in groups for k, v in g.digits.items()})
+    if guards:
+        match value:
+            case Select(cond=Inside(exprs=border), a=inner, b=Const(value=0)):  # zero outside of an image, too
+                value = Select(Inside((*guards, *border)), inner, value.b)
+            case _:
+                value = Select(Inside(guards), value, Const(0, value.dtype))
+    out = Buffer(name, value.dtype, tuple(a.extent for a in axes))
+    return Stage((out,), axes, syms(axes), (value,))
+
+
+def sums_stage(
+    of: Buffer, outer: Sequence[Axis], groups: tuple[AxisGroup, AxisGroup, AxisGroup], factors: Sequence[Stage],
+    start: tuple[Value, ...],
+) -> Stage:  # fmt: skip
+    """The sums of a product over whole tiles, by groups of rows, columns and terms; factors are widened to them."""
+    m, n, k = groups
+    axes = (*outer, *m.padded, *n.padded)
+    read = (Load(x.out, x.index) for x in factors)
+    left, right = (x if x.dtype is of.dtype else Cast(x, of.dtype) for x in read)
+    out = Buffer(f"{of.name}_t", of.dtype, tuple(a.extent for a in axes))
+    reduction = Reduction(k.padded, "add", start)
+    return Stage((out,), axes, syms(axes), (Binary("mul", left, right),), reduction)
 
 
 def root_of(s: Stage, epilogue: Stage | None, sums: Value, axes: tuple[Axis, ...], digits: Mapping[Sym, Dim]) -> Stage:

@@ -33,6 +33,7 @@ from tilewright.core.compute import (
     buffers_of_value,
     loads,
     loop_symbol,
+    stages_alone,
     substitute_value,
     syms,
 )
@@ -56,8 +57,8 @@ def with_partial_sums(
     computation: Computation, gpu: Gpu, taken: Container[str]
 ) -> tuple[Computation, list[PartialSums]]:
     """The computation with its long reductions in parts, but for the stages that make what is ``taken``."""
-    stages = [x for x in computation.items if isinstance(x, Stage)]
-    if len(stages) != len(computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation, []
     found: list[PartialSums] = []
     made: list[Stage] = []

@@ -47,6 +47,7 @@ from tilewright.core.compute import (
     buffers_of_value,
     loads,
     loop_symbol,
+    stages_alone,
     substitute_value,
     symbols_of_value,
     syms,
@@ -94,8 +95,8 @@ def with_single_rows(
     computation: Computation, gpu: Gpu, taken: Container[str], is_refused: Callable[[str], bool]
 ) -> tuple[Computation, list[SingleRow]]:
     """The computation with such sums in parts, but for stages ``taken`` and sums of which it ``is_refused``."""
-    stages = [x for x in computation.items if isinstance(x, Stage)]
-    if len(stages) != len(computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation, []
     found = [x for s in stages if not is_refused(s.out.name) and (x := _averages(s, stages, computation)) is not None]
     found = _apart([x for x in found if not any(y.out.name in taken for y in x.stages) and _pays(x, gpu)])

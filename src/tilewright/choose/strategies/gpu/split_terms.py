@@ -30,6 +30,7 @@ from tilewright.core.compute import (
     Stage,
     loads,
     loop_symbol,
+    stages_alone,
     substitute_value,
     syms,
 )
@@ -40,8 +41,8 @@ from tilewright.tile.schedule.partials import identity_of
 
 def with_split_terms(computation: Computation, gpu: Gpu, apart: Container[str], refused: Container[str]) -> Computation:
     """The computation with such products in parts, but for stages ``apart``, and for parts that were ``refused``."""
-    stages = [x for x in computation.items if isinstance(x, Stage)]
-    if len(stages) != len(computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation
     made, temps = list[Stage](), list(computation.temps)
     for s in stages:
