@@ -209,11 +209,10 @@ def _lies_somehow(value: Value, factors: Factors) -> bool:
 
 
 def _unit_tiles(gpu: Gpu, unit: MatrixShape) -> Iterator[StripTile]:
-    """Every tile of one, two or four warps a scheduler, of several parts, whose steps there is room for."""
+    """Every tile of several parts, whose steps there is room for; a warp has columns of a sector to a line."""
     n_bytes = unit.dtype.n_bytes
     for parts, column_warps, depth, stages in _shapes(gpu, n_bytes):
-        for own in (2, 4, 8):
-            columns = own * unit.extents[1]
+        for columns in _doublings(gpu.sector_bytes // n_bytes, gpu.line_bytes // n_bytes):
             tile = StripTile(unit, n_bytes, SUMS.rows, parts, depth, column_warps, columns, stages)
             if _resident(gpu, tile):
                 yield tile
@@ -228,7 +227,8 @@ def _lane_tiles(gpu: Gpu, rows: int) -> Iterator[StripTile]:
     n_bytes = types.f32.n_bytes
     line = gpu.line_bytes // n_bytes
     stages = range(MOST_STAGES, 1, -1)
-    for columns, of_scheduler, depth, count in product((8, 16, 32), (1, 2, 4), (line // 2, line), stages):
+    widths, of_schedulers = _doublings(gpu.sector_bytes // n_bytes, line), _doublings(1, gpu.instruction_cycles)
+    for columns, of_scheduler, depth, count in product(widths, of_schedulers, (line // 2, line), stages):
         parts = of_scheduler * gpu.sm_schedulers * gpu.warp_lanes // columns
         if not parts:  # a multiprocessor of few lanes
             continue
@@ -238,13 +238,22 @@ def _lane_tiles(gpu: Gpu, rows: int) -> Iterator[StripTile]:
 
 
 def _shapes(gpu: Gpu, n_bytes: int) -> Iterator[tuple[int, int, int, int]]:
-    """Parts, warps of columns, terms of a step, and steps at one time."""
+    """Parts, warps of columns, terms of a step, and steps at one time.
+
+    A scheduler has as many warps as hide how long an instruction waits for the last one's result, or fewer.
+    """
     line = gpu.line_bytes // n_bytes
-    counts = (1, 2, 4, 8, 16)
+    most_warps = gpu.instruction_cycles * gpu.sm_schedulers
+    counts = _doublings(1, most_warps)
     for parts, column_warps, depth in product(counts[1:], counts, (line // 2, line)):
         warps = parts * column_warps
-        if warps % gpu.sm_schedulers == 0 and warps <= 4 * gpu.sm_schedulers:
+        if warps % gpu.sm_schedulers == 0 and warps <= most_warps:
             yield from ((parts, column_warps, depth, stages) for stages in range(MOST_STAGES, 1, -1))
+
+
+def _doublings(least: int, most: int) -> list[int]:
+    """The number, and its doubles up to another one."""
+    return [least << n for n in range((most // least).bit_length())]
 
 
 def _resident(gpu: Gpu, tile: StripTile) -> int:
