@@ -321,8 +321,8 @@ class _Spelling:
         # Matrix units widen narrow factors themselves.
         left, right = (x if tile.shape is None else unwidened(x) for x in (factors.left, factors.right))
         outer = (*self.batches, self.part)
-        self.left = factor_stage(f"{s.out.name}_a", left, outer, by_memory(left, self.m, self.k))
-        self.right = factor_stage(f"{s.out.name}_b", right, outer, by_memory(right, self.n, self.k))
+        self.left = factor_stage(s.out, "a", left, outer, by_memory(left, self.m, self.k))
+        self.right = factor_stage(s.out, "b", right, outer, by_memory(right, self.n, self.k))
         both, zero = (self.left, self.right), (Const(0, types.f32),)
         self.sums = sums_stage(s.out, outer, (self.m, self.n, self.k), both, zero)
 

@@ -242,8 +242,8 @@ class _Split:
         of_left, of_right = (self.m, self.k), (self.k, self.n)
         if isinstance(tile, WarpTile):
             of_left, of_right = by_memory(left, *of_left), by_memory(right, *of_right)
-        self.left = factor_stage(f"{s.out.name}_a", left, self.batches, of_left)
-        self.right = factor_stage(f"{s.out.name}_b", right, self.batches, of_right)
+        self.left = factor_stage(s.out, "a", left, self.batches, of_left)
+        self.right = factor_stage(s.out, "b", right, self.batches, of_right)
         groups = (self.m, self.n, self.k)
         self.sums = sums_stage(s.out, self.batches, groups, (self.left, self.right), s.reduction.init)
 
@@ -266,8 +266,8 @@ def by_memory(value: Value, first: AxisGroup, second: AxisGroup) -> tuple[AxisGr
     return (second, first) if is_turned else (first, second)
 
 
-def factor_stage(name: str, value: Value, outer: Sequence[Axis], groups: Sequence[AxisGroup]) -> Stage:
-    """A factor as a matrix of whole tiles, by ``groups`` of axes: zero where there is none."""
+def factor_stage(of: Buffer, side: str, value: Value, outer: Sequence[Axis], groups: Sequence[AxisGroup]) -> Stage:
+    """A factor of a product, one ``side`` of it, as a matrix of whole tiles by ``groups`` of axes: zero beyond."""
     axes = (*outer, *(a for g in groups for a in g.padded))
     guards = tuple(d for g in groups for d in g.guard)
     value = substitute_value(value, {k: v for g in groups for k, v in g.digits.items()})
@@ -277,20 +277,20 @@ def factor_stage(name: str, value: Value, outer: Sequence[Axis], groups: Sequenc
                 value = Select(Inside((*guards, *border)), inner, value.b)
             case _:
                 value = Select(Inside(guards), value, Const(0, value.dtype))
-    out = Buffer(name, value.dtype, tuple(a.extent for a in axes))
+    out = Buffer(f"{of.name}_{side}", value.dtype, tuple(a.extent for a in axes))
     return Stage((out,), axes, syms(axes), (value,))
 
 
 def sums_stage(
-    of: Buffer, outer: Sequence[Axis], groups: tuple[AxisGroup, AxisGroup, AxisGroup], factors: Sequence[Stage],
+    buffer: Buffer, outer: Sequence[Axis], groups: tuple[AxisGroup, AxisGroup, AxisGroup], factors: Sequence[Stage],
     start: tuple[Value, ...],
 ) -> Stage:  # fmt: skip
     """The sums of a product over whole tiles, by groups of rows, columns and terms; factors are widened to them."""
     m, n, k = groups
     axes = (*outer, *m.padded, *n.padded)
     read = (Load(x.out, x.index) for x in factors)
-    left, right = (x if x.dtype is of.dtype else Cast(x, of.dtype) for x in read)
-    out = Buffer(f"{of.name}_t", of.dtype, tuple(a.extent for a in axes))
+    left, right = (x if x.dtype is buffer.dtype else Cast(x, buffer.dtype) for x in read)
+    out = Buffer(f"{buffer.name}_t", buffer.dtype, tuple(a.extent for a in axes))
     reduction = Reduction(k.padded, "add", start)
     return Stage((out,), axes, syms(axes), (Binary("mul", left, right),), reduction)
 
