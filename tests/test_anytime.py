@@ -163,6 +163,13 @@ def test_a_state_goes_on_in_the_code_that_is_called(plant: Plant, monkeypatch: p
     assert torch.equal(model(x), 2 * x)
 
 
+def test_other_weights_come_by_the_names_of_the_source(plant: Plant) -> None:
+    torch = pytest.importorskip("torch")
+    old, new, x = torch.nn.Linear(8, 4), torch.nn.Linear(8, 4), torch.randn(3, 8)
+    model = plant("nothing", old, example_inputs=(x,)).refit(new.state_dict())
+    torch.testing.assert_close(model(x), new(x).detach())
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_child_leaves_the_search_alone(plant: Plant) -> None:
     model, want = plant("nothing"), compile_graph(net())(X)

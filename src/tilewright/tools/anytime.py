@@ -31,6 +31,7 @@ import numpy as np
 from tilewright.build import driver
 from tilewright.build.driver import build
 from tilewright.build.found_schedules import cached_schedules
+from tilewright.build.later import Later
 from tilewright.build.manifest import with_convention
 from tilewright.build.options import Clock, Options, read_schedule
 from tilewright.codegen.errors import CodegenError
@@ -100,6 +101,12 @@ def compile_anytime(
     chosen = Options(
         "native", options["precision"], options["optimize"], options["accuracy"], read_schedule(options["schedule"])
     )
+    imported = {
+        "example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes, "input_shapes": input_shapes,
+        "fix_dims": fix_dims,
+    }  # fmt: skip
+    # of what the user gave: other weights are found by the names there
+    model.origin = Later(source, imported, {**asdict(chosen), "schedule": options["schedule"]})
     case = AnytimeCase(called, chosen, model.threads, seconds, cache)
     return AnytimeModel(model, case)
 
@@ -176,6 +183,10 @@ class AnytimeModel(CompiledModel):
         found: dict[str, Any] = self._called(lambda model: model.run(feeds), (feeds,), {})
         return found
 
+    def refit(self, weights: Any) -> CompiledModel:
+        """The code in use with other weights and without a search; schedules that the search found may forbid it."""
+        return self._now.refit(weights)
+
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the search has ended, at most so many seconds; has it? False where no call has started it."""
         if self._search is None:
@@ -229,6 +240,7 @@ class AnytimeModel(CompiledModel):
         if found.model is None:
             self._direct = self._now
         else:
+            found.model.exporter, found.model.origin = self.exporter, self.origin
             self._turns, self._direct = Turns(self._now, found.model), None
 
     def _settle(self, turns: Turns) -> None:
