@@ -18,7 +18,7 @@ from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Load, Select, Serial, Stage, Value, buffers_of_value
 from tilewright.language.errors import refused
 from tilewright.language.trace import Item, Trace, tracing
-from tilewright.language.values import Element, Scalar
+from tilewright.language.values import Scalar, checked_condition
 from tilewright.tile.schedule.partials import identity_of
 
 
@@ -35,15 +35,14 @@ def when(condition: Scalar) -> Iterator[None]:
     found = tracing("when")
     if found.depth:
         raise refused("stores under a condition inside of an expression", "choose a value with where")
-    if not isinstance(condition, Element) or condition.dtype is not types.bool_:
-        raise refused(f"the condition {condition!r:.80} is no bool", "compare indices or elements")
-    found.check([condition.value])
+    value = checked_condition(condition)
+    found.check([value])
     found.scopes.append([])
     try:
         yield
     finally:
         body = found.scopes.pop()
-    found.scopes[-1] += _guarded(found, _kept(found, condition.value, body), body)
+    found.scopes[-1] += _guarded(found, _kept(found, value, body), body)
 
 
 def _kept(trace: Trace, condition: Value, body: Iterable[Item]) -> Value:

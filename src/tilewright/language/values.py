@@ -448,9 +448,14 @@ def where(condition: Scalar, a: Scalar, b: Scalar) -> Element:
 
     >>> where(i > 0, x[i - 1], 0.0)
     """
+    return Element(Select(checked_condition(condition), *both(a, b, "where")))
+
+
+def checked_condition(condition: object) -> Value:
+    """The value of a condition, which has to be a bool that indices or data decide."""
     if not isinstance(condition, Element) or condition.dtype is not types.bool_:
         raise refused(f"the condition {condition!r} is no bool", "compare indices or elements")
-    return Element(Select(condition.value, *both(a, b, "where")))
+    return condition.value
 
 
 def minimum_of(a: Scalar, b: Scalar) -> Scalar:
