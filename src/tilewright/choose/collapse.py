@@ -24,11 +24,11 @@ from tilewright.core.compute import (
     IndexLike,
     Inside,
     Load,
-    Serial,
     Stage,
     Value,
     buffers_of_value,
     rewrite_value,
+    stages_alone,
     substitute_index,
     symbols_of_value,
     walk,
@@ -44,9 +44,9 @@ _Access = tuple[Buffer, tuple[IndexLike, ...], bool]
 
 def collapse(computation: Computation, constants: Container[Buffer] = (), kept: Container[str] = ()) -> Computation:
     """Collapse until no pair of adjacent axes can; buffers of the names ``kept`` keep their dimensions."""
-    if any(isinstance(x, Serial) for x in computation.items):
+    stages = stages_alone(computation)
+    if stages is None:
         return computation
-    stages = [x for x in computation.items if isinstance(x, Stage)]
     while True:
         for k, stage in enumerate(stages):
             plan = next(
