@@ -75,9 +75,11 @@ def compile(
         "specialize": specialize,
     }  # fmt: skip
     sizes: dict[str, Any] = {"input_shapes": input_shapes, "fix_dims": fix_dims, "threads": threads}
+    everything = {
+        **asked, **sizes, **options, "cache": cache, "progress": progress, "emulate": emulate, "tuned": tuned
+    }  # fmt: skip
     if anytime is not False:
-        wanted = {**asked, **sizes, **options, "emulate": emulate, "tuned": tuned, "cache": cache}
-        return _anytime(source, anytime, **wanted, progress=progress)
+        return _anytime(source, anytime, **everything)
     keyed = Keyed(source)
     if cache and not emulate and schedule is None and example_inputs is None and dynamic_shapes is None:
         choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
@@ -91,9 +93,7 @@ def compile(
     with MAKING:
         from tilewright.build import driver
 
-    return driver.compile(
-        source, **asked, **sizes, **options, cache=cache, progress=progress, keyed=keyed, emulate=emulate, tuned=tuned
-    )
+    return driver.compile(source, **everything, keyed=keyed)
 
 
 def _known(
