@@ -38,7 +38,7 @@ class ObjectModel(LibraryModel):
         linked.keep_forever()  # its pool's threads are in its code
         return _Functions(linked)
 
-    def _execute(self, arrays: Any) -> Any:
+    def _execute(self, arrays: Any, tensors: Any) -> Any:
         handed: list[tuple[Any, int, int]] = []
 
         def guarded(n_bytes: int) -> tuple[Any, int]:
@@ -50,7 +50,7 @@ class ObjectModel(LibraryModel):
         original, library.aligned_buffer = library.aligned_buffer, guarded
         try:
             self._free.clear()
-            results = super()._execute(arrays)
+            results = super()._execute(arrays, tensors)
         finally:
             library.aligned_buffer = original
         for buffer, start, n_bytes in handed:

@@ -13,11 +13,12 @@ from frontend.shared_results import difference, function, places, program
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import make_backend
 from tilewright.integrations.torch_compile.plan import FallbackWarning
+from tilewright.runtime.values import to_tensor
 
 
 def interpreted(graph: Any, **options: Any) -> Any:
     def execute(*arrays: Any) -> Any:  # as a loaded model does: results on memory of their own, one as itself
-        results = [r.copy() for r in run(graph, arrays)]
+        results = [to_tensor(r).clone() for r in run(graph, arrays)]
         return results[0] if len(results) == 1 else results
 
     return execute

@@ -19,7 +19,7 @@ import tilewright as tw
 from frontend.onnx_build import info, model, node, runtime_answers
 from tilewright.runtime.plan import OutputPlan
 from tilewright.runtime.python import memory
-from tilewright.runtime.values import ALIGNMENT, Array, address_of
+from tilewright.runtime.values import ALIGNMENT, Array, address_of, to_tensor
 
 QUICK, MANY = 3, 500
 GUARD, PATTERN = 4096, 0xA5
@@ -54,6 +54,7 @@ def guards(monkeypatch: pytest.MonkeyPatch) -> Guards:
     made = Guards()
     monkeypatch.setattr(memory, "aligned_buffer", made.room)
     monkeypatch.setattr(memory.ResultPool, "array", lambda _, output, most: made.result(output))
+    monkeypatch.setattr(memory.ResultPool, "tensor", lambda _, output, most: to_tensor(made.result(output)))
     return made
 
 

@@ -30,7 +30,7 @@ from tilewright.runtime.python.memory import ResultPool
 from tilewright.runtime.record import check_files
 from tilewright.runtime.signature import check_signature
 from tilewright.runtime.threads import checked_threads
-from tilewright.runtime.values import Array, address_of, aligned_buffer, as_array, dtype_of, to_tensor
+from tilewright.runtime.values import Array, address_of, aligned_buffer, as_array, dtype_of, front_of
 
 ABI_VERSION = 1
 """Of the C interface that exported models have; ``docs/adr/0009-c-abi.md`` says when it changes."""
@@ -155,13 +155,12 @@ class LibraryModel:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run, as ``LoadedModel`` does: one output as itself, several as a tuple. Raises ``InputError``."""
         arrays, has_tensors = self._reader.read(args, kwargs)
-        results = self._advance(arrays)
-        shown = [to_tensor(r) for r in results] if has_tensors else results
+        shown = self._advance(arrays, has_tensors)
         return shown[0] if len(shown) == 1 else tuple(shown)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
-        results = self._advance(self._reader.read((), checked_feeds(feeds))[0])
+        results = self._advance(self._reader.read((), checked_feeds(feeds))[0], False)
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
 
     @property
@@ -221,19 +220,22 @@ class LibraryModel:
 
     # --- a call
 
-    def _advance(self, arrays: Sequence[Array]) -> list[Array]:
+    def _advance(self, arrays: Sequence[Array], as_tensors: bool) -> list[Any]:
         """A call with what the model keeps, which moves on where the call succeeds: the caller's outputs."""
+        kept = [o for _, o in self._kept]
+        tensors = _without(range(len(self._all_outputs)), kept) if as_tensors else []
         if not self._kept:
-            return self._execute(arrays)
+            return self._execute(arrays, tensors)
         with self._guard.lock:
             given = [*arrays]
             for (i, _), value in sorted(zip(self._kept, self._state, strict=True), key=lambda row: row[0]):
                 given.insert(i, value)
-            results = self._execute(given)
-            self._state = [results[o] for _, o in self._kept]
-        return _without(results, [o for _, o in self._kept])
+            results = self._execute(given, tensors)
+            self._state = [results[o] for o in kept]
+        return _without(results, kept)
 
-    def _execute(self, arrays: Sequence[Array]) -> list[Array]:
+    def _execute(self, arrays: Sequence[Array], tensors: Collection[int]) -> list[Any]:
+        """All results of the code; those with the indices ``tensors`` as PyTorch's."""
         dims = self._dims(arrays)
         n_bytes = ctypes.c_int64()
         self._check(self._call("workspace", dims, ctypes.byref(n_bytes)))
@@ -242,19 +244,19 @@ class LibraryModel:
             shape, dtype = self._shape("output_shape", spec, dims, k), dtype_of(spec.dtype)
             outputs.append(OutputPlan(dtype, shape, math.prod(shape) * dtype.itemsize, None))
         try:
-            results = self._results.arrays(outputs)
+            results = self._results.results(outputs, tensors)
         except (MemoryError, ValueError) as error:
             wanted = ", ".join(f"an output of shape {o.shape}" for o in outputs)
             raise ResourceError(f"there is no memory for {wanted}", remedy="use smaller inputs") from error
         handle = self._handle(n_bytes.value)
         try:
-            status = self._call("run", _POINTER(handle.address), dims, _table(arrays), _table(results))
+            status = self._call("run", _POINTER(handle.address), dims, _table(arrays), _table(results, tensors))
             self._check(status)
             of = _POINTER(handle.address)
             shapes = [self._shape("result_shape", spec, of, k) for k, spec in enumerate(self._all_outputs)]
         finally:
             self._free.append(handle)
-        return [_front(array, shape) for array, shape in zip(results, shapes, strict=True)]
+        return [front_of(result, shape) for result, shape in zip(results, shapes, strict=True)]
 
     def _dims(self, arrays: Sequence[Array]) -> Any:
         shapes = [(ctypes.c_int64 * max(a.ndim, 1))(*a.shape) for a in arrays]
@@ -375,12 +377,6 @@ def _symbol(info: _SymbolInfo) -> SymbolSpec:
     return SymbolSpec(info.name.decode(), info.lowest, info.highest if info.highest < (1 << 63) - 1 else None)
 
 
-def _table(arrays: Sequence[Array]) -> Any:
-    return (_POINTER * max(len(arrays), 1))(*[address_of(a) for a in arrays])
-
-
-def _front(array: Array, shape: tuple[int, ...]) -> Array:
-    """The part of a buffer that the data decided on, which was written densely."""
-    if array.shape == shape:
-        return array
-    return array.reshape(-1)[: math.prod(shape)].reshape(shape).copy()
+def _table(values: Sequence[Any], tensors: Collection[int] = ()) -> Any:
+    addresses = [v.data_ptr() if k in tensors else address_of(v) for k, v in enumerate(values)]
+    return (_POINTER * max(len(values), 1))(*addresses)

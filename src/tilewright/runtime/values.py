@@ -7,6 +7,7 @@ imported it. Not its business: shapes (``shapes``), what to call (``model``).
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -235,6 +236,17 @@ _BYTES = (
     "int4", "uint4", "int2", "uint2",
 )  # fmt: skip
 _WIDTHS: dict[str, type] = {"bfloat16": np.uint16, **dict.fromkeys(_BYTES, np.uint8)}
+
+
+def front_of(result: Any, shape: tuple[int, ...]) -> Any:
+    """The first elements of a dense result, an array or a tensor; a copy where they are less than half of it, so that
+    they don't keep a big buffer alive."""
+    n = math.prod(shape)
+    is_most = 2 * n >= math.prod(result.shape)
+    if is_tensor(result):
+        return result.resize_(shape) if is_most else result.view(-1)[:n].view(shape).clone()
+    front = result.reshape(-1)[:n].reshape(shape)
+    return front if is_most else front.copy()
 
 
 def _as_it_lies(tensor: Any) -> Any:

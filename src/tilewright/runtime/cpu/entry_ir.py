@@ -9,9 +9,10 @@ call was prepared for, exactly: type, dtype, shape, contiguous, aligned.
 
 * NumPy arrays are read as NumPy's C API lets every extension read them (``PyArrayObject_fields`` in ``ndarraytypes.h``,
   the same in NumPy 1 and 2).
-* PyTorch's tensors are read and made by functions that ``torch.Tensor`` hands out for this, ``DLPackExchangeAPI`` of
-  DLPack 1.3 (``dlpack.h``). What these tell does not say whether a tensor is to be negated, so that is asked, nor how
-  long its storage is, so that is read where PyTorch keeps it (``tensor_layout``).
+* PyTorch's tensors are read by a function that ``torch.Tensor`` hands out for this, in ``DLPackExchangeAPI`` of DLPack
+  1.3 (``dlpack.h``). What it tells does not say whether a tensor is to be negated, so that is asked, nor how long its
+  storage is, so that is read where PyTorch keeps it (``tensor_layout``). Results are not made by the functions beside
+  it: PyTorch could not make such a tensor larger.
 """
 
 from __future__ import annotations
@@ -35,20 +36,17 @@ def entry_ir(head: int) -> str:
 
 _IR = string.Template(r"""
 ; run, weights, arena, table of arguments, table of dimensions, what that holds before a call, inputs, outputs, results,
-; name "is_neg", functions of DLPackExchangeAPI: allocator, to_py_object, dltensor_from_py_object;
+; name "is_neg", function dltensor_from_py_object of DLPackExchangeAPI;
 ; numbers of inputs, outputs, dimensions; threads, busy; where a tensor has its TensorImpl, where that has its
 ; StorageImpl, and where that has its memory and how long it is
-%call_t = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, i64, i64, i64, i32, i32, [4 x i64] }
+%call_t = type { ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, ptr, i64, i64, i64, i32, i32, [4 x i64] }
 
 ; dlpack.h: data; device's type and number, rank, dtype; shape, strides, offset in bytes
 %dltensor_t = type { ptr, i32, i32, i32, i32, ptr, ptr, i64 }
 
-; dlpack.h: version, context, deleter, flags, tensor
-%managed_t = type { i64, ptr, ptr, i64, %dltensor_t }
-
 ; A tensor as it must be. Type, another type that will do, NumPy's dtype or null for PyTorch, alignment - 1; what makes
-; a new one, null for the allocator, and its two arguments; DLPack's description; bytes of all elements
-%tensor_t = type { ptr, ptr, ptr, i64, ptr, [2 x ptr], %dltensor_t, i64 }
+; a new one, and its three arguments; DLPack's description; bytes of all elements
+%tensor_t = type { ptr, ptr, ptr, i64, ptr, [3 x ptr], %dltensor_t, i64 }
 
 @_Py_NoneStruct = external global i8
 @_Py_FalseStruct = external global i8
@@ -145,24 +143,36 @@ no:
   ret i64 0
 }
 
-; Does a PyTorch tensor's storage reach as far as its elements do, from address on? DLPack doesn't tell how long it is.
-define internal i1 @has_memory(ptr %call, ptr %value, i64 %address, ptr %want) {
-  %impl_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 0
+; The StorageImpl of a PyTorch tensor, or null.
+define internal ptr @storage(ptr %call, ptr %value) {
+  %impl_at_p = getelementptr %call_t, ptr %call, i64 0, i32 16, i64 0
   %impl_at = load i64, ptr %impl_at_p
   %impl_p = getelementptr i8, ptr %value, i64 %impl_at
   %impl = load ptr, ptr %impl_p
-  %storage_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 1
+  %storage_at_p = getelementptr %call_t, ptr %call, i64 0, i32 16, i64 1
   %storage_at = load i64, ptr %storage_at_p
   %storage_p = getelementptr i8, ptr %impl, i64 %storage_at
   %storage = load ptr, ptr %storage_p
-  %has_storage = icmp ne ptr %storage, null
-  br i1 %has_storage, label %look, label %no
-look:
-  %data_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 2
+  ret ptr %storage
+}
+
+; Where a storage's memory begins.
+define internal i64 @start(ptr %call, ptr %storage) {
+  %data_at_p = getelementptr %call_t, ptr %call, i64 0, i32 16, i64 2
   %data_at = load i64, ptr %data_at_p
   %data_p = getelementptr i8, ptr %storage, i64 %data_at
   %data = load i64, ptr %data_p
-  %n_bytes_at_p = getelementptr %call_t, ptr %call, i64 0, i32 18, i64 3
+  ret i64 %data
+}
+
+; Does a PyTorch tensor's storage reach as far as its elements do, from address on? DLPack doesn't tell how long it is.
+define internal i1 @has_memory(ptr %call, ptr %value, i64 %address, ptr %want) {
+  %storage = call ptr @storage(ptr %call, ptr %value)
+  %has_storage = icmp ne ptr %storage, null
+  br i1 %has_storage, label %look, label %no
+look:
+  %data = call i64 @start(ptr %call, ptr %storage)
+  %n_bytes_at_p = getelementptr %call_t, ptr %call, i64 0, i32 16, i64 3
   %n_bytes_at = load i64, ptr %n_bytes_at_p
   %n_bytes_p = getelementptr i8, ptr %storage, i64 %n_bytes_at
   %n_bytes = load i64, ptr %n_bytes_p
@@ -180,7 +190,7 @@ no:
 define internal i64 @tensor(ptr %call, ptr %value, ptr %want) {
   %found = alloca %dltensor_t
   %owned = alloca ptr
-  %read_p = getelementptr %call_t, ptr %call, i64 0, i32 12
+  %read_p = getelementptr %call_t, ptr %call, i64 0, i32 10
   %read = load ptr, ptr %read_p
   %code = call i32 %read(ptr %value, ptr %found)
   %is_read = icmp eq i32 %code, 0
@@ -270,40 +280,47 @@ no:
   ret i64 0
 }
 
-; The allocator tells through this what went wrong. It goes without saying: the other way of calling meets it again.
-define internal void @ignore(ptr %context, ptr %kind, ptr %message) {
-  ret void
+; The same for a result that was just made: a tensor's memory begins where its storage's does, and one of PyTorch's
+; modes makes all tensors without memory.
+define internal i64 @fresh(ptr %call, ptr %value, ptr %want) {
+  %dtype_p = getelementptr %tensor_t, ptr %want, i64 0, i32 2
+  %dtype = load ptr, ptr %dtype_p
+  %type_p = getelementptr i8, ptr %value, i64 $type
+  %type = load ptr, ptr %type_p
+  %wanted = load ptr, ptr %want
+  %is_array = icmp ne ptr %dtype, null
+  %is_other = icmp ne ptr %type, %wanted
+  %is_any = or i1 %is_array, %is_other
+  br i1 %is_any, label %any, label %tensor
+any:
+  %found = call i64 @address(ptr %call, ptr %value, ptr %want)
+  ret i64 %found
+tensor:
+  %storage = call ptr @storage(ptr %call, ptr %value)
+  %has_storage = icmp ne ptr %storage, null
+  br i1 %has_storage, label %look, label %no
+look:
+  %data = call i64 @start(ptr %call, ptr %storage)
+  ret i64 %data
+no:
+  ret i64 0
 }
 
-; Let go of the first results. Those of the allocator are no objects yet.
+; Let go of the first results.
 define internal void @drop(ptr %call, i64 %n) {
 entry:
-  %outputs_p = getelementptr %call_t, ptr %call, i64 0, i32 7
-  %outputs = load ptr, ptr %outputs_p
   %results_p = getelementptr %call_t, ptr %call, i64 0, i32 8
   %results = load ptr, ptr %results_p
   br label %next
 next:
-  %k = phi i64 [0, %entry], [%k1, %dropped]
+  %k = phi i64 [0, %entry], [%k1, %look]
   %is_end = icmp eq i64 %k, %n
   br i1 %is_end, label %out, label %look
 look:
   %k1 = add i64 %k, 1
   %result_p = getelementptr ptr, ptr %results, i64 %k
   %result = load ptr, ptr %result_p
-  %maker_p = getelementptr %tensor_t, ptr %outputs, i64 %k, i32 4
-  %maker = load ptr, ptr %maker_p
-  %is_managed = icmp eq ptr %maker, null
-  br i1 %is_managed, label %managed, label %object
-managed:
-  %deleter_p = getelementptr %managed_t, ptr %result, i64 0, i32 2
-  %deleter = load ptr, ptr %deleter_p
-  call void %deleter(ptr %result)
-  br label %dropped
-object:
   call void @Py_DecRef(ptr %result)
-  br label %dropped
-dropped:
   br label %next
 out:
   ret void
@@ -311,11 +328,10 @@ out:
 
 define ptr @tw_call(ptr %self, ptr %given, i64 %n_given) {
 entry:
-  %managed_at = alloca ptr
   %call = call ptr @PyByteArray_AsString(ptr %self)
-  %busy_p = getelementptr %call_t, ptr %call, i64 0, i32 17
+  %busy_p = getelementptr %call_t, ptr %call, i64 0, i32 15
   %busy = load i32, ptr %busy_p
-  %n_inputs_p = getelementptr %call_t, ptr %call, i64 0, i32 13
+  %n_inputs_p = getelementptr %call_t, ptr %call, i64 0, i32 11
   %n_inputs = load i64, ptr %n_inputs_p
   %is_free = icmp eq i32 %busy, 0
   %is_full = icmp eq i64 %n_given, %n_inputs
@@ -331,7 +347,7 @@ take:
   %outputs = load ptr, ptr %outputs_p
   %results_p = getelementptr %call_t, ptr %call, i64 0, i32 8
   %results = load ptr, ptr %results_p
-  %n_outputs_p = getelementptr %call_t, ptr %call, i64 0, i32 14
+  %n_outputs_p = getelementptr %call_t, ptr %call, i64 0, i32 12
   %n_outputs = load i64, ptr %n_outputs_p
   br label %next_input
 
@@ -353,7 +369,7 @@ read:
   br label %next_input
 
 next_output:
-  %o = phi i64 [0, %next_input], [%o1, %made]
+  %o = phi i64 [0, %next_input], [%o1, %placed]
   %all_made = icmp eq i64 %o, %n_outputs
   br i1 %all_made, label %go, label %output
 output:
@@ -362,37 +378,16 @@ output:
   %result_p = getelementptr ptr, ptr %results, i64 %o
   %maker_p = getelementptr %tensor_t, ptr %like, i64 0, i32 4
   %maker = load ptr, ptr %maker_p
-  %is_managed = icmp eq ptr %maker, null
-  br i1 %is_managed, label %allocate, label %make
-allocate:
-  %allocator_p = getelementptr %call_t, ptr %call, i64 0, i32 10
-  %allocator = load ptr, ptr %allocator_p
-  %prototype = getelementptr %tensor_t, ptr %like, i64 0, i32 6
-  %allocated = call i32 %allocator(ptr %prototype, ptr %managed_at, ptr null, ptr @ignore)
-  %is_allocated = icmp eq i32 %allocated, 0
-  br i1 %is_allocated, label %managed, label %give_up
-managed:
-  %managed_result = load ptr, ptr %managed_at
-  store ptr %managed_result, ptr %result_p
-  %memory_p = getelementptr %managed_t, ptr %managed_result, i64 0, i32 4
-  %memory = load i64, ptr %memory_p
-  %memory_offset_p = getelementptr %managed_t, ptr %managed_result, i64 0, i32 4, i32 7
-  %memory_offset = load i64, ptr %memory_offset_p
-  %managed_place = add i64 %memory, %memory_offset
-  %is_empty = icmp eq i64 %managed_place, 0  ; one of PyTorch's modes makes all tensors without memory
-  br i1 %is_empty, label %unfit, label %made
-make:
   %maker_args = getelementptr %tensor_t, ptr %like, i64 0, i32 5
-  %object = call ptr @PyObject_Vectorcall(ptr %maker, ptr %maker_args, i64 2, ptr null)
+  %object = call ptr @PyObject_Vectorcall(ptr %maker, ptr %maker_args, i64 3, ptr null)
   %raised = icmp eq ptr %object, null
-  br i1 %raised, label %raise, label %object_made
-object_made:
-  store ptr %object, ptr %result_p
-  %object_place = call i64 @address(ptr %call, ptr %object, ptr %like)
-  %is_unfit = icmp eq i64 %object_place, 0
-  br i1 %is_unfit, label %unfit, label %made
+  br i1 %raised, label %raise, label %made
 made:
-  %result_place = phi i64 [%managed_place, %managed], [%object_place, %object_made]
+  store ptr %object, ptr %result_p
+  %result_place = call i64 @fresh(ptr %call, ptr %object, ptr %like)
+  %is_unfit = icmp eq i64 %result_place, 0
+  br i1 %is_unfit, label %unfit, label %placed
+placed:
   %result_index = add i64 %n_inputs, %o
   %result_slot = getelementptr i64, ptr %table, i64 %result_index
   store i64 %result_place, ptr %result_slot
@@ -403,7 +398,7 @@ go:
   %dims = load ptr, ptr %dims_p
   %start_p = getelementptr %call_t, ptr %call, i64 0, i32 5
   %start = load ptr, ptr %start_p
-  %n_dims_p = getelementptr %call_t, ptr %call, i64 0, i32 15
+  %n_dims_p = getelementptr %call_t, ptr %call, i64 0, i32 13
   %n_dims = load i64, ptr %n_dims_p
   %n_bytes = mul i64 %n_dims, 8
   call void @llvm.memcpy.p0.p0.i64(ptr %dims, ptr %start, i64 %n_bytes, i1 false)
@@ -412,13 +407,13 @@ go:
   %weights = load ptr, ptr %weights_p
   %arena_p = getelementptr %call_t, ptr %call, i64 0, i32 2
   %arena = load ptr, ptr %arena_p
-  %threads_p = getelementptr %call_t, ptr %call, i64 0, i32 16
+  %threads_p = getelementptr %call_t, ptr %call, i64 0, i32 14
   %threads = load i32, ptr %threads_p
   %thread = call ptr @PyEval_SaveThread()
   %code = call i32 %run(ptr %table, ptr %dims, ptr %weights, ptr %arena, i32 %threads)
   call void @PyEval_RestoreThread(ptr %thread)
   %is_right = icmp eq i32 %code, 0
-  br i1 %is_right, label %next_result, label %failed
+  br i1 %is_right, label %hand_over, label %failed
 failed:
   %is_stopped = icmp eq i32 %code, -1  ; a signal's handler raised
   br i1 %is_stopped, label %stopped, label %give_up_all
@@ -427,30 +422,6 @@ stopped:
   store i32 0, ptr %busy_p
   %nothing = call ptr @tw_stopped()
   ret ptr %nothing
-
-next_result:
-  %r = phi i64 [0, %go], [%r1, %wrapped]
-  %all_wrapped = icmp eq i64 %r, %n_outputs
-  br i1 %all_wrapped, label %hand_over, label %wrap
-wrap:
-  %r1 = add i64 %r, 1
-  %wrap_p = getelementptr ptr, ptr %results, i64 %r
-  %done_maker_p = getelementptr %tensor_t, ptr %outputs, i64 %r, i32 4
-  %done_maker = load ptr, ptr %done_maker_p
-  %is_object = icmp ne ptr %done_maker, null
-  br i1 %is_object, label %wrapped, label %import
-import:
-  %to_import = load ptr, ptr %wrap_p
-  %import_p = getelementptr %call_t, ptr %call, i64 0, i32 11
-  %import_function = load ptr, ptr %import_p
-  %imported = call i32 %import_function(ptr %to_import, ptr %wrap_p)
-  %is_imported = icmp eq i32 %imported, 0
-  br i1 %is_imported, label %wrapped, label %leak
-wrapped:
-  br label %next_result
-leak:  ; there was no memory for an object: the exception says so, and what can't be told apart now is left
-  store i32 0, ptr %busy_p
-  ret ptr null
 
 hand_over:
   %is_single = icmp eq i64 %n_outputs, 1
@@ -462,7 +433,7 @@ single:
 several:
   %tuple = call ptr @PyTuple_New(i64 %n_outputs)
   %no_tuple = icmp eq ptr %tuple, null
-  br i1 %no_tuple, label %leak, label %next_item
+  br i1 %no_tuple, label %raise_all, label %next_item
 next_item:
   %t = phi i64 [0, %several], [%t1, %item]
   %all_set = icmp eq i64 %t, %n_outputs
@@ -477,15 +448,16 @@ whole:
   store i32 0, ptr %busy_p
   ret ptr %tuple
 
+raise_all:
+  call void @drop(ptr %call, i64 %n_outputs)
+  store i32 0, ptr %busy_p
+  ret ptr null
 raise:
   call void @drop(ptr %call, i64 %o)
   store i32 0, ptr %busy_p
   ret ptr null
 unfit:
   call void @drop(ptr %call, i64 %o1)
-  br label %release
-give_up:
-  call void @drop(ptr %call, i64 %o)
   br label %release
 give_up_all:
   call void @drop(ptr %call, i64 %n_outputs)

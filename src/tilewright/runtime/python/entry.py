@@ -25,10 +25,10 @@ from tilewright.runtime.cpu.linker import link_text, pool, python_symbols
 from tilewright.runtime.once import ForkLock, in_forked_child, once
 from tilewright.runtime.plan import OutputPlan, Plan
 from tilewright.runtime.python.built_in import FASTCALL, MethodDef, built_in
-from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool, most_kept
+from tilewright.runtime.python.memory import RECYCLED_FROM, ResultPool, most_kept, new_tensor
 from tilewright.runtime.python.tensor_layout import tensor_layout
 from tilewright.runtime.shapes import Shape
-from tilewright.runtime.values import aligned_buffer, to_tensor
+from tilewright.runtime.values import aligned_buffer
 
 Entry = Callable[..., Any]
 """Takes a model's arguments in order. The result or a tuple of results; None where it is not for these arguments."""
@@ -57,7 +57,7 @@ class _TensorFields(ctypes.Structure):
 
     _fields_ = (
         ("type", _POINTER), ("other_type", _POINTER), ("dtype", _POINTER), ("mask", ctypes.c_int64),
-        ("maker", _POINTER), ("maker_args", _POINTER * 2), ("like", _DLTensor), ("n_bytes", ctypes.c_int64),
+        ("maker", _POINTER), ("maker_args", _POINTER * 3), ("like", _DLTensor), ("n_bytes", ctypes.c_int64),
     )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ class _CallFields(ctypes.Structure):
     _fields_ = (
         *((name, _POINTER) for name in (
             "run", "weights", "arena", "table", "dims", "start", "inputs", "outputs", "results", "is_neg",
-            "allocator", "to_object", "from_object",
+            "from_object",
         )),
         *((name, ctypes.c_int64) for name in ("n_inputs", "n_outputs", "n_dims")),
         ("threads", ctypes.c_int32), ("busy", ctypes.c_int32),
@@ -134,10 +134,9 @@ class Entries:
         owned, most = list[Any]([self._pool]), most_kept(plan.outputs)
         for (fields, _), output in zip(outputs, plan.outputs, strict=True):
             maker = self._maker(is_tensor, output, most)
-            if maker is not None:
-                owned.append(maker)
-                # CPython's ids are addresses; `owned` keeps what they point to
-                fields.maker, fields.maker_args[:] = id(maker[0]), [id(maker[1]), id(maker[2])]
+            owned.append(maker)
+            # CPython's ids are addresses; `owned` keeps what they point to
+            fields.maker, fields.maker_args[:] = id(maker[0]), [id(x) for x in maker[1:]]
         arena, offset = aligned_buffer(work_bytes)  # one for all calls: the code declines a second while one runs
         tables: dict[str, ctypes.Array[Any]] = {
             "table": (ctypes.c_int64 * max(len(inputs) + len(outputs), 1))(),
@@ -164,19 +163,13 @@ class Entries:
         made: Entry = built_in(code, call)
         return made
 
-    def _maker(self, is_tensor: bool, output: OutputPlan, most: int) -> tuple[Callable[..., Any], Any, Any] | None:
-        """A function of two arguments that makes a result, and these; None for PyTorch's allocator."""
-        if is_tensor and output.n_bytes < MOST_BYTES:
-            return None
+    def _maker(self, is_tensor: bool, output: OutputPlan, most: int) -> tuple[Callable[..., Any], Any, Any, Any]:
+        """A function of three arguments that makes a result, and these."""
+        if is_tensor and output.n_bytes < MOST_BYTES and (made := new_tensor(output.shape, output.dtype)) is not None:
+            return made
         if not is_tensor and output.n_bytes < RECYCLED_FROM:  # to start on a cache line is not worth the time
-            return np.empty, output.shape, output.dtype
-        return _make_result, self._pool, (output, most, is_tensor)
-
-
-def _make_result(pool: ResultPool, kind: tuple[OutputPlan, int, bool]) -> Any:
-    output, most, is_tensor = kind
-    array = pool.array(output, most)
-    return to_tensor(array) if is_tensor else array
+            return np.empty, output.shape, output.dtype, "C"
+        return ResultPool.tensor if is_tensor else ResultPool.array, self._pool, output, most
 
 
 def _tensor(is_tensor: bool, dtype: np.dtype[Any], shape: Shape) -> tuple[_TensorFields, Any]:
@@ -203,8 +196,8 @@ def _dlpack_dtype(dtype: np.dtype[Any]) -> int | None:
 
 @once
 def _exchange() -> dict[str, int] | None:
-    """The functions of ``torch.Tensor``'s ``DLPackExchangeAPI``, and where it keeps what these don't tell; None where
-    this PyTorch has none that we know."""
+    """The function of ``torch.Tensor``'s ``DLPackExchangeAPI`` that tells of a tensor, and where it keeps what this
+    doesn't tell; None where this PyTorch has none that we know."""
     capsule = getattr(sys.modules["torch"].Tensor, "__dlpack_c_exchange_api__", None)
     if capsule is None:
         return None
@@ -212,12 +205,11 @@ def _exchange() -> dict[str, int] | None:
     pointer.restype, pointer.argtypes = _POINTER, (ctypes.py_object, ctypes.c_char_p)
     table = pointer(capsule, b"dlpack_exchange_api")
     major, layout = ctypes.c_uint32.from_address(table).value, tensor_layout()
-    _, _, allocator, _, to_object, from_object = (ctypes.c_uint64 * 6).from_address(table)
+    from_object = (ctypes.c_uint64 * 6).from_address(table)[5]
     if major != 1 or not from_object or layout is None:
         return None
-    functions = {"allocator": allocator, "to_object": to_object, "from_object": from_object}
-    functions |= {"impl_at": layout.impl, "storage_at": layout.storage}
-    return functions | {"data_at": layout.data, "n_bytes_at": layout.n_bytes}
+    places = {"impl_at": layout.impl, "storage_at": layout.storage, "data_at": layout.data}
+    return places | {"n_bytes_at": layout.n_bytes, "from_object": from_object}
 
 
 _IS_NEG = "is_neg"

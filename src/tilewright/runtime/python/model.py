@@ -14,7 +14,7 @@ import ctypes
 import functools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -49,11 +49,11 @@ from tilewright.runtime.values import (
     array_types,
     as_array,
     dtype_of,
+    front_of,
     is_tensor,
     plain_arrays,
     plain_tensors,
     tensor_types,
-    to_tensor,
 )
 
 PLANS_KEPT = 512
@@ -341,7 +341,7 @@ class LoadedModel(CompiledModel):
     def counted(self, args: Sequence[Array], n: int) -> tuple[list[Array], list[int]]:
         """All results of a run on plain arrays, what the model keeps and writes among them; and its ``counters``."""
         plan = self._plan(tuple([a.shape for a in args]))
-        results = self._results.arrays(plan.outputs)
+        results = self._results.results(plan.outputs)
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
             addresses = [address_of(a) for a in (*args, *results)]
@@ -402,7 +402,7 @@ class LoadedModel(CompiledModel):
             return self._run_at(*places, None)
         if given and is_tensor(given[0]) and (places := plain_tensors(given, self._tensor_types)) is not None:
             self._find_entry(True, places[1])
-            return [to_tensor(r) for r in self._run_at(*places, None)]
+            return self._run_at(*places, None, range(len(self.manifest.outputs)))
         if all([type(x) is np.ndarray and x.dtype.kind != "V" for x in given]):
             # Python has no quick way to a read-only array's address; the native entry reads it all the same.
             self._find_entry(False, tuple([x.shape for x in given]))
@@ -422,8 +422,7 @@ class LoadedModel(CompiledModel):
             return found
         arrays, has_tensors = self._reader.read(args, kwargs, given)
         if out is None:
-            results = self._execute(arrays, None)
-            return [to_tensor(r) for r in results] if has_tensors else results
+            return self._execute(arrays, None, range(len(self.outputs) if has_tensors else 0))
         plan = self._plan(tuple([a.shape for a in arrays]))
         by_name = dict(zip([spec.name for spec in self.inputs], given or (), strict=True))
         places = read_outputs(out, self.outputs, plan.outputs, by_name)
@@ -483,18 +482,22 @@ class LoadedModel(CompiledModel):
         n, n_state = len(self.outputs), len(convention.state)
         with self._guard.lock:  # calls take turns: each starts from the state that the last one left
             kept = self._state
-            results = self._run_at(
-                [*addresses, *[address_of(a) for a in kept]], (*shapes, *[a.shape for a in kept]), None
-            )
             # anything that may raise comes before the first write
-            shown = [to_tensor(r) if has_tensors else r for r in results[:n]]
+            results = self._run_at(
+                [*addresses, *[address_of(a) for a in kept]],
+                (*shapes, *[a.shape for a in kept]),
+                None,
+                range(n if has_tensors else 0),
+            )
             for place, value in zip(written, results[n + n_state :], strict=True):
                 place.fill(value)
             self._state = list(results[n : n + n_state])
-        return shown
+        return list(results[:n])
 
-    def _execute(self, arrays: Sequence[Array], out: list[Array] | None) -> Sequence[Array]:
-        return self._run_at([address_of(a) for a in arrays], tuple([a.shape for a in arrays]), out)
+    def _execute(
+        self, arrays: Sequence[Array], out: list[Array] | None, tensors: Collection[int] = ()
+    ) -> Sequence[Any]:
+        return self._run_at([address_of(a) for a in arrays], tuple([a.shape for a in arrays]), out, tensors)
 
     def _try_entry(self, args: Sequence[Any]) -> Any:
         """The result or the tuple of results by the native entry, if there is one that takes the arguments."""
@@ -511,10 +514,17 @@ class LoadedModel(CompiledModel):
             work_bytes = last[1].arena_bytes + self._scratch_bytes
             self._entry = self._entries.find(is_tensor, shapes, last[1], work_bytes)
 
-    def _run_at(self, addresses: list[int], shapes: tuple[Shape, ...], out: Sequence[Array] | None) -> Sequence[Array]:
+    def _run_at(
+        self,
+        addresses: list[int],
+        shapes: tuple[Shape, ...],
+        out: Sequence[Array] | None,
+        tensors: Collection[int] = (),
+    ) -> Sequence[Any]:
         """Run on inputs that lie at ``addresses``, which their owners keep alive.
 
-        ``out`` are arrays for the results; none where ``addresses`` have the results' places too.
+        ``out`` are arrays for the results; none where ``addresses`` have the results' places too. Where it is None, the
+        results are new: tensors, those with the indices ``tensors``, and arrays.
         """
         last = self._last  # read once: another thread may put its own there between two looks
         if last is not None and last[0] == shapes:
@@ -522,19 +532,19 @@ class LoadedModel(CompiledModel):
         else:
             plan = self._plan(shapes)
             if plan.is_empty:  # nothing to fill, and code that may be for larger sizes
-                return self._results.arrays(plan.outputs) if out is None else out
+                return self._results.results(plan.outputs, tensors) if out is None else out
             # one tuple, so that no thread sees the shapes of one call with the plan of another
             self._last = shapes, plan
         if (seen := self._seen) is not None:
             seen.add(plan.symbols)
         try:
             frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
-            results = self._results.arrays(plan.outputs) if out is None else out
+            results = self._results.results(plan.outputs, tensors) if out is None else out
         except (MemoryError, ValueError) as error:  # NumPy: ValueError for more bytes than an address can have
             raise _no_memory(plan) from error
         try:
-            for array in results:
-                addresses.append(address_of(array))
+            for k, result in enumerate(results):
+                addresses.append(result.data_ptr() if k in tensors else address_of(result))
             frame.args[:] = addresses  # type: ignore[assignment]  # the stubs want the elements' own type
             if plan.dims:
                 frame.dims[:] = plan.dims
@@ -546,16 +556,12 @@ class LoadedModel(CompiledModel):
             raise self._failure(code, addresses, shapes)
         return self._trimmed(results, plan, dims) if plan.is_dynamic else results
 
-    def _trimmed(self, results: Sequence[Array], plan: Plan, dims: list[int]) -> list[Array]:
-        """Outputs in the shapes that the data decided: the front of each buffer, which was written densely."""
-        made = []
-        for array, output in zip(results, plan.outputs, strict=True):
-            if output.sizes is not None:
-                shape = self._planner.final_shape(output, plan, dims)
-                front = array.reshape(-1)[: math.prod(shape)].reshape(shape)
-                array = front.copy() if 2 * front.nbytes < array.nbytes else front  # don't keep a big buffer alive
-            made.append(array)
-        return made
+    def _trimmed(self, results: Sequence[Any], plan: Plan, dims: list[int]) -> list[Any]:
+        """Outputs in the shapes that the data decided."""
+        return [
+            result if output.sizes is None else front_of(result, self._planner.final_shape(output, plan, dims))
+            for result, output in zip(results, plan.outputs, strict=True)
+        ]
 
     def _failure(self, code: int, addresses: Sequence[int], shapes: Sequence[Shape]) -> ExecutionError:
         if code == STOPPED:
