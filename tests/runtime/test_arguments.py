@@ -306,3 +306,22 @@ def test_an_empty_tensor_and_a_tensor_without_memory() -> None:
                 scale_model()(torch.ones(3, 4), out=cut)
         with pytest.raises(InputError, match="no memory"):
             torch.func.functionalize(lambda a: two(a, a))(torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["contiguous", "turned", "bfloat16", "complex", "empty", "written"])
+def test_an_argument_can_be_made_larger_after_a_call(kind: str) -> None:
+    """A tensor that was read as an array, which PyTorch would fix in its place for good, is as free as before."""
+
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.add_(1) if kind == "written" else x * 2
+
+    dtypes = {"bfloat16": torch.bfloat16, "complex": torch.complex64}
+    x = torch.ones(4, 0 if kind == "empty" else 6, dtype=dtypes.get(kind, torch.float32))
+    x = x.T.contiguous().T if kind == "turned" else x
+    model = tw.compile(Twice(), (torch.ones_like(x),), threads=1)
+    compiled = torch.compile(Twice(), backend="tilewright")
+    expected = [x * 2, x + 1, x + 2] if kind == "written" else [x * 2] * 3
+    assert torch.equal(model(x=x), expected[kind == "written"])
+    assert torch.equal(compiled(x), expected[2 * (kind == "written")])
+    assert x.resize_(20, 30).shape == (20, 30)

@@ -279,18 +279,59 @@ _CUT_SHORT = "it has no memory for all of its elements, as after untyped_storage
 
 
 def _unwrapped(tensor: Any) -> Array:
-    """``tensor.numpy()``, which reads no element yet, with the question of ``is_cut_short`` asked of the array."""
-    array: Array = tensor.numpy()
+    """An array on the tensor's memory, with the question of ``is_cut_short`` asked of the array.
+
+    ``TypeError`` or ``RuntimeError`` for a tensor whose elements do not simply lie there.
+    """
+    array = array_on(tensor)
     if not array.nbytes:
         return array
-    if not tensor.data_ptr():  # NumPy has made memory for it, with nothing in it
-        if is_cut_short(tensor):
-            raise ValueError(_CUT_SHORT)
-        raise ValueError("it has no memory, as within a transform of torch.func or when its storage was resized")
     end = array.nbytes if array.flags.c_contiguous else _extent(array)
     if len(tensor.untyped_storage()) < tensor.storage_offset() * array.itemsize + end:
         raise ValueError(_CUT_SHORT)
     return array
+
+
+class TensorMemory:
+    """A tensor's elements as version 3 of NumPy's array interface tells of them, in memory that may be moved later."""
+
+    __slots__ = ("__array_interface__", "tensor")
+
+    def __init__(self, tensor: Any, typestr: str) -> None:
+        size = tensor.element_size()
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": typestr,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple([n * size for n in tensor.stride()]),
+        }
+
+
+def array_on(tensor: Any) -> Array:
+    """An array on a tensor's memory, for as long as nobody resizes its storage: ``tensor.numpy()`` would forbid it for
+    good. ``TypeError`` for a tensor whose elements do not simply lie there, ``ValueError`` for one without memory."""
+    dtype = _array_dtypes().get(tensor.dtype)
+    is_plain = type(tensor).__torch_dispatch__ is sys.modules["torch"].Tensor.__torch_dispatch__
+    is_plain = is_plain and tensor.is_cpu and not (tensor.is_sparse or tensor._is_zerotensor())
+    if dtype is None or not is_plain or tensor.is_neg() or tensor.is_conj():
+        raise TypeError(f"NumPy has no array for a tensor of {tensor.dtype} on {tensor.device}")
+    if not tensor.data_ptr() and tensor.numel():
+        if is_cut_short(tensor):
+            raise ValueError(_CUT_SHORT)
+        raise ValueError("it has no memory, as within a transform of torch.func or when its storage was resized")
+    return np.asarray(TensorMemory(tensor, dtype.str))
+
+
+@once
+def _array_dtypes() -> dict[Any, np.dtype[Any]]:
+    """NumPy's dtype of each of PyTorch's that NumPy has."""
+    names = (
+        "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128".split()
+    )
+    torch = sys.modules["torch"]
+    return {getattr(torch, n): np.dtype(n) for n in names if hasattr(torch, n)}
 
 
 def _extent(array: Array) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.values import is_cut_short
+from tilewright.runtime.values import array_on, is_cut_short
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,17 +34,22 @@ def part_dtype(dtype: Any) -> Any:
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def to_numpy(tensor: Tensor) -> Array:
-    """A row-major array of the tensor's numbers, sharing its memory where it is dense already."""
+def to_numpy(tensor: Tensor, *, is_kept: bool = True) -> Array:
+    """A row-major array of the tensor's numbers, sharing its memory where it is dense already.
+
+    ``is_kept``: PyTorch is never to move that memory, as the array may be used at any time later.
+    """
     import torch
 
     _check_memory(tensor)
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    if tensor.dtype is torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(tensor.numpy())
+    is_bfloat16 = tensor.dtype is torch.bfloat16
+    if is_bfloat16:
+        tensor = tensor.view(torch.int16)
+    array = np.asarray(tensor.numpy()) if is_kept else array_on(tensor)
+    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
 
 
 def row_major(tensor: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class _TakeTensor:
         return given if self.is_row_major else row_major(given)
 
     def __call__(self, args: Sequence[Any]) -> Array:
-        return to_numpy(args[self.position])
+        return to_numpy(args[self.position], is_kept=False)
 
 
 IS_RESULT = "is_result"
