@@ -24,6 +24,7 @@ import numpy as np
 
 from tilewright.core.types import Array
 from tilewright.runtime.python.written import has_places_of_its_own, overlapping
+from tilewright.runtime.values import TensorMemory
 
 REMEDY = "pass a copy of one of them, or write to a new tensor"
 
@@ -54,21 +55,27 @@ def found_out() -> Any:
 def refuse_writes_that_are_lost(captured: Any) -> None:
     """Raises ``WritesLost`` for programs that AOTAutograd of PyTorch 2.13 makes another one of.
 
-    It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``).
+    It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``), and forgets all writes
+    to a tensor that is given the memory of another (``x.data = y``).
     """
-    for node in captured.graph.nodes:
-        to: Any = node.args[0] if node.args else None
-        if not hasattr(to, "meta") or not _writes(node.target):
-            continue
-        written = to.meta.get("example_value")
+    writing = [n for n in captured.graph.nodes if n.args and hasattr(n.args[0], "meta") and _writes(n.target)]
+    moved = [n for n in writing if _name_of(n.target) == "set_"]
+    if moved and len(moved) < len(writing):
+        raise WritesLost(f"{moved[0].args[0].name} is given other memory, and the graph writes to a tensor")
+    for node in writing:
+        written = node.args[0].meta.get("example_value")
         if _lies_in_memory(written) and _lies_on_itself(written):
-            raise WritesLost(f"{to.name}, whose elements share memory, is written")
+            raise WritesLost(f"{node.args[0].name}, whose elements share memory, is written")
 
 
 def _writes(target: Any) -> bool:
     """May what a node of a captured graph calls write to its first argument?"""
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    name = _name_of(target)
     return name in _OPERATORS_THAT_WRITE or (name.endswith("_") and not name.endswith("__"))
+
+
+def _name_of(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
 def _lies_on_itself(tensor: Any) -> bool:
@@ -140,20 +147,6 @@ def _lies_in_memory(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type in ("cpu", "cuda")
 
 
-class _TensorMemory:
-    """A tensor's memory as NumPy's array interface describes it, in elements that nobody reads."""
-
-    def __init__(self, tensor: Any) -> None:
-        n_bytes = tensor.element_size()
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{n_bytes}",
-            "data": (tensor.data_ptr(), False),
-            "shape": tuple(tensor.shape),
-            "strides": tuple(n * n_bytes for n in tensor.stride()),
-        }
-
-
 def _places_of(tensor: Any) -> Array:
     """The places of a tensor's elements as an array, whatever their dtype, also of one that needs a gradient."""
-    return np.asarray(_TensorMemory(tensor))
+    return np.asarray(TensorMemory(tensor, f"|V{tensor.element_size()}"))
