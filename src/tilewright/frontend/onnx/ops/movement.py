@@ -49,19 +49,19 @@ def _reshape(c: Call) -> Node:
     total, given = product(rest_in), product(rest_out)
     if free is not None:
         shape[free] = _inferred(c, total, given)
-        c.assume(expr.mod(total, given) * -1)  # it has to come out even
+        _keep_zero(c, expr.mod(total, given), total, f"rows of {expr.to_text(given)}")
     else:
-        _keep_equal(c, total, given)
+        _keep_zero(c, total - given, total, f"a shape of {expr.to_text(given)}")
     return c.reshape(x, shape)
 
 
-def _keep_equal(c: Call, total: Dim, given: Dim) -> None:
-    """Let calls keep two counts of elements equal; a check asks where data decide one of them."""
-    c.assume_equal(total, given)
-    more = total - given
-    if isinstance(more, Expr) and not c.host.assume(more):
-        holds = c(ops.eq, c.dim_value(total), c.dim_value(given))
-        c.host.check(holds, f"{c.loc}: {expr.to_text(total)} elements can't take a shape of {expr.to_text(given)}")
+def _keep_zero(c: Call, left: Dim, total: Dim, form: str) -> None:
+    """Let calls keep what is left of ``total`` elements in ``form`` at 0; a check asks where data decide it."""
+    less = left * -1
+    c.assume(left, less)
+    if isinstance(less, Expr) and not c.host.assume(less):
+        holds = c(ops.eq, c.dim_value(left), c.const(0, i64))
+        c.host.check(holds, f"{c.loc}: {expr.to_text(total)} elements can't take {form}")
 
 
 def _inferred(c: Call, total: Dim, given: Dim) -> Dim:
@@ -206,10 +206,10 @@ def _clamped(c: Call, start: Dim, end: Dim, step: int, n: Dim) -> tuple[Dim, Dim
     ):
         # A table of fixed length cut to a symbolic one, as position embeddings are.
         return start, end, 1
-    first = _bound(c, start, n, 0, most)
+    first = _bound(start, n, 0, most)
     if step < 0 and not is_nonneg(n - 1):
         first = expr.minimum(first, most)  # before the first of no elements
-    stop = _bound(c, end, n, least, most)
+    stop = _bound(end, n, least, most)
     if step > 0:
         stop = expr.maximum(first, stop)
         if is_known(first) and is_known(stop):
@@ -231,20 +231,16 @@ def _fits(c: Call, end: Expr, n: int) -> bool:
     return is_nonneg(room) or (len(expr.symbols(room)) > 1 and isinstance(room, Expr) and c.host.assume(room))
 
 
-def _bound(c: Call, value: Dim, n: Dim, least: Dim, most: Dim) -> Dim:
-    if is_known(value):
-        if value >= FAR - 1 and not is_known(n):
+def _bound(value: Dim, n: Dim, least: Dim, most: Dim) -> Dim:
+    """A start or an end as the op clamps it."""
+    if is_known(value) and not is_known(n):
+        if value >= FAR - 1:
             return most
-        if value <= -FAR and not is_known(n):
+        if value <= -FAR:
             return least
-        negative = value < 0
-    elif is_nonneg(value):
-        negative = False
-    elif is_nonneg(value * -1 - 1):
-        negative = True
-    else:
-        c.refuse(f"the sign of the bound {value} is unknown", "fix the symbolic dimensions with input_shapes=")
-    return expr.maximum(expr.minimum(value + n if negative else value, most), least)
+    if not is_nonneg(value):  # a negative one counts from the end: 1 for those, 0 for the others
+        value = value + n * expr.minimum(expr.maximum(-value, 0), 1)
+    return expr.maximum(expr.minimum(value, most), least)
 
 
 def _moving_slice(c: Call, x: Node, axes_node: Node | None, steps_node: Node | None) -> Node:
