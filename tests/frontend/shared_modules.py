@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -109,13 +110,18 @@ def made(seed: int, text: str) -> tuple[torch.nn.Module, Callable[[], tuple[torc
 
 
 def _runs(seed: int, lines: list[str]) -> bool:
-    """Does eager PyTorch run it, twice, on numbers that stay few and comparable?"""
+    """Does eager PyTorch run it, twice, on numbers that stay few and comparable?
+
+    Not with ``out=`` of another size, which PyTorch deprecates: the memory of a weight that code holds stays as it is.
+    """
     module, arguments = made(seed, _text([*lines, "return list(locals().values())[1:]"]))
     try:
-        for _ in range(2):
-            with torch.set_grad_enabled(with_gradients(seed)):
-                values = [t for t in module(*arguments()) if isinstance(t, torch.Tensor)]
-    except (RuntimeError, IndexError, TypeError, ValueError):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", "An output with one or more elements was resized")
+            for _ in range(2):
+                with torch.set_grad_enabled(with_gradients(seed)):
+                    values = [t for t in module(*arguments()) if isinstance(t, torch.Tensor)]
+    except (RuntimeError, IndexError, TypeError, ValueError, UserWarning):
         return False
     return all(map(_is_fit, [*values, *module.tensors()]))
 

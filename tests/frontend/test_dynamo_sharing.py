@@ -67,7 +67,7 @@ def check_module(seed: int) -> None:
     assert found is None, f"{seed}: {text}\n{found}"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 106, 268, 1270])
+@pytest.mark.parametrize("seed", [0, 1, 268, 1270])
 def test_random_modules(seed: int) -> None:
     check_module(seed)
 
