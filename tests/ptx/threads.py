@@ -17,7 +17,7 @@ import numpy as np
 from ptx.warp import Warps, host_calls
 from tilewright.codegen.cpu.llvm import target_machine
 from tilewright.codegen.ptx.compile import emit
-from tilewright.codegen.ptx.function import BARRIER
+from tilewright.codegen.ptx.dialect import NVIDIA
 from tilewright.core.expr import evaluate
 from tilewright.target.gpu import Gpu
 from tilewright.target.target import Target
@@ -31,7 +31,7 @@ PLACES = [(kind, axis) for kind in ("ctaid", "tid") for axis in "xyz"]
 def host_text(text: str) -> str:
     """The module as this CPU takes it: six more arguments say which block and thread it is."""
     text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{HOST.triple}"')
-    text = text.replace("define ptx_kernel void", "define void").replace(BARRIER, "call void @wait_for_all()")
+    text = text.replace("define ptx_kernel void", "define void").replace(NVIDIA.barrier, "call void @wait_for_all()")
     text = text.replace("external addrspace(3) global [0 x i8]", "internal addrspace(3) global [262144 x i8] undef")
     lines = []
     for line in text.splitlines():
@@ -56,7 +56,7 @@ class Threads:
         self.kernel = kernel
         made = emit(kernel, Gpu.parse(gpu))
         self.launches = made.launches
-        self.meets = BARRIER in made.text or "@llvm.nvvm.mma" in made.text or "@llvm.nvvm.shfl" in made.text
+        self.meets = NVIDIA.barrier in made.text or "@llvm.nvvm.mma" in made.text or "@llvm.nvvm.shfl" in made.text
         text = host_text(made.text)
         self.warps = Warps()
         machine = target_machine(HOST)

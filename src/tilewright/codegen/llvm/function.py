@@ -77,7 +77,7 @@ class KernelModule:
     def zeros(self, n_bytes: int) -> str:
         """The address of at least ``n_bytes`` zeros, read instead of what a guard forbids."""
         self.n_zero_bytes = max(self.n_zero_bytes, n_bytes, 64)
-        return self.symbol("zeros")
+        return self.address_of(self.symbol("zeros"))
 
     def table(self, buffer: Buffer) -> str:
         """The address of a table's numbers."""
@@ -88,8 +88,17 @@ class KernelModule:
             element = MEMORY_TYPE[buffer.dtype]
             numbers = ", ".join([f"{element} {_stored(x.item(), buffer.dtype)}" for x in place.table.reshape(-1)])
             ty = f"[{place.table.size} x {element}]"
-            self.globals[name] = f"{name} = private unnamed_addr constant {ty} [{numbers}], align 64"
-        return name
+            self.globals[name] = f"{name} = private unnamed_addr {self.constant_space}constant {ty} [{numbers}], align 64"
+        return self.address_of(name)
+
+    @property
+    def constant_space(self) -> str:
+        """What says in which address space constants lie, where that is not where all else does."""
+        return ""
+
+    def address_of(self, name: str) -> str:
+        """A pointer to a constant."""
+        return f"addrspacecast (ptr {self.constant_space}{name} to ptr)" if self.constant_space else name
 
     @property
     def attributes(self) -> str:
@@ -102,7 +111,7 @@ class KernelModule:
         lines = [target, *self.globals.values()]
         if self.n_zero_bytes:
             ty = f"[{self.n_zero_bytes} x i8]"
-            lines.append(f"{self.symbol('zeros')} = private unnamed_addr constant {ty} zeroinitializer, align 64")
+            lines.append(f"{self.symbol('zeros')} = private unnamed_addr {self.constant_space}constant {ty} zeroinitializer, align 64")
         return "\n".join([*lines, *sorted(self.declarations), *self.functions, ""])
 
 

@@ -9,19 +9,25 @@ from collections.abc import Sequence
 
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
-from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.llvm.writer import Val, Writer
+from tilewright.codegen.ptx.dialect import Dialect
+from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.core import types
 from tilewright.core.types import DType
 
 FUNCTIONS = frozenset(["exp2", "exp2_flushed", "reciprocal_flushed"])
 """Functions of f32 that the GPU has: ``ex2.approx`` is within 2 ULP, ``rcp.approx`` within 1. Subnormal results of the
 former take three instructions more; a quotient takes a branch to a function."""
-_FLUSHED = {"exp2_flushed": "ex2.approx.ftz.f", "reciprocal_flushed": "rcp.approx.ftz.f"}
 _EXTREMES = {"min": "minimum", "max": "maximum"}
 
 
 class PtxArith(Arith):
-    """Operations of one thread."""
+    """Operations of one thread, in a maker's ``dialect``."""
+
+    def __init__(self, writer: Writer, target: ThreadInstructions, dialect: Dialect) -> None:
+        super().__init__(writer, target)
+        self.dialect = dialect
+        self.n_lanes = target.gpu.warp_lanes
 
     def bfloat_bits(self, v: Val) -> Val:
         """``cvt.rn.bf16.f32``, of pairs where there are several; it keeps denormals, unlike that of AVX512."""
@@ -47,7 +53,7 @@ class PtxArith(Arith):
         return made
 
     def _flushed(self, op: str, a: Val) -> Val:
-        return Val(self.writer.pure(f"call float @llvm.nvvm.{_FLUSHED[op]}(float {a.text})", a.level), a.level, 0)
+        return Val(self.writer.pure(f"call float @{self.dialect.functions[op]}(float {a.text})", a.level), a.level, 0)
 
     def _extreme(self, op: str, element: str, a: Val, b: Val) -> Val:
         """``min.NaN.f32``: NaN if either is. Double precision has no such instruction."""

@@ -14,6 +14,7 @@ import llvmlite.binding as llvm
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.analysis import analyse
 from tilewright.codegen.llvm.split import Splits
+from tilewright.codegen.ptx.dialect import NVIDIA, Dialect
 from tilewright.codegen.ptx.function import PtxFunction, PtxModule
 from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import Launch, grid_of
@@ -44,15 +45,15 @@ class PtxKernel:
     launches: tuple[Launch, ...]
 
 
-def emit(kernel: Kernel, gpu: Gpu) -> GpuText:
-    """The module's LLVM text; ``CodegenError`` for a kernel that is not one of flat grids, or does not fit the GPU."""
+def emit(kernel: Kernel, gpu: Gpu, dialect: Dialect = NVIDIA) -> GpuText:
+    """The module's LLVM text in a maker's dialect; ``CodegenError`` for a kernel that is not one of flat grids, or does not fit the GPU."""
     kernel = own_registers(kernel)
     target = ThreadInstructions(gpu)
     splits = Splits(kernel.body, kernel.sizes)
-    module = PtxModule(kernel, target, analyse(kernel, target), splits)
+    module = PtxModule(kernel, target, analyse(kernel, target), splits, dialect=dialect)
     grids = grids_of(kernel)
     launches = [_emit_grid(module, grid, n, len(grids)) for n, grid in enumerate(grids)]
-    return GpuText(module.text(), tuple(launches))
+    return GpuText(module.text() + dialect.footer, tuple(launches))
 
 
 def _emit_grid(module: PtxModule, grid: Grid, number: int, n_grids: int) -> Launch:

@@ -1,24 +1,21 @@
-"""What lanes of a warp hand to each other without memory: ``shfl.sync``.
+"""What lanes of a warp hand to each other without memory, in words.
 
 In: a value of each lane. Out: that of another lane. Not its business: what is made of both (``warps``).
 """
 
 from __future__ import annotations
 
-from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.writer import Val
-from tilewright.target.matrices import WARP
+from tilewright.codegen.ptx.arith import PtxArith
+from tilewright.codegen.ptx.dialect import WORD_BITS
 
-WORD_BITS = 32
-"""What lanes exchange at one time."""
-ALL_LANES = -1
 _BITS = {"double": 64}
 
 
-def exchanged(arith: Arith, v: Val, element: str, distance: int) -> Val:
+def exchanged(arith: PtxArith, v: Val, element: str, distance: int) -> Val:
     """The value of the lane whose number differs in the bit ``distance``; all lanes of the warp come here."""
     if element == "float":
-        return _word(arith, v, distance, element, "f32")
+        return _word(arith, v, distance, element)
     n_bits = _BITS.get(element) or int(element.removeprefix("i"))
     own, wide = f"i{n_bits}", f"i{max(n_bits, WORD_BITS)}"
     bits = v if element == own else arith.convert("bitcast", v, element, own)
@@ -28,7 +25,7 @@ def exchanged(arith: Arith, v: Val, element: str, distance: int) -> Val:
     return bits if element == own else arith.convert("bitcast", bits, own, element)
 
 
-def _words(arith: Arith, bits: Val, wide: str, n_words: int, distance: int) -> Val:
+def _words(arith: PtxArith, bits: Val, wide: str, n_words: int, distance: int) -> Val:
     """The bits with every word from the other lane."""
     if n_words == 1:
         return _word(arith, bits, distance)
@@ -41,8 +38,7 @@ def _words(arith: Arith, bits: Val, wide: str, n_words: int, distance: int) -> V
     return found
 
 
-def _word(arith: Arith, word: Val, distance: int, element: str = "i32", name: str = "i32") -> Val:
-    """The word of another lane; ``name`` is what the instruction calls the type ``element``."""
-    operands = f"i32 {ALL_LANES}, {element} {word.text}, i32 {distance}, i32 {WARP - 1}"
-    text = f"call {element} @llvm.nvvm.shfl.sync.bfly.{name}({operands})"
+def _word(arith: PtxArith, word: Val, distance: int, element: str = "i32") -> Val:
+    """The word of another lane."""
+    text = arith.dialect.exchange(arith.writer, word, element, distance, arith.n_lanes)
     return Val(arith.writer.fresh(text), arith.writer.level, 0)

@@ -21,10 +21,12 @@ from tilewright.codegen.llvm.addresses import Mention
 from tilewright.codegen.llvm.function import KernelFunction, KernelModule
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.registers import Key, Slot
+from tilewright.codegen.llvm.types import MEMORY_TYPE
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx import fragments, runs
 from tilewright.codegen.ptx.arith import FUNCTIONS, PtxArith
+from tilewright.codegen.ptx.dialect import NVIDIA, Dialect
 from tilewright.codegen.ptx.fragments import PAIR, PAIRED
 from tilewright.codegen.ptx.instructions import ThreadInstructions
 from tilewright.codegen.ptx.launch import block_indices, block_of, grid_of, thread_index
@@ -42,7 +44,6 @@ from tilewright.tile.swizzle import in_panels
 
 SHARED_ALIGNMENT = 128
 """What bulk copies and matrix units ask of the shared memory that they read, and more than anyone else does."""
-BARRIER = "call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)"
 COMMIT = "call void @llvm.nvvm.cp.async.commit.group()"
 WAIT = "call void @llvm.nvvm.cp.async.wait.group(i32 {})"
 _SHARED = "addrspacecast (ptr addrspace(3) @{} to ptr)"
@@ -53,7 +54,14 @@ class PtxModule(KernelModule):
     """What the grids of one kernel share: tables, and zeros to read where nothing may be read."""
 
     target: ThreadInstructions
+    dialect: Dialect = NVIDIA
     functions_of_target: ClassVar[frozenset[str]] = FUNCTIONS
+
+    @property
+    def constant_space(self) -> str:
+        """Where the maker's GPUs have constants."""
+        space = self.dialect.constant_space
+        return f"addrspace({space}) " if space else ""
 
 
 @dataclass
@@ -123,7 +131,7 @@ class PtxFunction(KernelFunction):
 
     def new_arith(self) -> PtxArith:
         """Operations with the GPU's instructions."""
-        return PtxArith(self.writer, self.module.target)
+        return PtxArith(self.writer, self.module.target, self.module.dialect)
 
     def new_loops(self) -> PtxLoops:
         """Loops with blocks and threads."""
@@ -136,12 +144,24 @@ class PtxFunction(KernelFunction):
     def allocate(self, buffer: Buffer, name: str, n_elements: int) -> None:
         """Shared memory is a part of the block's array; anything else is the thread's own memory."""
         if self.analysis.places[id(buffer)].space is not Space.SHARED:
-            super().allocate(buffer, name, n_elements)
+            self._allocate_own(buffer, name, n_elements)
             return
         alignment = PERIOD_BYTES if buffer in self.addresses.swizzled else SHARED_ALIGNMENT
         offset = self.shared.place(buffer, n_elements, alignment)
         base = _SHARED.format(self.shared.name)
         self.writer.entry.append(f"  {name} = getelementptr i8, ptr {base}, i64 {offset}")
+
+    def _allocate_own(self, buffer: Buffer, name: str, n_elements: int) -> None:
+        """The thread's own memory, by a generic pointer."""
+        space = self.module.dialect.stack_space
+        if not space:
+            super().allocate(buffer, name, n_elements)
+            return
+        element = MEMORY_TYPE[buffer.dtype]
+        self.writer.entry += [
+            f"  {name}.own = alloca [{n_elements} x {element}], align 64, addrspace({space})",
+            f"  {name} = addrspacecast ptr addrspace({space}) {name}.own to ptr",
+        ]
 
     def use(self, value: Val, dtype: DType) -> None:
         """Nothing: ptxas orders instructions anew whatever LLVM's order is."""
@@ -152,16 +172,17 @@ class PtxFunction(KernelFunction):
             case Store() if self.analysis.places[id(s.buffer)].ahead and self._copies_ahead(s, ctx):
                 self.operands.clear()
             case Commit():
-                self.writer.emit(COMMIT)
+                if self.module.target.gpu.has_async_copies:
+                    self.writer.emit(COMMIT)
             case For() | If():
                 self.products.begin(s)
                 super().statement(s, ctx)
                 self.products.end(s)
             case Barrier():
-                if s.pending is not None:
+                if s.pending is not None and self.module.target.gpu.has_async_copies:
                     self.writer.emit(WAIT.format(s.pending))
                 self.products.meet(running=s.running)
-                self.writer.emit(BARRIER)
+                self.writer.emit(self.module.dialect.barrier)
                 self.memory.forget()
                 self.operands.clear()
             case Prefetch():
@@ -174,6 +195,8 @@ class PtxFunction(KernelFunction):
 
         A copy that is there at once is right too.
         """
+        if not self.module.target.gpu.has_async_copies:
+            return False
         value, memo = s.value, Memo()
         inside = ctx
         if isinstance(value, Select):
@@ -205,7 +228,8 @@ class PtxFunction(KernelFunction):
         self._find_indices()
         self.statement(body, Lanes())
         self.writer.emit("ret void")
-        head = f'define ptx_kernel void @"{self.entry}"({", ".join(parameters)}) nounwind {self._bounds()} {{'
+        dialect = self.module.dialect
+        head = f'define {dialect.convention} void @"{self.entry}"({", ".join(parameters)}) nounwind {dialect.bounds(self.block)} {{'
         return "\n".join([head, *self.writer.lines(), "}"])
 
     def _find_indices(self) -> None:
@@ -213,14 +237,10 @@ class PtxFunction(KernelFunction):
         blocks, threads = self.grid.blocks, self.grid.threads
         shape = grid_of(blocks, self.module.target.gpu)
         extents = [self.space.value(loop.extent) for loop in blocks] if shape.is_flat else []
-        for loop, value in zip(blocks, block_indices(self.writer, shape, extents), strict=True):
+        for loop, value in zip(blocks, block_indices(self.writer, self.module.dialect, shape, extents), strict=True):
             self.indices[loop.sym] = value
         for axis, loop in enumerate(reversed(threads), start=int(self.has_warps)):
-            self.indices[loop.sym] = thread_index(self.writer, axis)
-
-    def _bounds(self) -> str:
-        """How many threads a block has, so that ptxas knows how many registers each may have."""
-        return f'"nvvm.reqntid"="{",".join(map(str, self.block))}"'
+            self.indices[loop.sym] = thread_index(self.writer, self.module.dialect, axis)
 
     @property
     def block(self) -> tuple[int, int, int]:
@@ -230,7 +250,7 @@ class PtxFunction(KernelFunction):
     @property
     def lane(self) -> Val:
         """Which lane of its warp the thread is."""
-        return thread_index(self.writer, 0)
+        return thread_index(self.writer, self.module.dialect, 0)
 
     # --- fragments: buffers whose elements lie in the registers of a warp's lanes -----------------------------------
 

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.writer import Val, Writer
+from tilewright.codegen.ptx.dialect import Dialect
 from tilewright.core.compute import Buffer
 from tilewright.core.dims import numbers
 from tilewright.core.expr import Dim, Sym, bounds
 from tilewright.target.gpu import AXES, Gpu
 from tilewright.tile.ir import Loop
-
-_SREG = "call i32 @llvm.nvvm.read.ptx.sreg.{}.{}()"
 
 
 @dataclass(frozen=True)
@@ -86,17 +85,17 @@ def grid_of(loops: tuple[Loop, ...], gpu: Gpu) -> GridShape:
     return GridShape(loops, not fits)
 
 
-def thread_index(writer: Writer, axis: int) -> Val:
+def thread_index(writer: Writer, dialect: Dialect, axis: int) -> Val:
     """A thread's place in its block along an axis, as an ``i64``."""
-    return _widened(writer, writer.pure(_SREG.format("tid", AXES[axis]), 0))
+    return _widened(writer, writer.pure(dialect.thread.format(AXES[axis]), 0))
 
 
-def block_indices(writer: Writer, shape: GridShape, extents: list[Val]) -> list[Val]:
+def block_indices(writer: Writer, dialect: Dialect, shape: GridShape, extents: list[Val]) -> list[Val]:
     """The values of the block loops' variables, outermost first; ``extents`` has theirs as ``i64``, for a flat grid."""
     if not shape.is_flat:
         axes = range(len(shape.loops) - 1, -1, -1)
-        return [_widened(writer, writer.pure(_SREG.format("ctaid", AXES[axis]), 0)) for axis in axes]
-    rest, found = writer.pure(_SREG.format("ctaid", "x"), 0), list[Val]()
+        return [_widened(writer, writer.pure(dialect.block.format(AXES[axis]), 0)) for axis in axes]
+    rest, found = writer.pure(dialect.block.format("x"), 0), list[Val]()
     for extent in reversed(extents[1:]):
         narrow = extent.text if extent.text[0] != "%" else writer.pure(f"trunc i64 {extent.text} to i32", 0)
         found.append(_widened(writer, writer.pure(f"urem i32 {rest}, {narrow}", 0)))

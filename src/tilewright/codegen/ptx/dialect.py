@@ -1,0 +1,63 @@
+"""How a maker's GPUs spell what all GPUs do: one table for each maker.
+
+In: nothing. Out: a :class:`Dialect`, and NVIDIA's. Not its business: who uses it (``function``, ``launch``, ``arith``),
+matrix instructions and asynchronous copies, which have files of their own; what a GPU can do (``target.gpu``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.codegen.llvm.writer import Val, Writer
+
+WORD_BITS = 32
+"""What lanes exchange at one time."""
+ALL_LANES = -1
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Pieces of LLVM text. ``convention`` marks the functions that a launch calls.
+
+    ``thread`` and ``block`` are the calls that give a place along the axis ``{}``; ``barrier`` is where the threads of
+    a block meet. ``exchange`` is how a lane gets a word, of the type that it is told, from the lane whose number
+    differs in one bit, of a warp of so many. ``functions`` are instructions for functions of f32, by our names.
+
+    ``bounds`` is what a function's head says of its block's extents, ``footer`` what a module ends with.
+    ``stack_space`` and ``constant_space`` number the address spaces of a thread's own memory and of tables, where LLVM
+    tells them apart.
+    """
+
+    convention: str
+    thread: str
+    block: str
+    barrier: str
+    exchange: Callable[[Writer, Val, str, int, int], str]
+    functions: Mapping[str, str]
+    bounds: Callable[[tuple[int, int, int]], str]
+    footer: str = ""
+    stack_space: int = 0
+    constant_space: int = 0
+
+
+def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -> str:
+    """``shfl.sync``, which speaks of f32 as well as of integers."""
+    operands = f"i32 {ALL_LANES}, {element} {word.text}, i32 {distance}, i32 {n_lanes - 1}"
+    return f"call {element} @llvm.nvvm.shfl.sync.bfly.{'f32' if element == 'float' else element}({operands})"
+
+
+def _extents(block: tuple[int, int, int]) -> str:
+    """How many threads a block has, so that ptxas knows how many registers each may have."""
+    return f'"nvvm.reqntid"="{",".join(map(str, block))}"'
+
+
+NVIDIA = Dialect(
+    convention="ptx_kernel",
+    thread="call i32 @llvm.nvvm.read.ptx.sreg.tid.{}()",
+    block="call i32 @llvm.nvvm.read.ptx.sreg.ctaid.{}()",
+    barrier="call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",
+    exchange=_shuffled,
+    functions={"exp2_flushed": "llvm.nvvm.ex2.approx.ftz.f", "reciprocal_flushed": "llvm.nvvm.rcp.approx.ftz.f"},
+    bounds=_extents,
+)
