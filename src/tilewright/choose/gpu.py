@@ -37,7 +37,7 @@ from tilewright.choose.strategies.gpu.sums import sums
 from tilewright.choose.strategies.gpu.transposes import transposes
 from tilewright.core.compute import Buffer, Computation, Serial, Stage
 from tilewright.target.gpu import Gpu
-from tilewright.tile.ir import For, Kind, written
+from tilewright.tile.ir import For, Kernel, Kind, written
 from tilewright.tile.lower import lower
 from tilewright.tile.schedule import Schedule, ScheduleBuilder
 from tilewright.tile.schedule.book import Line, apply_lines
@@ -76,7 +76,7 @@ def _scheduled(
     spelled = _spelled(computation, gpu, refused)
     normal = spelled.computation
     known = [b for b in normal.inputs if b.name in fixed]
-    b = ScheduleBuilder(lower(normal, name, known))
+    b = ScheduleBuilder(_lowered(normal, name, known, gpu))
     work = _Grids(b, gpu, normal, known, on_broken)
     # What falls to single elements was spelled for a tile that does not fit: the caller has it spelled anew.
     for x in spelled.averages:
@@ -114,8 +114,14 @@ def schedule_for_gpu_by(
     """The kernel that a file's steps make; ``ScheduleFileError`` names the step that is not legal."""
     fixed = {b.name for b in computation.inputs if b in constants}
     normal = schedule_for_gpu(computation, gpu, constants, name, forgive).computation  # as those steps were found for
-    kernel = apply_lines(lower(normal, name, [b for b in normal.inputs if b.name in fixed]), lines)
+    known = [b for b in normal.inputs if b.name in fixed]
+    kernel = apply_lines(_lowered(normal, name, known, gpu), lines)
     return Scheduled(kernel, normal, Schedule(tuple(line.step for line in lines)))
+
+
+def _lowered(computation: Computation, name: str, constants: Container[Buffer], gpu: Gpu) -> Kernel:
+    """The unscheduled kernel, whose warps are the GPU's."""
+    return replace(lower(computation, name, constants), lanes=gpu.warp_lanes)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, floordiv, mod, substitute, symbols, terms_of
 from tilewright.core.indices import chosen, is_chosen, symbols_at, symbols_in
 from tilewright.runtime.once import computed
-from tilewright.target.matrices import WARP
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.grid import Grid, grids_of, is_for_gpus, is_of_four_warps, is_uniform, thread_nest, warp_nest
 from tilewright.tile.ir import (
@@ -172,11 +171,11 @@ class _Flattener:
         self.moved: dict[Buffer, Place] = {}
         self.threads: dict[Shape, tuple[Sym, ...]] = {(): ()}
         """The symbols of the thread loops of each shape."""
-        self.lane = loop_sym(fresh(kernel, "lane"), WARP)
+        self.lane = loop_sym(fresh(kernel, "lane"), kernel.lanes)
         """The symbol of all loops that go once through the lanes of a warp."""
         self.parts = tuple(self._parts(grid.body))
         self.phases = list(_phases(self.parts))
-        everything = [*loops_of(grid.body), Loop(self.lane, WARP, Kind.WARP)]
+        everything = [*loops_of(grid.body), Loop(self.lane, kernel.lanes, Kind.WARP)]
         self.inner = {x.sym for x in everything if x.kind is not Kind.THREAD}
         """Loops in the block that are no threads: where an access is in its own iterations."""
         self.walked = {x.sym for x in everything}
@@ -245,11 +244,11 @@ class _Flattener:
 
     def _lanes_named(self, body: Body) -> Body:
         """The statements with one variable for the lanes of a warp, so that phases agree on who has what."""
-        out: list[Stmt] = []
+        lanes, out = self.kernel.lanes, list[Stmt]()
         for s in body:
             if isinstance(s, For) and s.loop.kind is Kind.WARP:
-                if len(warp_nest((s,))[0]) == 1 and s.loop.extent == WARP:
-                    s = For(Loop(self.lane, WARP, Kind.WARP), substitute_body(s.body, {s.loop.sym: self.lane}))
+                if len(warp_nest((s,))[0]) == 1 and s.loop.extent == lanes:
+                    s = For(Loop(self.lane, lanes, Kind.WARP), substitute_body(s.body, {s.loop.sym: self.lane}))
             elif isinstance(s, For):
                 s = For(s.loop, self._lanes_named(s.body))
             elif isinstance(s, If):
@@ -307,7 +306,7 @@ class _Flattener:
             self.moved[b] = Place(b, Space.SHARED)
             return None
         sides = [_part(column, owners, b.shape[d]) for d, column in enumerate(zip(*indices, strict=True))]
-        shape = (*([WARP] if lanes else []), *[n for s in sides for _, n in s.digits])
+        shape = (*([self.kernel.lanes] if lanes else []), *[n for s in sides for _, n in s.digits])
         change = _Change(Buffer(b.name, b.dtype, shape), tuple(sides), lanes)
         places = {x for ix in indices for i in change.moved(ix) for x in symbols_at(i)}
         has_numbers = not any(chosen(ix) for ix in indices) and places <= self.copied

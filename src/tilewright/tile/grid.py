@@ -16,7 +16,7 @@ from tilewright.core.dims import known_at_least
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.target.gpu import AXES
-from tilewright.target.matrices import SUMS, WARP
+from tilewright.target.matrices import SUMS
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.ir import (
     NESTS,
@@ -102,15 +102,15 @@ def through_conditions(body: Body, kind: type[Condition]) -> tuple[list[Conditio
     return found, body
 
 
-def rows_of_warps(body: Body) -> set[Buffer]:
+def rows_of_warps(body: Body, lanes: int) -> set[Buffer]:
     """The buffers with an element for each row of a warp's sums: what a nest of one warp loop stores at its iterations.
 
-    In registers each is held by all lanes that share the row. A loop of as many iterations as there are lanes counts
-    these, not rows.
+    In registers each is held by all lanes that share the row. A loop of as many iterations as a warp has ``lanes``
+    counts these, not rows.
     """
     found: set[Buffer] = set()
     for loops, inside in warp_nests(body):
-        if len(loops) == 1 and loops[0].extent != WARP:
+        if len(loops) == 1 and loops[0].extent != lanes:
             stores = (s for s in walk(inside) if isinstance(s, Store) and loops[0].sym in symbols_in(s.index))
             found |= {s.buffer for s in stores}
     return found

@@ -41,9 +41,10 @@ the thread has waited for it, and nobody may touch the element meanwhile. The co
 a group; a ``Barrier`` with ``pending`` lets so many of its last groups be on their way, and waits for the others.
 
 ``warp`` loops inside of a flat grid are shared out among the lanes of a warp (``codegen.ptx.warps`` says how), and mean
-what serial loops mean. In a grid with some, thread loops count warps, of which each has 32 lanes along x, and a ``reg``
-buffer that is indexed by warp loops is the warp's. Where a single one of 32 iterations is its first index, each lane
-has its own; such a loop around one update of registers that it does not index gives all lanes what they come to.
+what serial loops mean. In a grid with some, thread loops count warps, of which each has the kernel's ``lanes`` along x,
+and a ``reg`` buffer that is indexed by warp loops is the warp's. Where a single one of as many iterations as there are
+lanes is its first index, each lane has its own; such a loop around one update of registers that it does not index gives
+all lanes what they come to.
 
 A ``swizzled`` shared buffer lies as matrix units read it without bank conflicts (``tile.swizzle`` says where each
 element is), which changes nothing of what it means. A matrix instruction that reads two of them is one of four
@@ -63,6 +64,7 @@ from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen, mentioned_at
 from tilewright.core.types import Array
 from tilewright.runtime.once import computed
+from tilewright.target.matrices import WARP
 
 
 class Kind(Enum):
@@ -314,6 +316,7 @@ class Kernel:
     ``sizes`` are the symbolic dimensions that it needs; ``places`` hold every buffer: the computation's inputs and
     outputs in its order, then temporaries. A packed constant stands where its source stood. ``packed`` says how
     constants are re-laid before the first run. ``notes`` are for the report: rules that did not fit, and why.
+    ``lanes`` is how many threads are a warp, for warp loops.
     """
 
     name: str
@@ -322,6 +325,7 @@ class Kernel:
     body: tuple[Stmt, ...]
     packed: tuple[Packed, ...] = ()
     notes: tuple[str, ...] = ()
+    lanes: int = WARP
 
     @property
     def params(self) -> tuple[Buffer, ...]:

@@ -372,7 +372,7 @@ class _GridRun:
         lanes = {x.sym for x in loops_of(grid.body) if x.kind is Kind.WARP}
         self.lanes = memory.gpu.warp_lanes if lanes else 1
         by_lanes = {b for s in walk(grid.body) for b, index in places_of(s) if symbols_in(index) & lanes}
-        alike = (memory.places.keys() - by_lanes) | rows_of_warps(grid.body) if lanes else set[Buffer]()
+        alike = (memory.places.keys() - by_lanes) | rows_of_warps(grid.body, self.lanes) if lanes else set[Buffer]()
         memory.of_warps = {b for b in alike if memory.places[b].space is Space.REG}
 
     def run(self) -> None:

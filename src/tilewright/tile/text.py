@@ -6,6 +6,7 @@ Not its business: checking what was read (``tile.verify``).
 Form (one statement a line, two spaces a level)::
 
     kernel gemm
+      lanes 64
       size M[0:]
       place A: f32[M, 8] global in
       pack B_p[g0[0:1], g1[0:7]] = B: f32[8, 2] at [g1, g0]
@@ -35,6 +36,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, parse, to_text
 from tilewright.core.indices import is_chosen
 from tilewright.core.types import Array, dtype_named
+from tilewright.target.matrices import WARP
 from tilewright.tile.errors import TileTextError
 from tilewright.tile.ir import (
     Barrier,
@@ -65,6 +67,7 @@ _E = TypeVar("_E", bound=Enum)
 def kernel_text(kernel: Kernel) -> str:
     """The whole kernel; :func:`parse_kernel` reads it back."""
     lines = [f"kernel {kernel.name}"]
+    lines += [] if kernel.lanes == WARP else [f"  lanes {kernel.lanes}"]
     lines += [f"  size {_sym_text(s)}" for s in kernel.sizes]
     lines += [f"  place {_place_text(p)}" for p in kernel.places]
     lines += [f"  pack {_packed_text(p)}" for p in kernel.packed]
@@ -183,6 +186,7 @@ class _KernelReader:
         places: list[Place] = []
         packed: list[Packed] = []
         notes: list[str] = []
+        lanes = WARP
         while True:
             line = self._here(1)
             if line is None:
@@ -191,11 +195,14 @@ class _KernelReader:
             self.at += 1
             if word == "body":
                 break
-            self._header(word, rest, sizes, places, packed, notes)
+            if word == "lanes":
+                lanes = self._lanes(rest)
+            else:
+                self._header(word, rest, sizes, places, packed, notes)
         body = self._body(2)
         if self.at < len(self.lines):
             raise self._error("a line outside of the body")
-        return Kernel(name, tuple(places), tuple(sizes), body, tuple(packed), tuple(notes))
+        return Kernel(name, tuple(places), tuple(sizes), body, tuple(packed), tuple(notes), lanes)
 
     def _header(
         self, word: str, rest: str, sizes: list[Sym], places: list[Place], packed: list[Packed], notes: list[str]
@@ -211,8 +218,13 @@ class _KernelReader:
             notes.append(rest)
             return
         else:
-            self._fail(f"{word!r} is not size, place, pack, note or body")
+            self._fail(f"{word!r} is not lanes, size, place, pack, note or body")
         words.end()
+
+    def _lanes(self, rest: str) -> int:
+        if not rest.isdecimal() or int(rest) < 1:
+            self._fail(f"{rest!r} is no number of lanes")
+        return int(rest)
 
     def _here(self, depth: int) -> str | None:
         """The present line's content when it is at ``depth``; None when it is shallower or the text ended."""

@@ -88,13 +88,17 @@ class KernelModule:
             element = MEMORY_TYPE[buffer.dtype]
             numbers = ", ".join([f"{element} {_stored(x.item(), buffer.dtype)}" for x in place.table.reshape(-1)])
             ty = f"[{place.table.size} x {element}]"
-            self.globals[name] = f"{name} = private unnamed_addr {self.constant_space}constant {ty} [{numbers}], align 64"
+            self.globals[name] = f"{name} = {self._constant} {ty} [{numbers}], align 64"
         return self.address_of(name)
 
     @property
     def constant_space(self) -> str:
         """What says in which address space constants lie, where that is not where all else does."""
         return ""
+
+    @property
+    def _constant(self) -> str:
+        return f"private unnamed_addr {self.constant_space}constant"
 
     def address_of(self, name: str) -> str:
         """A pointer to a constant."""
@@ -111,7 +115,7 @@ class KernelModule:
         lines = [target, *self.globals.values()]
         if self.n_zero_bytes:
             ty = f"[{self.n_zero_bytes} x i8]"
-            lines.append(f"{self.symbol('zeros')} = private unnamed_addr {self.constant_space}constant {ty} zeroinitializer, align 64")
+            lines.append(f"{self.symbol('zeros')} = {self._constant} {ty} zeroinitializer, align 64")
         return "\n".join([*lines, *sorted(self.declarations), *self.functions, ""])
 
 

@@ -24,7 +24,7 @@ from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.once import once
 from tilewright.target.gpu import Gpu
 from tilewright.tile.grid import Grid, grids_of
-from tilewright.tile.ir import For, Kernel, walk, written
+from tilewright.tile.ir import For, Kernel, Kind, walk, written
 
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
 
@@ -46,7 +46,13 @@ class PtxKernel:
 
 
 def emit(kernel: Kernel, gpu: Gpu, dialect: Dialect = NVIDIA) -> GpuText:
-    """The module's LLVM text in a maker's dialect; ``CodegenError`` for a kernel that is not one of flat grids, or does not fit the GPU."""
+    """The module's LLVM text in a maker's dialect.
+
+    ``CodegenError`` for a kernel that is not one of flat grids, or does not fit the GPU.
+    """
+    has_warps = any(isinstance(s, For) and s.loop.kind is Kind.WARP for s in walk(kernel.body))
+    if has_warps and kernel.lanes != gpu.warp_lanes:
+        raise CodegenError(f"{kernel.name} is for warps of {kernel.lanes} lanes; {gpu.name} has {gpu.warp_lanes}")
     kernel = own_registers(kernel)
     target = ThreadInstructions(gpu)
     splits = Splits(kernel.body, kernel.sizes)

@@ -96,7 +96,7 @@ class PtxFunction(KernelFunction):
         self.shared = SharedMemory(f"{entry}_shared")
         self.indices: dict[Sym, Val] = {}
         self.has_warps = any(isinstance(s, For) and s.loop.kind is Kind.WARP for s in walk(grid.body))
-        self.of_rows = self._in_registers(rows_of_warps(grid.body))
+        self.of_rows = self._in_registers(rows_of_warps(grid.body, module.kernel.lanes))
         """The register buffers that have an element for each row of a warp's sums."""
         self.addresses.swizzled = frozenset(p.buffer for p in module.kernel.places if p.swizzled)
         self.layouts: dict[Buffer, Fragment] = {}
@@ -228,8 +228,8 @@ class PtxFunction(KernelFunction):
         self._find_indices()
         self.statement(body, Lanes())
         self.writer.emit("ret void")
-        dialect = self.module.dialect
-        head = f'define {dialect.convention} void @"{self.entry}"({", ".join(parameters)}) nounwind {dialect.bounds(self.block)} {{'
+        start = f'define {self.module.dialect.convention} void @"{self.entry}"'
+        head = f"{start}({', '.join(parameters)}) nounwind {self.module.dialect.bounds(self.block)} {{"
         return "\n".join([head, *self.writer.lines(), "}"])
 
     def _find_indices(self) -> None:
@@ -257,6 +257,8 @@ class PtxFunction(KernelFunction):
     def _find_fragments(self) -> set[Buffer]:
         """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
         nests = [(loops, inside) for loops, inside in warp_nests(self.grid.body) if len(loops) > 1]
+        if nests and not self.module.target.gpu.has_mma:
+            raise CodegenError(f"{self.entry}: {self.module.target.gpu.name} has no matrix instructions of these")
         for loops, inside in nests:
             layout = fragments.layout_of([x.extent for x in loops])
             made = self._in_registers({b for x in walk(inside) for b in written(x)}) - self.of_rows

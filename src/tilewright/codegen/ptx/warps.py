@@ -5,10 +5,11 @@ are and how they lay matrices out (``mma``), all other loops (``loops``).
 
 Three forms, told apart by how many loops there are:
 
-* One: lane ``l`` runs iterations ``l``, ``l + 32``, ... Where registers are stored by its variable, it counts rows of
-  an instruction's sums instead, and each lane runs those rows of which it holds elements (``fragments``). But registers
-  whose first index is such a loop of 32 are the lane's own. An update of registers that the loop does not index, alone
-  in one of 32, combines what the lanes have by exchanges among them, so that each of them has the result.
+* One: lane ``l`` of 32 runs iterations ``l``, ``l + 32``, ... Where registers are stored by its variable, it counts
+  rows of an instruction's sums instead, and each lane runs those rows of which it holds elements (``fragments``). But
+  registers whose first index is such a loop of as many iterations as there are lanes are the lane's own. An update of
+  registers that the loop does not index, alone in such a loop, combines what the lanes have by exchanges among them, so
+  that each of them has the result.
 * Two, of the extents of an instruction's sums: a lane runs the iterations whose elements it holds. A ``reg`` buffer
   that is indexed by them is the warp's, and its elements lie in the lanes' registers.
   With a ``vector`` loop inside they count runs of neighbours, which lanes have once they exchanged sums (``runs``).
@@ -38,7 +39,7 @@ from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Sym, substitute, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
-from tilewright.target.matrices import SUMS, WARP, Digit, Fragment
+from tilewright.target.matrices import SUMS, Digit, Fragment
 from tilewright.tile.affine import coefficient
 from tilewright.tile.grid import run_loop, through_conditions, warp_nest
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Space, Stmt, Update, walk
@@ -103,10 +104,11 @@ def _emit(fn: PtxFunction, loops: Sequence[Loop], body: tuple[Stmt, ...]) -> Non
 
 
 def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) -> None:
-    for start in range(0, extent, WARP):
+    lanes = fn.module.kernel.lanes
+    for start in range(0, extent, lanes):
         value = fragments.plus(fn, fn.lane, start)
-        fn.space.bind_run(sym, value.text, 0, (start, min(start + WARP, extent) - 1))
-        if start + WARP <= extent:
+        fn.space.bind_run(sym, value.text, 0, (start, min(start + lanes, extent) - 1))
+        if start + lanes <= extent:
             fn.body(body, NO_LANES)
         else:
             bit = fn.arith.instruction("icmp slt", "i64", value, Val(str(extent), 0, 0))
@@ -116,14 +118,14 @@ def _shared_out(fn: PtxFunction, sym: Sym, extent: int, body: tuple[Stmt, ...]) 
 
 def _across_lanes(fn: PtxFunction, loop: Loop, update: Update) -> None:
     """Every lane's value into the element; halves of the warp exchange theirs, then halves of those, and so on."""
-    sym = loop.sym
-    if loop.extent != WARP:
-        raise CodegenError(f"{sym.name}: lanes combine what they have by one update in a loop of {WARP}")
-    fn.space.bind_run(sym, fn.lane.text, 0, (0, WARP - 1))
+    sym, lanes = loop.sym, fn.module.kernel.lanes
+    if loop.extent != lanes:
+        raise CodegenError(f"{sym.name}: lanes combine what they have by one update in a loop of {lanes}")
+    fn.space.bind_run(sym, fn.lane.text, 0, (0, lanes - 1))
     value = fn.values.value(fn.module.expand(update.value), NO_LANES, {})
     fn.space.unbind(sym)
     dtype = update.buffer.dtype
-    distance = WARP // 2
+    distance = lanes // 2
     while distance:
         value = fn.arith.binary(update.op, dtype, value, exchanged(fn.arith, value, VALUE_TYPE[dtype], distance))
         distance //= 2
@@ -136,7 +138,10 @@ def own_registers(kernel: Kernel) -> Kernel:
     lanes = {
         s.loop.sym
         for s in walk(kernel.body)
-        if isinstance(s, For) and s.loop.kind is Kind.WARP and s.loop.extent == WARP and len(warp_nest((s,))[0]) == 1
+        if isinstance(s, For)
+        and s.loop.kind is Kind.WARP
+        and s.loop.extent == kernel.lanes
+        and len(warp_nest((s,))[0]) == 1
     }
     if not lanes:
         return kernel
@@ -147,7 +152,7 @@ def own_registers(kernel: Kernel) -> Kernel:
     own = {
         p.buffer: Buffer(p.buffer.name, p.buffer.dtype, p.buffer.shape[1:])
         for p in kernel.places
-        if p.space is Space.REG and p.buffer.shape[:1] == (WARP,) and first.get(p.buffer, {0}) <= lanes
+        if p.space is Space.REG and p.buffer.shape[:1] == (kernel.lanes,) and first.get(p.buffer, {0}) <= lanes
     }
     body = rewrite_accesses(kernel.body, lambda b, ix: Load(own[b], ix[1:]) if b in own else None)
     places = tuple(replace(p, buffer=own.get(p.buffer, p.buffer)) for p in kernel.places)

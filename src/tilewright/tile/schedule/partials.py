@@ -17,7 +17,6 @@ from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, mod, substitute, symbols
 from tilewright.core.indices import chosen, is_chosen, symbols_in
 from tilewright.core.types import DType
-from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
 from tilewright.tile.rewrite import Body, loads_of, substitute_body
@@ -195,7 +194,7 @@ class _Tree:
 
     def __init__(self, kernel: Kernel, loop: Loop, update: Update, others: Body, warps: int | None, lanes: int) -> None:
         self.kernel, self.loop, self.update, self.others = kernel, loop, update, others
-        self.warps, self.lanes = warps, lanes
+        self.warps, self.lanes, self.warp = warps, lanes, kernel.lanes
         self.places: list[Place] = []
         self.taken: set[str] = set()
 
@@ -203,10 +202,12 @@ class _Tree:
         """From the partial results to the update with what they come to."""
         u = self.update
         own = () if self.warps is None else (self.warps,)
-        part = self._buffer("p", (*own, WARP, self.lanes), Space.LOCAL)
+        part = self._buffer("p", (*own, self.warp, self.lanes), Space.LOCAL)
         out = [
-            self._phase("i", WARP, lambda w, lane: self._vector(lambda v: (Store(part, (*w, lane, v), self._zero),))),
-            self._phase("s", WARP, partial(self._steps, part)),
+            self._phase(
+                "i", self.warp, lambda w, lane: self._vector(lambda v: (Store(part, (*w, lane, v), self._zero),))
+            ),
+            self._phase("s", self.warp, partial(self._steps, part)),
         ]
         if self.warps is None:
             return [*out, self._across(u.buffer, u.index, part, ())]
@@ -225,10 +226,10 @@ class _Tree:
     def _steps(self, part: Buffer, w: tuple[Dim, ...], lane: Dim) -> Body:
         """A lane's share of the loop."""
         u, extent = self.update, self.loop.extent
-        n_lanes = (self.warps or 1) * WARP
+        n_lanes = (self.warps or 1) * self.warp
         chunk = n_lanes * self.lanes
         step = new_loop(self._name("j"), ceildiv(extent, chunk))
-        turn = step.sym * n_lanes + (*w, 0)[0] * WARP + lane
+        turn = step.sym * n_lanes + (*w, 0)[0] * self.warp + lane
 
         def leaf(v: Dim) -> Body:
             moved = (*self.others, Update(part, (*w, lane, v), u.op, u.value))
@@ -241,7 +242,7 @@ class _Tree:
 
     def _across(self, to: Buffer, index: tuple[IndexLike, ...], part: Buffer, w: tuple[Dim, ...]) -> Stmt:
         """What a warp's lanes come to, in an element that each of them gets."""
-        lane = new_loop(self._name("l"), WARP, Kind.WARP)
+        lane = new_loop(self._name("l"), self.warp, Kind.WARP)
         values: list[Value] = [Load(part, (*w, lane.sym, v)) for v in range(self.lanes)]
         while len(values) > 1:
             half = -(-len(values) // 2)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_in
-from tilewright.target.matrices import WARP
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import (
     NESTS,
@@ -224,4 +223,4 @@ def is_folded(kernel: Kernel, target: For) -> bool:
     place = find_place(kernel, leaf.buffer.name, "kind")
     is_apart = not chosen(leaf.index) and target.loop.sym not in symbols_in(leaf.index)
     is_new = not any(x.buffer is leaf.buffer for x in loads_of(leaf))
-    return target.loop.extent == WARP and is_apart and is_new and place.space in (Space.REG, Space.LOCAL)
+    return target.loop.extent == kernel.lanes and is_apart and is_new and place.space in (Space.REG, Space.LOCAL)

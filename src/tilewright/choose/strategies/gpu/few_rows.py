@@ -82,6 +82,7 @@ class StripTile:
     column_warps: int
     own_columns: int
     stages: int
+    lanes: int = WARP
 
     @property
     def columns(self) -> int:
@@ -91,7 +92,7 @@ class StripTile:
     @property
     def warps(self) -> int:
         """Warps of the block, whose lanes have columns of several parts where those are few."""
-        return self.parts * self.column_warps if self.shape is not None else self.parts * self.columns // WARP
+        return self.parts * self.column_warps if self.shape is not None else self.parts * self.columns // self.lanes
 
     @property
     def pad(self) -> int:
@@ -232,7 +233,7 @@ def _lane_tiles(gpu: Gpu, rows: int) -> Iterator[StripTile]:
         parts = of_scheduler * gpu.sm_schedulers * gpu.warp_lanes // columns
         if not parts:  # a multiprocessor of few lanes
             continue
-        tile = StripTile(None, n_bytes, rows, parts, depth, 1, columns, count)
+        tile = StripTile(None, n_bytes, rows, parts, depth, 1, columns, count, gpu.warp_lanes)
         if 2 * rows <= columns and _resident(gpu, tile):
             yield tile
 
