@@ -23,7 +23,7 @@ HOPPER = "cuda-sm90a"
 def test_an_unknown_size_counts_as_a_large_one(gpu: Gpu, unit, rows: Dim, columns: Dim) -> None:
     """The same number for every tile: if each counted as many blocks, the smallest would seem the cheapest."""
     found = tile_of(gpu, f32, unit, Extents(1, rows, columns, 4096))
-    assert found == tile_of(gpu, f32, unit, Extents(1, 1 << 16, 1 << 16, 4096))
+    assert found == tile_of(gpu, f32, unit, Extents(1, 1 << 20, 1 << 20, 4096))
 
 
 def test_a_tile_is_found_soon_for_any_size() -> None:

@@ -19,7 +19,7 @@ from tilewright.codegen.ptx.compile import compile_kernel, emit
 from tilewright.codegen.ptx.mma import INSTRUCTIONS
 from tilewright.core.types import bf16, f16, f32
 from tilewright.runtime.values import aligned_buffer
-from tilewright.target.gpu import Gpu, named_gpus
+from tilewright.target.gpu import CUDA_TRIPLE, Gpu, named_gpus
 from tilewright.target.matrices import LEFT, RIGHT, RUN_LENGTHS, SHAPES, SUMS, Fragment, runs_of
 from tilewright.tile.flatten import flatten
 from tilewright.tile.interp import run
@@ -104,7 +104,7 @@ def test_what_is_no_instruction_is_refused(old: str, new: str, why: str) -> None
 
 @pytest.mark.one_in(3)
 @needs_ptxas
-@pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
+@pytest.mark.parametrize("gpu", named_gpus(CUDA_TRIPLE), ids=lambda g: g.arch)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_machine_code_has_the_instructions(dtype: str, gpu: Gpu, tmp_path: Path) -> None:
     made = compile_kernel(by_hand.kernel(by_hand.MATRICES.replace("f16[", f"{dtype}[")), gpu)
@@ -123,7 +123,7 @@ def test_instructions_have_names_that_llvm_knows() -> None:
 
 @pytest.mark.one_in(2)
 @needs_ptxas
-@pytest.mark.parametrize("gpu", [g for g in named_gpus() if not g.has_warpgroup_mma], ids=lambda g: g.arch)
+@pytest.mark.parametrize("gpu", [g for g in named_gpus(CUDA_TRIPLE) if not g.has_warpgroup_mma], ids=lambda g: g.arch)
 @pytest.mark.parametrize("case", [Case(4096, 4096, 4096, bf16), Case(1000, 513, 300, f16, right_turned=True)], ids=str)
 def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gpu: Gpu, tmp_path: Path) -> None:
     kernel = flatten(schedule_for_gpu(case.computation(), gpu).kernel)
@@ -145,7 +145,7 @@ def test_products_are_matrix_instructions_and_asynchronous_copies(case: Case, gp
 
 @pytest.mark.one_in(6)
 @needs_ptxas
-@pytest.mark.parametrize("gpu", [g for g in named_gpus() if not g.has_warpgroup_mma], ids=lambda g: g.arch)
+@pytest.mark.parametrize("gpu", [g for g in named_gpus(CUDA_TRIPLE) if not g.has_warpgroup_mma], ids=lambda g: g.arch)
 @pytest.mark.parametrize("causal", [False, True])
 def test_averages_are_matrix_instructions_and_stay_in_registers(causal: bool, gpu: Gpu, tmp_path: Path) -> None:
     case = Attended(4096, 4096, 64, 64, bf16, heads=2, causal=causal)

@@ -26,7 +26,7 @@ from tilewright.core.opdef import OpDef
 from tilewright.runtime.cuda.compiled import CompiledGpuModel
 from tilewright.runtime.cuda.errors import NoGpuError
 from tilewright.runtime.models import model_of
-from tilewright.target.gpu import Gpu, named_gpus
+from tilewright.target.gpu import CUDA_TRIPLE, Gpu, named_gpus
 from tilewright.target.target import Target
 
 H100 = Gpu.parse("cuda-sm90a")
@@ -132,7 +132,7 @@ def test_ptxas_takes_kernels_without_spills(op: OpDef, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @needs_ptxas
-@pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.arch)
+@pytest.mark.parametrize("gpu", named_gpus(CUDA_TRIPLE), ids=lambda g: g.arch)
 @pytest.mark.parametrize("op", EVERY, ids=lambda op: op.name)
 def test_ptxas_takes_every_op(op: OpDef, gpu: Gpu, tmp_path: Path) -> None:
     """Few spill: one series of a special function does, 16 bytes; products, rows and attention may not (above)."""

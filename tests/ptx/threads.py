@@ -15,17 +15,44 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from ptx.warp import Warps, host_calls
+from tilewright.codegen.amd.dialect import AMD
 from tilewright.codegen.cpu.llvm import target_machine
-from tilewright.codegen.ptx.compile import emit
+from tilewright.codegen.gpu import emit
 from tilewright.codegen.ptx.dialect import NVIDIA
 from tilewright.core.expr import evaluate
-from tilewright.target.gpu import Gpu
+from tilewright.target.gpu import ROCM_TRIPLE, Gpu
 from tilewright.target.target import Target
 
 HOST = Target.host()
 WAIT = ctypes.CFUNCTYPE(None)
 SREG = "call i32 @llvm.nvvm.read.ptx.sreg.{}.{}()"
 PLACES = [(kind, axis) for kind in ("ctaid", "tid") for axis in "xyz"]
+
+
+AMD_WORDS = {
+    'target triple = "amdgcn-amd-amdhsa"': 'target triple = "nvptx64-nvidia-cuda"',
+    "define amdgpu_kernel void": "define ptx_kernel void",
+    AMD.barrier: NVIDIA.barrier,
+    AMD.footer: "",
+    **{AMD.thread.format(axis): NVIDIA.thread.format(axis) for axis in "xyz"},
+    **{AMD.block.format(axis): NVIDIA.block.format(axis) for axis in "xyz"},
+    # Lanes lie along x, and lanes before a lane are as many as its number says.
+    "call i32 @llvm.amdgcn.mbcnt.lo(i32 -1, i32 0)": "call i32 @llvm.umin.i32(i32 %tid.x, i32 32)",
+    "@llvm.amdgcn.exp2.f32(": "@llvm.exp2.f32(",
+}
+"""What AMD's text says of itself, as NVIDIA's says it."""
+
+
+def in_nvidias_words(text: str) -> str:
+    """AMD's text but for its exchanges and products, which stay what they are."""
+    for ours, theirs in AMD_WORDS.items():
+        text = text.replace(ours, theirs)
+    before = r"call i32 @llvm.amdgcn.mbcnt.hi\(i32 -1, i32 (\S+)\)"
+    text = re.sub(before, r"call i32 @llvm.umax.i32(i32 %tid.x, i32 \1)", text)
+    text = re.sub(r"call float @llvm.amdgcn.rcp.f32\(float ([^)]*)\)", r"fdiv float 1.0, \1", text)
+    text = re.sub(r"(alloca .*), addrspace\(5\)", r"\1", text)
+    text = re.sub(r"addrspacecast ptr addrspace\(5\) (\S+) to ptr", r"getelementptr i8, ptr \1, i64 0", text)
+    return re.sub(r"addrspacecast \(ptr addrspace\(4\) (@\S+) to ptr\)", r"\1", text).replace("addrspace(4) ", "")
 
 
 def host_text(text: str) -> str:
@@ -54,11 +81,13 @@ class Threads:
 
     def __init__(self, kernel, gpu: str = "cuda-sm90a") -> None:
         self.kernel = kernel
-        made = emit(kernel, Gpu.parse(gpu))
+        machine = Gpu.parse(gpu)
+        made = emit(kernel, machine)
         self.launches = made.launches
-        self.meets = NVIDIA.barrier in made.text or "@llvm.nvvm.mma" in made.text or "@llvm.nvvm.shfl" in made.text
-        text = host_text(made.text)
-        self.warps = Warps()
+        text = in_nvidias_words(made.text) if machine.triple == ROCM_TRIPLE else made.text
+        self.meets = any(x in text for x in (NVIDIA.barrier, "@llvm.nvvm.mma", "@llvm.nvvm.shfl", "@llvm.amdgcn"))
+        text = host_text(text)
+        self.warps = Warps(machine.warp_lanes)
         machine = target_machine(HOST)
         module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{text}')
         module.verify()

@@ -1,7 +1,7 @@
 """What the lanes of a warp do together, between threads of this system: matrix products and `ldmatrix`.
 
-In: LLVM text with NVIDIA's intrinsics. Out: text that calls `Warps.exchange` instead, in which the 32 threads of a warp
-meet. Not its business: blocks and barriers (`ptx.threads`).
+In: LLVM text with NVIDIA's intrinsics, or AMD's. Out: text that calls `Warps.exchange` instead, in which the threads of
+a warp meet. Not its business: blocks and barriers (`ptx.threads`).
 
 The layouts are spelled here as NVIDIA's Parallel Thread Execution ISA spells them, apart from `target.matrices`.
 """
@@ -20,10 +20,11 @@ MMA = {"m16n8k16.row.col.bf16": ml_dtypes.bfloat16, "m16n8k16.row.col.f32.f32": 
 LOADS = ("x2", "x2.trans", "x4", "x4.trans")
 SHUFFLES = ("bfly.f32", "bfly.i32")
 PAIRS = {"ff2bf16x2.rn": ml_dtypes.bfloat16, "ff2f16x2.rn": np.float16}
-KINDS = (*MMA, *LOADS, *SHUFFLES, *PAIRS)
+AMD_EXCHANGES = ("ds.swizzle", "ds.bpermute")
+KINDS = (*MMA, *LOADS, *SHUFFLES, *PAIRS, *AMD_EXCHANGES)
 _CALL = re.compile(
-    r"= call (\{[^}]*\}|float|i32|<2 x \w+>) @llvm\.nvvm\.(?:mma\.|ldmatrix\.sync\.aligned\.m8n8\.|shfl\.sync\.)?"
-    r"([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
+    r"= call (\{[^}]*\}|float|i32|<2 x \w+>) @llvm\.(?:nvvm|amdgcn)\."
+    r"(?:mma\.|ldmatrix\.sync\.aligned\.m8n8\.|shfl\.sync\.)?([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
 )
 
 
@@ -91,7 +92,8 @@ def _wrapper(name: str, result: str, kinds: list[str]) -> str:
 class Warps:
     """The warps of one block: each thread says which lane of which it is before it begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_lanes: int = 32) -> None:
+        self.n_lanes = n_lanes
         self.me = threading.local()
         self.meetings: dict[int, threading.Barrier] = {}
         self.given: dict[int, dict[int, bytes]] = {}
@@ -101,11 +103,12 @@ class Warps:
         self.callback = EXCHANGE(self.exchange)
 
     def begin(self, number: int) -> None:
-        """Thread `number` of its block begins; a warp is 32 neighbours."""
-        self.me.warp, self.me.lane = divmod(number, 32)
+        """Thread `number` of its block begins; a warp is so many neighbours."""
+        self.me.warp, self.me.lane = divmod(number, self.n_lanes)
 
     def new_block(self, n_threads: int) -> None:
-        self.meetings = {w: threading.Barrier(32, timeout=60) for w in range(n_threads // 32)}
+        n = self.n_lanes
+        self.meetings = {w: threading.Barrier(n, timeout=60) for w in range(n_threads // n)}
         self.given = {w: {} for w in self.meetings}
         self.fours = {g: threading.Barrier(128, timeout=60) for g in range(n_threads // 128)}
         self.given_by_fours: dict[int, dict[int, bytes]] = {g: {} for g in self.fours}
@@ -121,7 +124,7 @@ class Warps:
         if lane == 0:
             name = KINDS[kind]
             self.calls.append(name)
-            operands = np.array([np.frombuffer(self.given[warp][k], np.uint32) for k in range(32)])[:, ::2]
+            operands = np.array([np.frombuffer(self.given[warp][k], np.uint32) for k in range(self.n_lanes)])[:, ::2]
             self.made[warp] = self._together(name, warp, operands)
         self.meetings[warp].wait()
         row = np.ascontiguousarray(self.made[warp][lane])
@@ -135,6 +138,8 @@ class Warps:
         if name in SHUFFLES:  # mask, value, distance, clamp
             assert (operands[:, 0] == 0xFFFFFFFF).all() and (operands[:, 3] == 31).all()
             return operands[np.arange(32) ^ operands[:, 2], 1:2]
+        if name in AMD_EXCHANGES:
+            return _exchanged_by_amd(name, operands)
         if name in PAIRS:  # the high half comes first
             return operands[:, [1, 0]].copy().view(np.float32).astype(PAIRS[name]).view(np.uint32)
         return self._load(name, warp)
@@ -167,6 +172,18 @@ class Warps:
                 low, high = rows[j, lane // 4, 2 * (lane % 4) : 2 * (lane % 4) + 2]
                 found[lane, j] = int(low) | int(high) << 16
         return found
+
+
+def _exchanged_by_amd(name: str, operands: np.ndarray) -> np.ndarray:
+    """By the CDNA3 ISA's `DS_SWIZZLE_B32`, whose pattern is xor, or, and of five bits, and `DS_BPERMUTE_B32`."""
+    lanes = np.arange(len(operands))
+    if name == "ds.swizzle":
+        pattern = operands[:, 1]
+        assert (pattern < 1 << 15).all()
+        source = lanes // 32 * 32 + (lanes % 32 & pattern & 31 | pattern >> 5 & 31) ^ pattern >> 10
+        return operands[source, 0:1]
+    assert (operands[:, 0] % 4 == 0).all()
+    return operands[operands[:, 0] // 4 % len(lanes), 1:2]
 
 
 def _product(name: str, operands: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from tilewright.target.errors import UnknownTargetError
-from tilewright.target.gpu import NUMBERS, Gpu, gpu_names, is_gpu, named_gpus
+from tilewright.target.gpu import CUDA_TRIPLE, NUMBERS, ROCM_TRIPLE, Gpu, gpu_names, is_gpu, named_gpus
 from tilewright.target.sources import ASSUMED
 from tilewright.target.target import target_names
 
@@ -28,12 +28,14 @@ def test_numbers_are_fields_of_the_record() -> None:
 @EVERY
 def test_rates_multiply_to_what_the_datasheet_says(gpu: Gpu) -> None:
     """Dense bf16 in 10**12 operations per second; a row whose clock or width is wrong misses it."""
-    said = {"A100": 312, "H100 SXM5": 989, "B200": 2250}[gpu.chip]
+    said = {"A100": 312, "H100 SXM5": 989, "B200": 2250, "MI300X": 1307, "RX 7900 XTX": 123}[gpu.chip]
     assert 2 * gpu.n_sms * gpu.ghz * gpu.sm_bf16_fmas_per_cycle / 1000 == pytest.approx(said, rel=0.01)
 
 
 def test_names() -> None:
-    assert gpu_names() == ["cuda", "cuda-sm100a", "cuda-sm80", "cuda-sm90a"]
+    assert gpu_names() == ["cuda", "cuda-sm100a", "cuda-sm80", "cuda-sm90a", "rocm-gfx1100", "rocm-gfx942"]
+    assert [g.name for g in named_gpus(ROCM_TRIPLE)] == ["rocm-gfx942", "rocm-gfx1100"]
+    assert named_gpus(CUDA_TRIPLE) + named_gpus(ROCM_TRIPLE) == named_gpus()
     assert Gpu.parse("cuda") is Gpu.parse("cuda-sm80") and is_gpu("cuda") and not is_gpu("native")
     assert not {*gpu_names()} & {*target_names()}
     with pytest.raises(UnknownTargetError, match="cuda-sm90'") as error:
@@ -48,4 +50,5 @@ def test_blocks_of_a_multiprocessor() -> None:
     assert h100.blocks_per_sm(32, 16, 0) == 32  # blocks
     assert h100.blocks_per_sm(256, 128, 0) == 2  # registers
     assert h100.blocks_per_sm(128, 32, 100 << 10) == 2  # shared memory
+    assert Gpu.parse("rocm-gfx942").blocks_per_sm(64, 32, 0) == 32  # what keeps nothing of shared memory for itself
     assert h100.blocks_per_sm(2048, 32, 0) == 0 and h100.blocks_per_sm(32, 32, 228 << 10) == 0

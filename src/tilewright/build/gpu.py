@@ -1,7 +1,7 @@
-"""From a graph in kernels for a GPU to an artefact: PTX, the program that launches it, weights and manifest.
+"""From a graph in kernels for a GPU to an artefact: its code, the program that launches it, weights and manifest.
 
 In: what ``kernels`` splits and schedules. Out: an ``Artifact``. Not its business: what a kernel becomes
-(``codegen.ptx``), running it (``runtime.cuda``).
+(``codegen.gpu``), running it (``runtime.cuda``).
 
 A program stays what ``partition`` made of it, with sizes as texts that the runtime evaluates: there is no machine code
 for the host. Libraries' forms of a kernel are left out, since they are for arrays of the host.
@@ -15,7 +15,7 @@ from dataclasses import replace
 from tilewright.build.kernels import Checks, SplitGraph, optimise_and_split
 from tilewright.build.manifest import manifest_of
 from tilewright.build.options import Clock, Options
-from tilewright.codegen.ptx.compile import compile_kernel
+from tilewright.codegen.gpu import compile_kernel
 from tilewright.codegen.ptx.launch import Launch
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
@@ -33,8 +33,8 @@ from tilewright.partition.program import (
     SetDim,
     Step,
 )
-from tilewright.runtime.artifact import Artifact
-from tilewright.runtime.cuda.files import objects_of
+from tilewright.runtime.artifact import Artifact, ObjectImage
+from tilewright.runtime.cuda.files import OBJECT, objects_of
 from tilewright.runtime.cuda.program import (
     CarriedValue,
     CheckStep,
@@ -62,24 +62,29 @@ def build_for_gpu(graph: Graph, options: Options, clock: Clock, *, checks: Check
     gpu = Gpu.parse(options.target)
     split = optimise_and_split(graph, options, options.machine, clock, checks)
     with clock.stage("llvm"):
-        code = gpu_code(split, gpu, clock)
+        code, objects = gpu_code(split, gpu, clock)
     with clock.stage("weights"):
         weights = split.planner.weights.blob()
     manifest = manifest_of(split, options, weights.nbytes, len(split.slots))
-    return Artifact(replace(manifest, target=TargetSpec(gpu.triple, gpu.arch)), objects_of(code), weights)
+    return Artifact(replace(manifest, target=TargetSpec(gpu.triple, gpu.arch)), (*objects_of(code), *objects), weights)
 
 
-def gpu_code(split: SplitGraph, gpu: Gpu, clock: Clock) -> GpuCode:
-    """PTX of every kernel, and the program with its sizes as the runtime reads them."""
+def gpu_code(split: SplitGraph, gpu: Gpu, clock: Clock) -> tuple[GpuCode, list[ObjectImage]]:
+    """Assembly of every kernel, and the program with its sizes as the runtime reads them; beside it the machine code.
+
+    There is none where the driver assembles.
+    """
     made = split.kernels
-    kernels = []
+    kernels, objects = list[GpuKernel](), list[ObjectImage]()
     for k, (name, kernel) in enumerate(made.kernels.items()):
         clock.tell("llvm", k, len(made.kernels))
         found = compile_kernel(kernel, gpu)
         entries = tuple(map(_entry, found.launches))
-        kernels.append(GpuKernel(name, made.labels[name], found.ptx, entries, tuple(s.name for s in kernel.sizes)))
+        kernels.append(GpuKernel(name, made.labels[name], found.assembly, entries, tuple(s.name for s in kernel.sizes)))
+        objects += [ObjectImage(f"{name}{OBJECT}", found.code_object)] if found.code_object else []
     numbers = {name: k for k, name in enumerate(made.kernels)}
-    return GpuCode(gpu.arch, tuple(kernels), _program(split.program, numbers), _size(split.program.arena_bytes))
+    program = _program(split.program, numbers)
+    return GpuCode(gpu.arch, tuple(kernels), program, _size(split.program.arena_bytes)), objects
 
 
 def _entry(launch: Launch) -> GpuEntry:

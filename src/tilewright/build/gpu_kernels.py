@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.choose.default import OnBroken, Scheduled
 from tilewright.choose.gpu import schedule_for_gpu, schedule_for_gpu_by
-from tilewright.codegen.ptx.compile import compile_kernel, emit
+from tilewright.codegen.gpu import compile_kernel, emit
 from tilewright.partition.computation import GroupComputation
 from tilewright.target.gpu import Gpu
 from tilewright.tile.emulate import emulated
@@ -44,9 +44,9 @@ class GpuKernels:
         """LLVM text of a flat kernel; raises what code generation says of one that somebody scheduled by hand."""
         return emit(kernel, self.gpu).text
 
-    def ptx(self, kernel: Kernel) -> str:
-        """PTX of a flat kernel."""
-        return compile_kernel(kernel, self.gpu).ptx
+    def assembly(self, kernel: Kernel) -> str:
+        """PTX of a flat kernel, or what its maker has in place of that."""
+        return compile_kernel(kernel, self.gpu).assembly
 
     def _ready(self, found: Scheduled) -> Scheduled:
         """The same in the form that runs, checked on the way: few look at these forms otherwise."""

@@ -97,7 +97,7 @@ class PlannedKernels:
             if only not in name and only not in made.labels[name]:
                 continue
             if stage != "schedule":
-                # PTX has the comments of C, and not those of the host's assembler.
+                # PTX has the comments of C, and not those of the host's assembler; AMD's assembler takes both.
                 comment = "//" if on_gpu is not None and stage == "asm" else COMMENT.get(stage, "//")
                 yield f"{comment} {name}: {made.labels[name]}"
             match stage:
@@ -110,11 +110,11 @@ class PlannedKernels:
                 case "llvm":
                     yield emit_kernel(kernel, self.target) if on_gpu is None else on_gpu.llvm_text(kernel)
                 case "asm":
-                    yield assembly(kernel, self.target) if on_gpu is None else on_gpu.ptx(kernel)
+                    yield assembly(kernel, self.target) if on_gpu is None else on_gpu.assembly(kernel)
 
     def _entry(self) -> str:
         if self.on_gpu is not None:
-            remedy = "see --stage asm for the kernels' PTX"
+            remedy = "see --stage asm for the kernels' assembly"
             raise OptionError("a program for a GPU has no entry: the runtime goes through its steps", remedy=remedy)
         made, shapes = self.made, [n.shape for _, n in self.graph.results()]
         slots = dimension_slots([(self.graph, self.program)])

@@ -17,7 +17,7 @@ from tilewright.build.options import Options, read_schedule
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Accuracy, Fix, Json, Optimize, PrecisionOption, ScheduleFile, Source, Target
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
-from tilewright.codegen.ptx.compile import compile_kernel, emit
+from tilewright.codegen.gpu import compile_kernel, emit
 from tilewright.core.diag import OptionError
 from tilewright.core.text import print_graph, save_graph
 from tilewright.runtime.errors import InputError
@@ -137,7 +137,7 @@ def _kernel_forms(text: str, stage: Stage, target_name: str) -> Iterator[str]:
             yield (emit_kernel if stage == "llvm" else assembly)(made, target)
         elif gpu is not None:
             flat = flatten(made)
-            yield emit(flat, gpu).text if stage == "llvm" else compile_kernel(flat, gpu).ptx
+            yield emit(flat, gpu).text if stage == "llvm" else compile_kernel(flat, gpu).assembly
 
 
 def _split_kernels(text: str) -> Iterator[str]:

@@ -81,6 +81,10 @@ class Constraint:
     reason: str = ""
 
 
+GPU_ARCHITECTURES = ("nvptx", "amdgcn")
+"""How triples of GPUs begin."""
+
+
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
     """The machine the objects are for; ``features`` are the LLVM names of those that the code needs."""
@@ -92,7 +96,7 @@ class TargetSpec:
     @property
     def is_gpu(self) -> bool:
         """Are the objects for a GPU, which a driver runs, and no machine code of a host?"""
-        return self.triple.startswith("nvptx")
+        return self.triple.startswith(GPU_ARCHITECTURES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,21 @@ from difflib import get_close_matches
 from typing import Any
 
 from tilewright.target.errors import UnknownTargetError
-from tilewright.target.sources import AMPERE, ASSUMED, BLACKWELL, CUDA_GUIDE, HOPPER
+from tilewright.target.sources import (
+    AMDGPU,
+    AMPERE,
+    ASSUMED,
+    BLACKWELL,
+    CDNA3,
+    CDNA3_ISA,
+    CUDA_GUIDE,
+    HOPPER,
+    RDNA3,
+    RDNA3_ISA,
+)
 
 CUDA_TRIPLE = "nvptx64-nvidia-cuda"
+ROCM_TRIPLE = "amdgcn-amd-amdhsa"
 AXES = "xyz"
 """The dimensions that every GPU's programming model gives a grid, and a block."""
 REGISTER_BYTES, ADDRESS_BYTES = 4, 8
@@ -156,7 +168,7 @@ class Gpu:
             self.sm_blocks,
             self.sm_threads // (warps * self.warp_lanes),
             self.sm_registers // by_warp // warps,
-            self.sm_shared_bytes // (block_shared_bytes + self.block_reserved_bytes),
+            self.sm_shared_bytes // max(block_shared_bytes + self.block_reserved_bytes, 1),
         ]
         is_possible = block_threads <= self.max_block_threads and block_shared_bytes <= self.max_block_shared_bytes
         return min(limits) if is_possible else 0
@@ -167,9 +179,9 @@ def gpu_names() -> list[str]:
     return sorted([*_TABLE, *_ALIASES])
 
 
-def named_gpus() -> list[Gpu]:
-    """Every GPU that has a name here, by generation."""
-    return list(_TABLE.values())
+def named_gpus(triple: str = "") -> list[Gpu]:
+    """Every GPU that has a name here, by generation; those of one kind of code where a triple says which."""
+    return [gpu for gpu in _TABLE.values() if triple in ("", gpu.triple)]
 
 
 def gpu_of_capability(capability: tuple[int, int]) -> Gpu:
@@ -217,7 +229,32 @@ def _rows() -> list[Gpu]:
     ).known(CUDA_GUIDE.format("10.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10).known(
         BLACKWELL, memory_gb_per_s=8000.0
     )  # fmt: skip
-    return [ampere, hopper, blackwell]
+    return [ampere, hopper, blackwell, *_rocm_rows()]
+
+
+def _rocm_rows() -> list[Gpu]:
+    """AMD's: a compute unit is what is called a multiprocessor here, a wavefront what is called a warp."""
+    any_rocm = Gpu("", "", ROCM_TRIPLE, block_reserved_bytes=0, sector_bytes=64).known(
+        AMDGPU, max_block_threads=1024, max_block_extents=(1024, 1024, 1024), max_thread_registers=256,
+        max_grid_extents=((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1), sm_shared_bytes=64 << 10,
+        max_block_shared_bytes=64 << 10, static_shared_bytes=64 << 10,
+    )  # fmt: skip
+    # Registers for sums of matrix instructions are as many again, which the strategies don't count on.
+    cdna = replace(any_rocm, arch="gfx942", chip="MI300X", name="rocm-gfx942").known(
+        CDNA3_ISA, warp_lanes=64, sm_threads=2048, sm_schedulers=4, sm_registers=128 << 10, warp_register_step=512,
+        shared_banks=32, bank_bytes=4,
+    ).known(
+        CDNA3, n_sms=304, ghz=2.1, sm_fmas_per_cycle=128, sm_bf16_fmas_per_cycle=1024,
+        sm_warp_bf16_fmas_per_cycle=1024, l2_bytes=256 << 20, l2_bytes_per_cycle=8192, memory_gb_per_s=5300.0,
+    )  # fmt: skip
+    rdna = replace(any_rocm, arch="gfx1100", chip="RX 7900 XTX", name="rocm-gfx1100").known(
+        RDNA3_ISA, warp_lanes=32, sm_threads=1024, sm_schedulers=2, sm_registers=96 << 10, warp_register_step=768,
+        shared_banks=32, bank_bytes=4,
+    ).known(
+        RDNA3, n_sms=96, ghz=2.5, sm_fmas_per_cycle=128, sm_bf16_fmas_per_cycle=256, sm_warp_bf16_fmas_per_cycle=256,
+        l2_bytes=96 << 20, l2_bytes_per_cycle=1400, memory_gb_per_s=960.0,
+    )  # fmt: skip
+    return [cdna, rdna]
 
 
 _TABLE: dict[str, Gpu] = {gpu.name: gpu for gpu in _rows()}

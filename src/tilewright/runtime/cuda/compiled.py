@@ -1,4 +1,4 @@
-"""A model compiled for a GPU, wherever it was compiled: PTX to read, and a callable where there is a GPU.
+"""A model compiled for a GPU, wherever it was compiled: code to read, and a callable where there is a GPU.
 
 In: a manifest, objects, weights. Out: what every compiled model has; the first call opens the driver.
 Not its business: calls (``model``), what a GPU is (``driver``).
@@ -11,12 +11,16 @@ from typing import Any
 
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cuda.driver import CudaDriver, Driver
-from tilewright.runtime.cuda.files import code_of
+from tilewright.runtime.cuda.errors import NoGpuError
+from tilewright.runtime.cuda.files import OBJECT, code_of
 from tilewright.runtime.cuda.model import GpuModel
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import Manifest
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.python.model import CompiledModel
+
+SPOKEN = "nvptx"
+"""How triples of the GPUs begin that the driver is for."""
 
 
 class CompiledGpuModel(CompiledModel):
@@ -45,11 +49,22 @@ class CompiledGpuModel(CompiledModel):
 
     @property
     def ptx(self) -> dict[str, str]:
-        """The PTX of every kernel by its name."""
+        """The PTX of every kernel by its name; for a GPU of AMD's its assembly."""
         return {kernel.name: kernel.ptx for kernel in self.code.kernels}
 
+    @property
+    def code_objects(self) -> dict[str, bytes]:
+        """The ELF object of every kernel by its name, for a GPU of AMD's; none where the driver makes machine code."""
+        return {o.name.removesuffix(OBJECT): bytes(o.data) for o in self.objects if o.name.endswith(OBJECT)}
+
     def on(self, device: int = 0) -> GpuModel:
-        """The model on GPU number ``device``, with weights and memory there."""
+        """The model on GPU number ``device``, with weights and memory there.
+
+        ``NoGpuError`` where there is none, and for GPUs that this runtime does not speak with.
+        """
+        if not self.manifest.target.triple.startswith(SPOKEN):
+            remedy = "link the model's code_objects, and launch them by HIP"
+            raise NoGpuError(f"the model is for {self.code.arch}, which this runtime can't launch", remedy=remedy)
         return GpuModel(self.manifest, self.code, self._weights, self._open_driver(), device)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:

@@ -24,6 +24,8 @@ from tilewright.runtime.fields import FieldError, decode_json
 from tilewright.runtime.shapes import compile_size
 
 PROGRAM = "program.json"
+OBJECT = ".o"
+"""What the name of a kernel's machine code ends with, where its driver assembles nothing; it follows all texts."""
 CLASS = "is"
 
 
@@ -42,10 +44,11 @@ def code_of(objects: Sequence[ObjectImage]) -> GpuCode:
             raise FieldError(f"the first object is not {PROGRAM}")
         code: GpuCode = _decoded(GpuCode, decode_json(objects[0].data), "program")
         _check_launches(code)
-        names, wanted = [o.name for o in objects[1:]], [f"{k.name}.ptx" for k in code.kernels]
+        given = [o for o in objects[1:] if not o.name.endswith(OBJECT)]
+        names, wanted = [o.name for o in given], [f"{k.name}.ptx" for k in code.kernels]
         if names != wanted:
             raise FieldError(f"objects {names[:5]} where the program has kernels {wanted[:5]}")
-        texts = [o.data.decode() for o in objects[1:]]
+        texts = [o.data.decode() for o in given]
     except (ValueError, RecursionError) as error:  # steps may be nested deeper than the stack
         raise ArtifactError(f"the GPU's program makes no sense: {error}", remedy="compile the model again") from error
     return replace(code, kernels=tuple(replace(k, ptx=t) for k, t in zip(code.kernels, texts, strict=True)))
