@@ -143,3 +143,15 @@ def test_a_variable_needs_a_start() -> None:
     main, _ = keeping()
     main.operators = [o for o in main.operators if o[0] != "CALL_ONCE"]
     refused("has no numbers before the first call", main)
+
+
+def test_what_can_not_run_once_is_told_at_its_call() -> None:
+    main, once = keeping()
+    like(once, X)
+    failed = refused("sub-graph 1 takes 1 inputs, not 0", main, once)
+    assert str(failed.problems[0].loc) == "operator 0 (CALL_ONCE)" and failed.problems[0].remedy
+    main, once = keeping()
+    main.operators = [o for o in main.operators if o[0] != "CALL_ONCE"]
+    main.op("CALL_ONCE", [], [])
+    refused("operator 4 (CALL_ONCE)", main, once)
+    refused("its options are missing", main, once)

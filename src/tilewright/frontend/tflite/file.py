@@ -78,14 +78,20 @@ class File:
         return np.asarray(buffer.DataAsNumpy()) if buffer.DataLength() else np.zeros(0, np.uint8)
 
     def once(self) -> Sequence[int]:
-        """The sub-graphs that run before the first call, in the order of the main one's operators."""
+        """The places of the main sub-graph's operators that run another one before the first call, in order."""
         main = self.model.Subgraphs(0)
-        found = []
-        for k in range(main.OperatorsLength()):
-            op = main.Operators(k)
-            if self.operator_name(op.OpcodeIndex()) == "CALL_ONCE":
-                found.append(int(self.options(op).InitSubgraphIndex()))
-        return found
+        return [
+            k
+            for k in range(main.OperatorsLength())
+            if self.operator_name(main.Operators(k).OpcodeIndex()) == "CALL_ONCE"
+        ]
+
+    def initial(self, place: int) -> int:
+        """The sub-graph that a CALL_ONCE of the main one runs; ``OpError`` where it names none."""
+        options = self.options(self.model.Subgraphs(0).Operators(place))
+        if options is None:
+            raise OpError("its options are missing, which name the sub-graph to run", remedy="convert the model anew")
+        return int(options.InitSubgraphIndex())
 
 
 def broken(name: str, rule: str) -> ImportFailed:

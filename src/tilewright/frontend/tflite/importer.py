@@ -90,11 +90,24 @@ def _imported(file: File) -> ImportedTflite:
 
 
 def _start(file: File) -> dict[str, Node]:
-    """The constants that variables hold before the first call: what runs once gives them, or they are zeros."""
-    for number in file.once():
-        SubGraphWalk(file, number, Builder(Pool())).run([])
-    found = {key: _known(n) for key, n in file.variables.items() if n is not None}
-    return found | SubGraphWalk(file, 0, Builder(Pool())).zero_states()
+    """The constants that variables hold before the first call: what runs once gives them, or they are zeros.
+
+    What stops a sub-graph that runs once is a problem of the CALL_ONCE that names it, told with all others.
+    """
+    main = SubGraphWalk(file, 0, Builder(Pool()))
+    for place in file.once():
+        try:
+            SubGraphWalk(file, file.initial(place), Builder(Pool())).run([])
+        except OpError as e:
+            main.lost(Loc(f"operator {place} (CALL_ONCE)"), "CALL_ONCE", e, [])
+    found: dict[str, Node] = {}
+    for key, node in file.variables.items():
+        try:
+            if node is not None:
+                found[key] = _known(node)
+        except OpError as e:
+            main.lost(Loc(f"variable {key!r}"), "CALL_ONCE", e, [])
+    return found | main.zero_states()
 
 
 def _known(node: Node) -> Node:
