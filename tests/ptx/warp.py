@@ -3,7 +3,8 @@
 In: LLVM text with NVIDIA's intrinsics, or AMD's. Out: text that calls `Warps.exchange` instead, in which the threads of
 a warp meet. Not its business: blocks and barriers (`ptx.threads`).
 
-The layouts are spelled here as NVIDIA's Parallel Thread Execution ISA spells them, apart from `target.matrices`.
+The layouts are spelled here as NVIDIA's Parallel Thread Execution ISA and AMD's matrix instruction calculator spell
+them, apart from `target.matrices`.
 """
 
 import ctypes
@@ -21,9 +22,17 @@ LOADS = ("x2", "x2.trans", "x4", "x4.trans")
 SHUFFLES = ("bfly.f32", "bfly.i32")
 PAIRS = {"ff2bf16x2.rn": ml_dtypes.bfloat16, "ff2f16x2.rn": np.float16}
 AMD_EXCHANGES = ("ds.swizzle", "ds.bpermute")
-KINDS = (*MMA, *LOADS, *SHUFFLES, *PAIRS, *AMD_EXCHANGES)
+AMD_PRODUCTS = {
+    "mfma.f32.16x16x16bf16.1k": ml_dtypes.bfloat16,
+    "mfma.f32.16x16x16f16": np.float16,
+    "wmma.f32.16x16x16.bf16.v8f32.v16i16": ml_dtypes.bfloat16,
+    "wmma.f32.16x16x16.f16.v8f32.v16f16": np.float16,
+}
+KINDS = (*MMA, *LOADS, *SHUFFLES, *PAIRS, *AMD_EXCHANGES, *AMD_PRODUCTS)
+VECTOR_SLOT = 8
+"""Words of 64 bits between operands that are vectors."""
 _CALL = re.compile(
-    r"= call (\{[^}]*\}|float|i32|<2 x \w+>) @llvm\.(?:nvvm|amdgcn)\."
+    r"= call (\{[^}]*\}|float|i32|<\d+ x \w+>) @llvm\.(?:nvvm|amdgcn)\."
     r"(?:mma\.|ldmatrix\.sync\.aligned\.m8n8\.|shfl\.sync\.)?([\w.]+?)(?:\.b16\.p3)?\((.*)\)$"
 )
 
@@ -62,7 +71,7 @@ def host_calls(text: str) -> str:
         result, name, operands = found.groups()
         if name not in KINDS:
             return line
-        kinds = [re.match(r"(ptr addrspace\(3\)|<2 x half>|\w+) ", x)[1] for x in re.split(r", (?=[a-z<])", operands)]
+        kinds = [re.match(r"(ptr addrspace\(3\)|<\d+ x \w+>|\w+) ", x)[1] for x in re.split(r", (?=[a-z<])", operands)]
         wrappers[name] = _wrapper(name, result, kinds)
         return f'{line[: found.start()]}= call {result} @"{name}"({operands})'
 
@@ -75,12 +84,15 @@ def host_calls(text: str) -> str:
 def _wrapper(name: str, result: str, kinds: list[str]) -> str:
     parameters = ", ".join(f"{kind} %a{k}" for k, kind in enumerate(kinds))
     lines = [f'define internal {result} @"{name}"({parameters}) nounwind {{']
-    lines.append("  %given = alloca [16 x i64]\n  %made = alloca [4 x i32]")
+    lines.append("  %given = alloca [64 x i64]\n  %made = alloca [8 x i32]")
+    apart = VECTOR_SLOT if name in AMD_PRODUCTS else 1
     for k, kind in enumerate(kinds):
-        lines.append(f"  %g{k} = getelementptr i64, ptr %given, i64 {k}\n  store {kind} %a{k}, ptr %g{k}")
+        lines.append(
+            f"  %g{k} = getelementptr i64, ptr %given, i64 {apart * k}\n  store {kind} %a{k}, ptr %g{k}, align 4"
+        )
     lines.append(f"  call void @exchange(i32 {KINDS.index(name)}, ptr %given, ptr %made)")
     if not result.startswith("{"):
-        return "\n".join([*lines, f"  %r = load {result}, ptr %made\n  ret {result} %r", "}"])
+        return "\n".join([*lines, f"  %r = load {result}, ptr %made, align 4\n  ret {result} %r", "}"])
     elements, last = result.strip("{}").split(", "), "poison"
     for k, element in enumerate(elements):
         lines.append(f"  %m{k} = getelementptr i32, ptr %made, i64 {k}\n  %v{k} = load {element}, ptr %m{k}")
@@ -119,12 +131,13 @@ class Warps:
         if kind >= warpgroup.FIRST:
             self._of_four(warpgroup.Shape.of(kind), given, made)
             return
-        self.given[warp][lane] = ctypes.string_at(given, 128)
+        self.given[warp][lane] = ctypes.string_at(given, 512)
         self.meetings[warp].wait()
         if lane == 0:
             name = KINDS[kind]
             self.calls.append(name)
-            operands = np.array([np.frombuffer(self.given[warp][k], np.uint32) for k in range(self.n_lanes)])[:, ::2]
+            words = np.array([np.frombuffer(self.given[warp][k], np.uint32) for k in range(self.n_lanes)])
+            operands = words if name in AMD_PRODUCTS else words[:, ::2]
             self.made[warp] = self._together(name, warp, operands)
         self.meetings[warp].wait()
         row = np.ascontiguousarray(self.made[warp][lane])
@@ -138,6 +151,8 @@ class Warps:
         if name in SHUFFLES:  # mask, value, distance, clamp
             assert (operands[:, 0] == 0xFFFFFFFF).all() and (operands[:, 3] == 31).all()
             return operands[np.arange(32) ^ operands[:, 2], 1:2]
+        if name in AMD_PRODUCTS:
+            return _product_by_amd(name, operands)
         if name in AMD_EXCHANGES:
             return _exchanged_by_amd(name, operands)
         if name in PAIRS:  # the high half comes first
@@ -172,6 +187,37 @@ class Warps:
                 low, high = rows[j, lane // 4, 2 * (lane % 4) : 2 * (lane % 4) + 2]
                 found[lane, j] = int(low) | int(high) << 16
         return found
+
+
+def _product_by_amd(name: str, operands: np.ndarray) -> np.ndarray:
+    """The sums by lane: each factor is a row or a column, 4 terms of a lane of 64, or all 16 of a lane of 32."""
+    n_lanes, slot = len(operands), 2 * VECTOR_SLOT
+    is_wave = n_lanes == 64
+    n_terms, n_sums = (4, 4) if is_wave else (16, 8)
+
+    def narrow(k: int) -> np.ndarray:
+        words = np.ascontiguousarray(operands[:, slot * k : slot * k + n_terms // 2])
+        return words.view(np.uint16).view(AMD_PRODUCTS[name]).astype(np.float32)
+
+    left, right = narrow(0), narrow(1)
+    sums = np.ascontiguousarray(operands[:, 2 * slot : 2 * slot + n_sums]).view(np.float32)
+    if is_wave:
+        assert not operands[:, 3 * slot : 6 * slot : slot].any()  # no modifiers
+    else:  # the halves of the wave hold the same
+        np.testing.assert_array_equal(left[:16], left[16:])
+        np.testing.assert_array_equal(right[:16], right[16:])
+    a, b, c = np.zeros((16, 16)), np.zeros((16, 16)), np.zeros((16, 16))
+    for lane in range(n_lanes):
+        for e in range(n_terms):
+            k = 4 * (lane // 16) + e if is_wave else e
+            a[lane % 16, k], b[k, lane % 16] = left[lane, e], right[lane, e]
+        for e in range(n_sums):
+            c[4 * (lane // 16) + e if is_wave else 2 * e + lane // 16, lane % 16] = sums[lane, e]
+    d = (c + a @ b).astype(np.float32)
+    rows = [
+        [d[4 * (x // 16) + e if is_wave else 2 * e + x // 16, x % 16] for e in range(n_sums)] for x in range(n_lanes)
+    ]
+    return np.array(rows, np.float32)
 
 
 def _exchanged_by_amd(name: str, operands: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from tilewright.target.errors import UnknownTargetError
+from tilewright.target.matrices import MFMA_SHAPES, SHAPES, WMMA_SHAPES, MatrixShape
 from tilewright.target.sources import (
     AMDGPU,
     AMPERE,
@@ -56,7 +57,8 @@ class Gpu:
     What a thread can do: ``has_async_copies``: memory to shared memory without registers, in groups (``cp.async``).
     ``has_bulk_copies``: tiles by a descriptor, completing on a barrier in shared memory (TMA). ``has_mma``: matrix
     products of a warp out of registers (``mma.sync``). ``has_warpgroup_mma``: those of four warps out of shared memory
-    (``wgmma``). ``has_tensor_memory``: those whose sums lie in memory of their own (``tcgen05``).
+    (``wgmma``). ``has_tensor_memory``: those whose sums lie in memory of their own (``tcgen05``). ``has_mfma`` and
+    ``has_wmma``: AMD's of a warp of 64 lanes and of 32, out of registers.
 
     What it may ask for: a block has up to ``max_block_threads``, along each axis up to ``max_block_extents``; a grid
     ``max_grid_extents``. A thread has up to ``max_thread_registers`` of 4 bytes, a warp of ``warp_lanes`` threads gets
@@ -91,6 +93,8 @@ class Gpu:
     has_mma: bool = False
     has_warpgroup_mma: bool = False
     has_tensor_memory: bool = False
+    has_mfma: bool = False
+    has_wmma: bool = False
 
     warp_lanes: int = 32
     max_block_threads: int = 1024
@@ -132,6 +136,12 @@ class Gpu:
     name: str = ""
     aliases: tuple[str, ...] = ()
     sources: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def shapes(self) -> tuple[MatrixShape, ...]:
+        """What one instruction of a warp multiplies, out of registers."""
+        own = ((self.has_mma, SHAPES), (self.has_mfma, MFMA_SHAPES), (self.has_wmma, WMMA_SHAPES))
+        return next((shapes for has, shapes in own if has), ())
 
     @staticmethod
     def parse(name: str) -> Gpu:
@@ -240,14 +250,14 @@ def _rocm_rows() -> list[Gpu]:
         max_block_shared_bytes=64 << 10, static_shared_bytes=64 << 10,
     )  # fmt: skip
     # Registers for sums of matrix instructions are as many again, which the strategies don't count on.
-    cdna = replace(any_rocm, arch="gfx942", chip="MI300X", name="rocm-gfx942").known(
+    cdna = replace(any_rocm, arch="gfx942", chip="MI300X", has_mfma=True, name="rocm-gfx942").known(
         CDNA3_ISA, warp_lanes=64, sm_threads=2048, sm_schedulers=4, sm_registers=128 << 10, warp_register_step=512,
         shared_banks=32, bank_bytes=4,
     ).known(
         CDNA3, n_sms=304, ghz=2.1, sm_fmas_per_cycle=128, sm_bf16_fmas_per_cycle=1024,
         sm_warp_bf16_fmas_per_cycle=1024, l2_bytes=256 << 20, l2_bytes_per_cycle=8192, memory_gb_per_s=5300.0,
     )  # fmt: skip
-    rdna = replace(any_rocm, arch="gfx1100", chip="RX 7900 XTX", name="rocm-gfx1100").known(
+    rdna = replace(any_rocm, arch="gfx1100", chip="RX 7900 XTX", has_wmma=True, name="rocm-gfx1100").known(
         RDNA3_ISA, warp_lanes=32, sm_threads=1024, sm_schedulers=2, sm_registers=96 << 10, warp_register_step=768,
         shared_banks=32, bank_bytes=4,
     ).known(

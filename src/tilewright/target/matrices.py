@@ -3,9 +3,11 @@
 In: nothing. Out: shapes of instructions, and the layouts of their operands as data.
 Not its business: how an instruction is spelled (``codegen.ptx.mma``), tiles and shared memory (``choose``).
 
-The layouts are those of NVIDIA's Parallel Thread Execution ISA, "Matrix Fragments for mma.m16n8k16": which row and
-column of a matrix each element of each lane is. A :class:`Fragment` spells one by the digits of the lane's number and
-the element's, so that it is evaluated by interpreters and written as instructions alike.
+The layouts are those of NVIDIA's Parallel Thread Execution ISA, "Matrix Fragments for mma.m16n8k16", and of AMD's
+matrix instruction calculator (github.com/ROCm/amd_matrix_instruction_calculator) for ``v_mfma_f32_16x16x16_bf16`` and
+``v_wmma_f32_16x16x16_bf16``: which row and column of a matrix each element of each lane is. A :class:`Fragment` spells
+one by the digits of the lane's number and the element's, so that it is evaluated by interpreters and written as
+instructions alike.
 """
 
 from __future__ import annotations
@@ -40,18 +42,21 @@ class Fragment:
     """A matrix of ``rows`` by ``columns`` in the registers of a warp: each lane holds ``count`` elements.
 
     Element ``e`` of lane ``l`` lies in the row and column that the digits of ``l`` and of ``e`` add up to. It is a
-    bijection from (lane, element) to (row, column), which tests check.
+    bijection from (lane, element) to (row, column), which tests check. Where ``copies`` lanes hold each element, it is
+    one of each of so many parts of the ``lanes``.
     """
 
     rows: int
     columns: int
     lane: tuple[tuple[Digit, ...], tuple[Digit, ...]]
     element: tuple[tuple[Digit, ...], tuple[Digit, ...]]
+    lanes: int = WARP
+    copies: int = 1
 
     @property
     def count(self) -> int:
         """Elements of a lane."""
-        return self.rows * self.columns // WARP
+        return self.rows * self.columns * self.copies // self.lanes
 
     def place(self, lane: int, element: int) -> tuple[int, int]:
         """Row and column."""
@@ -61,9 +66,9 @@ class Fragment:
         return row, column
 
     @computed
-    def lanes(self) -> Mapping[tuple[int, int], int]:
-        """The lane that holds each row and column."""
-        return {self.place(lane, e): lane for lane in range(WARP) for e in range(self.count)}
+    def holders(self) -> Mapping[tuple[int, int], int]:
+        """The lane that holds each row and column, the first one of several."""
+        return {self.place(lane, e): lane for lane in reversed(range(self.lanes)) for e in range(self.count)}
 
 
 ROW = Digit(GROUP, WARP // GROUP, 1)
@@ -109,11 +114,17 @@ class MatrixShape:
     dtype: DType
     left: Fragment
     right: Fragment
+    sums: Fragment = SUMS
 
     @property
     def extents(self) -> tuple[int, int, int]:
         """Rows and columns of the sums, and the depth."""
-        return SUMS.rows, SUMS.columns, self.left.columns
+        return self.sums.rows, self.sums.columns, self.left.columns
+
+    @property
+    def has_pairs(self) -> bool:
+        """Do four lanes hold a row of sums between them, two neighbours each? They may exchange them for runs."""
+        return self.sums is SUMS
 
 
 @dataclass(frozen=True)
@@ -131,6 +142,11 @@ class GroupShape:
     def extents(self) -> tuple[int, int, int]:
         """Rows and columns of a warp's sums, and the depth."""
         return SUMS.rows, self.columns, LEFT.columns
+
+    @property
+    def has_pairs(self) -> bool:
+        """The same as of the instructions of one warp."""
+        return True
 
 
 GROUP_WARPS = 4
@@ -157,6 +173,24 @@ SHAPES = (MatrixShape(types.bf16, LEFT, RIGHT), MatrixShape(types.f16, LEFT, RIG
 """What every GPU with ``has_mma`` multiplies."""
 
 
+WAVE = 64
+"""Lanes of a warp of AMD's GPUs for servers."""
+_ROW, _SIDE = Digit(1, 16, 1), 16
+MFMA_SUMS = Fragment(_SIDE, _SIDE, ((Digit(16, 4, 4),), (_ROW,)), ((Digit(1, 4, 1),), ()), WAVE)
+MFMA_LEFT = Fragment(_SIDE, _SIDE, ((_ROW,), (Digit(16, 4, 4),)), ((), (Digit(1, 4, 1),)), WAVE)
+MFMA_RIGHT = MFMA_SUMS
+"""A lane has four neighbours in a column of the sums and of the right factor, and in a row of the left one."""
+WMMA_SUMS = Fragment(_SIDE, _SIDE, ((Digit(16, 2, 1),), (_ROW,)), ((Digit(1, 8, 2),), ()))
+WMMA_LEFT = Fragment(_SIDE, _SIDE, ((_ROW,), ()), ((), (Digit(1, 16, 1),)), copies=2)
+WMMA_RIGHT = Fragment(_SIDE, _SIDE, ((), (_ROW,)), ((Digit(1, 16, 1),), ()), copies=2)
+"""A lane has a whole row of the left factor or column of the right one, as the lane 16 further has, and every other
+element of a column of the sums."""
+MFMA_SHAPES = tuple(MatrixShape(t, MFMA_LEFT, MFMA_RIGHT, MFMA_SUMS) for t in (types.bf16, types.f16))
+"""What every GPU with ``has_mfma`` multiplies."""
+WMMA_SHAPES = tuple(MatrixShape(t, WMMA_LEFT, WMMA_RIGHT, WMMA_SUMS) for t in (types.bf16, types.f16))
+"""What every GPU with ``has_wmma`` multiplies."""
+
+
 def shape_for(dtype: DType, extents: tuple[int, ...]) -> MatrixShape | None:
-    """The shape of operands of a dtype and loops of these extents; None where no instruction has it."""
+    """The shape of ``mma.sync`` for operands of a dtype and loops of these extents; None where there is none."""
     return next((x for x in SHAPES if x.dtype is dtype and x.extents == extents), None)

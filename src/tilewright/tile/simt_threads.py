@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.core.compute import IndexLike, Load, Value
 from tilewright.core.dims import numbers
 from tilewright.core.indices import symbols_in
-from tilewright.target.matrices import LEFT, SUMS, runs_of
+from tilewright.target.matrices import LEFT, SUMS, Fragment, runs_of
 from tilewright.tile.grid import run_loop, warp_nest
 from tilewright.tile.interp import Compiler, Env, StmtFn, ValueFn, binary_fn
 from tilewright.tile.ir import NESTS, Barrier, Commit, Fold, For, If, Kind, Loop, Space, Stmt, Store, Update, walk
@@ -112,7 +112,9 @@ class SimtCompiler(Compiler):
         self.is_run = run is not None
         body = [self.stmt(x) for x in inside]
         self.is_instruction = self.is_run = False
-        lanes = SUMS.lanes if run is None else runs_of(*numbers((loops[1].extent, run.extent))).lanes
+        sums, left = self._layouts()
+        held = sums if run is None else runs_of(*numbers((loops[1].extent, run.extent)))
+        lanes, n_columns = held.holders, held.columns
 
         def go(env: Env) -> None:
             first = memory.holder = memory.thread
@@ -123,15 +125,20 @@ class SimtCompiler(Compiler):
                 if len(at) == 1:
                     memory.thread = first + at[0] % n_lanes
                 else:
-                    memory.thread = first + lanes[at[0], at[1] % EIGHT if run is None else at[1]]
+                    memory.thread = first + lanes[at[0], at[1] % n_columns]
                 if is_instruction:
                     memory.instruction = (memory.n_instructions, *[i // EIGHT for i in at])
-                    memory.holder = first + LEFT.lanes[at[0], at[2]]
+                    memory.holder = first + left.holders[at[0], at[2]]
                 for step in body:
                     step(env)
             memory.thread, memory.instruction = first, None
 
         return go
+
+    def _layouts(self) -> tuple[Fragment, Fragment]:
+        """How the GPU's instructions have sums and left factors in lanes."""
+        shape = next(iter(self.observed.gpu.shapes), None)
+        return (SUMS, LEFT) if shape is None else (shape.sums, shape.left)
 
     def _across_lanes(self, loop: Loop, s: Update) -> StmtFn:
         """What every lane has goes into an element that the warp has."""
@@ -177,7 +184,7 @@ class SimtCompiler(Compiler):
             place, thread = at(env), memory.thread
             memory.thread = memory.holder
             if is_run:  # lanes exchange what they hold
-                memory.thread += SUMS.lanes[place[-2] % SUMS.rows, place[-1] % EIGHT]
+                memory.thread += SUMS.holders[place[-2] % SUMS.rows, place[-1] % EIGHT]
             value = memory.load(b, place, site)
             memory.thread = thread
             return value

@@ -10,6 +10,7 @@ numbers differ in the last five bits, and ``ds_bpermute`` beyond those.
 
 from __future__ import annotations
 
+from tilewright.codegen.amd.mfma import INSTRUCTIONS
 from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.codegen.ptx.dialect import Dialect
 
@@ -56,6 +57,7 @@ AMD = Dialect(
     barrier=BARRIER,
     exchange=_exchanged,
     functions={"exp2_flushed": "llvm.amdgcn.exp2.f32", "reciprocal_flushed": "llvm.amdgcn.rcp.f32"},
+    instructions=INSTRUCTIONS,
     bounds=_bounds,
     footer=f'!llvm.module.flags = !{{!0}}\n!0 = !{{i32 1, !"amdhsa_code_object_version", i32 {CODE_OBJECT}}}\n',
     stack_space=5,

@@ -8,12 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 from tilewright.codegen.llvm.writer import Val, Writer
+from tilewright.codegen.ptx.mma import INSTRUCTIONS
+from tilewright.target.matrices import SHAPES, MatrixShape
+
+if TYPE_CHECKING:
+    from tilewright.codegen.ptx.arith import PtxArith
 
 WORD_BITS = 32
 """What lanes exchange at one time."""
 ALL_LANES = -1
+
+
+class InstructionTemplate(Protocol):
+    """How an instruction of matrix units is spelled."""
+
+    def operands(self, arith: PtxArith, words: list[Val]) -> list[str]:
+        """The registers of a factor as the call has them, of words of two elements."""
+
+    def multiply(self, arith: PtxArith, left: list[str], right: list[str], sums: list[Val]) -> list[Val]:
+        """Emit the call: the new sums."""
 
 
 @dataclass(frozen=True)
@@ -23,10 +39,11 @@ class Dialect:
     ``thread`` and ``block`` are the calls that give a place along the axis ``{}``; ``barrier`` is where the threads of
     a block meet. ``exchange`` is how a lane gets a word, of the type that it is told, from the lane whose number
     differs in one bit, of a warp of so many. ``functions`` are instructions for functions of f32, by our names.
+    ``instructions`` are those of matrix units, by their shapes.
 
     ``bounds`` is what a function's head says of its block's extents, ``footer`` what a module ends with.
-    ``stack_space`` and ``constant_space`` number the address spaces of a thread's own memory and of tables, where LLVM
-    tells them apart.
+    ``stack_space``, ``constant_space`` and ``argument_space`` number the address spaces of a thread's own memory, of
+    tables and of what arguments point to, where LLVM does not take generic pointers for them.
     """
 
     convention: str
@@ -35,10 +52,12 @@ class Dialect:
     barrier: str
     exchange: Callable[[Writer, Val, str, int, int], str]
     functions: Mapping[str, str]
+    instructions: Mapping[MatrixShape, InstructionTemplate]
     bounds: Callable[[tuple[int, int, int]], str]
     footer: str = ""
-    stack_space: int = 0
-    constant_space: int = 0
+    stack_space: int | None = None
+    constant_space: int | None = None
+    argument_space: int | None = None
 
 
 def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -> str:
@@ -59,5 +78,6 @@ NVIDIA = Dialect(
     barrier="call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)",
     exchange=_shuffled,
     functions={"exp2_flushed": "llvm.nvvm.ex2.approx.ftz.f", "reciprocal_flushed": "llvm.nvvm.rcp.approx.ftz.f"},
+    instructions={shape: x for shape in SHAPES for x in INSTRUCTIONS if x.dtype is shape.dtype},
     bounds=_extents,
 )

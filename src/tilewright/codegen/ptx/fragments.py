@@ -79,8 +79,10 @@ def element_of(fn: PtxFunction, syms: Sequence[Sym], element: int, layout: Fragm
         fn.space.unbind(sym)
 
 
-def layout_of(extents: Sequence[object]) -> Fragment | None:
-    """The layout of the sums that the first two of several warp loops count."""
+def layout_of(unit: Fragment, extents: Sequence[object]) -> Fragment | None:
+    """The layout of the sums that the first two of several warp loops count, of instructions with such a ``unit``."""
+    if unit is not SUMS:
+        return unit if tuple(extents[:2]) == (unit.rows, unit.columns) else None
     match extents[:2]:
         case (SUMS.rows, int(columns)) if columns > 0 and columns % SUMS.columns == 0:
             return sums_of(columns)

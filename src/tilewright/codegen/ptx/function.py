@@ -61,7 +61,7 @@ class PtxModule(KernelModule):
     def constant_space(self) -> str:
         """Where the maker's GPUs have constants."""
         space = self.dialect.constant_space
-        return f"addrspace({space}) " if space else ""
+        return f"addrspace({space}) " if space is not None else ""
 
 
 @dataclass
@@ -99,6 +99,8 @@ class PtxFunction(KernelFunction):
         self.of_rows = self._in_registers(rows_of_warps(grid.body, module.kernel.lanes))
         """The register buffers that have an element for each row of a warp's sums."""
         self.addresses.swizzled = frozenset(p.buffer for p in module.kernel.places if p.swizzled)
+        self.unit = next((x.sums for x in module.target.gpu.shapes), SUMS)
+        """How lanes have the sums of an instruction of a warp."""
         self.layouts: dict[Buffer, Fragment] = {}
         """How the elements of each fragment lie in the lanes, by the nest of most columns."""
         self.fragments = self._find_fragments()
@@ -108,7 +110,7 @@ class PtxFunction(KernelFunction):
         """Which of a lane's elements of a fragment the present statements are about."""
         self.lane_syms: tuple[Sym, ...] = ()
         """The variables that say where it is, of a row, or of a row and a column, which runs to ``lane_columns``."""
-        self.lane_columns = SUMS.columns
+        self.lane_columns = self.unit.columns
         self.runs: dict[tuple[int, int], Val] = {}
         """Runs of sums that the lane has in the present statements, by the fragments that they are of."""
         self.rewritten: list[Body] = []
@@ -154,7 +156,7 @@ class PtxFunction(KernelFunction):
     def _allocate_own(self, buffer: Buffer, name: str, n_elements: int) -> None:
         """The thread's own memory, by a generic pointer."""
         space = self.module.dialect.stack_space
-        if not space:
+        if space is None:
             super().allocate(buffer, name, n_elements)
             return
         element = MEMORY_TYPE[buffer.dtype]
@@ -221,7 +223,7 @@ class PtxFunction(KernelFunction):
         for n, buffer in enumerate(self.module.kernel.params):
             self.bases[id(buffer)] = Val(f"%p{n}", 0, 0)
             said = "" if buffer in written else "noalias readonly "
-            parameters.append(f"ptr {said}align {BUFFER_ALIGNMENT} %p{n}")
+            parameters.append(self._argument(f"%p{n}", f"{said}align {BUFFER_ALIGNMENT}"))
         for n, sym in enumerate(self.module.kernel.sizes):
             self.space.bind_run(sym, f"%n{n}", 0, (sym.lo, sym.hi))
             parameters.append(f"i64 %n{n}")
@@ -231,6 +233,14 @@ class PtxFunction(KernelFunction):
         start = f'define {self.module.dialect.convention} void @"{self.entry}"'
         head = f"{start}({', '.join(parameters)}) nounwind {self.module.dialect.bounds(self.block)} {{"
         return "\n".join([head, *self.writer.lines(), "}"])
+
+    def _argument(self, name: str, said: str) -> str:
+        """A parameter that is a buffer's address; ``name`` is a generic pointer in the function."""
+        space = self.module.dialect.argument_space
+        if space is None:
+            return f"ptr {said} {name}"
+        self.writer.entry.append(f"  {name} = addrspacecast ptr addrspace({space}) {name}.given to ptr")
+        return f"ptr addrspace({space}) {said} {name}.given"
 
     def _find_indices(self) -> None:
         """Which block and thread this is, before anything else."""
@@ -257,10 +267,11 @@ class PtxFunction(KernelFunction):
     def _find_fragments(self) -> set[Buffer]:
         """The register buffers that two or three warp loops write; they get registers whatever their indices say."""
         nests = [(loops, inside) for loops, inside in warp_nests(self.grid.body) if len(loops) > 1]
-        if nests and not self.module.target.gpu.has_mma:
-            raise CodegenError(f"{self.entry}: {self.module.target.gpu.name} has no matrix instructions of these")
+        gpu = self.module.target.gpu
+        if (nests and not gpu.shapes) or (self.of_rows and not gpu.has_mma):
+            raise CodegenError(f"{self.entry}: {gpu.name} has no matrix instructions of these")
         for loops, inside in nests:
-            layout = fragments.layout_of([x.extent for x in loops])
+            layout = fragments.layout_of(self.unit, [x.extent for x in loops])
             made = self._in_registers({b for x in walk(inside) for b in written(x)}) - self.of_rows
             for b in sorted(made, key=lambda b: b.name):
                 if layout is None:
@@ -277,11 +288,13 @@ class PtxFunction(KernelFunction):
     def _in_registers(self, buffers: set[Buffer]) -> set[Buffer]:
         return {b for b in buffers if self.analysis.places[id(b)].space is Space.REG}
 
-    def keys_of(self, mention: Mention, syms: Sequence[Sym], columns: int = SUMS.columns) -> list[Key]:
+    def keys_of(self, mention: Mention, syms: Sequence[Sym], columns: int | None = None) -> list[Key]:
         """The registers of a lane's elements of a fragment, whose rows and columns are counted by ``syms``.
 
-        They are numbered by eights of columns, so that nests of several widths agree on who has what.
+        They are numbered by the columns of a unit, so that nests of several widths agree on who has what.
         """
+        unit = self.unit
+        columns = unit.columns if columns is None else columns
         own = [self.space.id_of(s) for s in syms]
         start = mention.lin.const
         for sid, coef in mention.lin.terms:
@@ -289,11 +302,11 @@ class PtxFunction(KernelFunction):
             if sid not in own and number is None:
                 raise CodegenError(f"{mention.buffer.name}: registers are indexed at run time: {mention.lin.dim}")
             start += 0 if sid in own or number is None else coef * number
-        apart = SUMS.columns * dict(mention.lin.terms).get(own[-1], 0) if columns > SUMS.columns else 0
-        if columns > SUMS.columns and not apart:
+        apart = unit.columns * dict(mention.lin.terms).get(own[-1], 0) if columns > unit.columns else 0
+        if columns > unit.columns and not apart:
             raise CodegenError(f"{mention.buffer.name}: the columns of a wide fragment are not counted by one loop")
-        eights = [SUMS.count * (start + apart * k) for k in range(columns // SUMS.columns)]
-        return [(id(mention.buffer), first + k) for first in eights for k in range(SUMS.count)]
+        units = [unit.count * (start + apart * k) for k in range(columns // unit.columns)]
+        return [(id(mention.buffer), first + k) for first in units for k in range(unit.count)]
 
     def register(self, key: Key) -> Val:
         """A register's present value."""

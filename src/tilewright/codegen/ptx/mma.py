@@ -7,10 +7,14 @@ Not its business: emitting it (``warps``), blocks, tiles and shared memory (the 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from tilewright.codegen.llvm.writer import Val
 from tilewright.core import types
 from tilewright.core.types import DType
-from tilewright.target.matrices import MatrixShape, shape_for
+
+if TYPE_CHECKING:
+    from tilewright.codegen.ptx.arith import PtxArith
 
 
 @dataclass(frozen=True)
@@ -21,20 +25,21 @@ class MatrixInstruction:
     dtype: DType
     operand: str
 
-    def call(self, left: list[str], right: list[str], sums: list[str]) -> str:
-        """LLVM's call on registers; its result is a structure of four f32."""
-        arguments = [f"{self.operand} {v}" for v in (*left, *right)] + [f"float {v}" for v in sums]
-        return f"call {{float, float, float, float}} @llvm.nvvm.mma.{self.name}({', '.join(arguments)})"
+    def operands(self, arith: PtxArith, words: list[Val]) -> list[str]:
+        """The registers of a factor as the call has them, of words of two elements."""
+        if self.operand == "i32":
+            return [w.text for w in words]
+        return [arith.convert("bitcast", w, "i32", self.operand).text for w in words]
+
+    def multiply(self, arith: PtxArith, left: list[str], right: list[str], sums: list[Val]) -> list[Val]:
+        """Emit LLVM's call on registers, whose result is a structure of four f32: the new sums."""
+        arguments = [f"{self.operand} {v}" for v in (*left, *right)] + [f"float {v.text}" for v in sums]
+        kind, writer = "{float, float, float, float}", arith.writer
+        done = writer.fresh(f"call {kind} @llvm.nvvm.mma.{self.name}({', '.join(arguments)})")
+        return [Val(writer.fresh(f"extractvalue {kind} {done}, {k}"), writer.level, 0) for k in range(len(sums))]
 
 
 INSTRUCTIONS = (
     MatrixInstruction("m16n8k16.row.col.bf16", types.bf16, "i32"),
     MatrixInstruction("m16n8k16.row.col.f32.f32", types.f16, "<2 x half>"),
 )
-
-
-def instruction_for(dtype: DType, extents: tuple[int, ...]) -> tuple[MatrixShape, MatrixInstruction] | None:
-    """The shape and the instruction for operands of a dtype and loops of these extents."""
-    shape = shape_for(dtype, extents)
-    found = next((x for x in INSTRUCTIONS if x.dtype is dtype), None)
-    return (shape, found) if shape is not None and found is not None else None

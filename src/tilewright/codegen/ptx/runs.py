@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 def emit(fn: PtxFunction, loops: Sequence[Loop], of_run: Loop, body: Body) -> None:
     """The statements for each run that a lane has; ``CodegenError`` where lanes can't have them."""
+    if fn.unit is not SUMS:
+        raise CodegenError("runs of sums whose lanes hold no pairs of neighbours")
     rows, runs, length = (x.extent for x in (*loops, of_run))
     if rows != SUMS.rows or not is_known(runs) or runs % GROUP or not is_known(length) or length not in RUN_LENGTHS:
         rule = f"{SUMS.rows} by a multiple of {GROUP} runs of {', '.join(map(str, RUN_LENGTHS))}"

@@ -32,14 +32,14 @@ from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.values import Memo
 from tilewright.codegen.llvm.writer import Val
 from tilewright.codegen.ptx import fragments, runs, warpgroups
+from tilewright.codegen.ptx.dialect import InstructionTemplate
 from tilewright.codegen.ptx.exchange import exchanged
-from tilewright.codegen.ptx.mma import MatrixInstruction, instruction_for
 from tilewright.core.compute import Binary, Buffer, Cast, IndexLike, Inside, Load
 from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Sym, substitute, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.core.types import DType
-from tilewright.target.matrices import SUMS, Digit, Fragment
+from tilewright.target.matrices import SUMS, Digit, Fragment, MatrixShape
 from tilewright.tile.affine import coefficient
 from tilewright.tile.grid import run_loop, through_conditions, warp_nest
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Space, Stmt, Update, walk
@@ -93,7 +93,7 @@ def _emit(fn: PtxFunction, loops: Sequence[Loop], body: tuple[Stmt, ...]) -> Non
         _shared_out(fn, syms[0], extents[0], body)
     elif len(loops) == len(SUMS.lane) and (of_run := run_loop(body)) is not None:
         runs.emit(fn, loops, of_run, body)
-    elif len(loops) == len(SUMS.lane) and (layout := fragments.layout_of(extents)) is not None:
+    elif len(loops) == len(SUMS.lane) and (layout := fragments.layout_of(fn.unit, extents)) is not None:
         if not fragments.of_all_lanes(fn, syms, layout, body):
             of_sums(fn, syms, layout, body)
     elif len(loops) == 3:
@@ -188,7 +188,7 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[Dim], body:
             if same and right.buffer in fn.addresses.swizzled:
                 warpgroups.emit(fn, (m, n, k), sizes, update, (left, right))
                 return
-            found = instruction_for(left.dtype, sizes) if same else None
+            found = _instruction_for(fn, left.dtype, sizes) if same else None
         case _:
             found = None
     if found is None or not isinstance(update, Update):
@@ -197,27 +197,32 @@ def _product(fn: PtxFunction, syms: Sequence[Sym], extents: Sequence[Dim], body:
     shape, instruction = found
     a = _registers(fn, _Operand(left, (m, k), shape.left), instruction)
     b = _registers(fn, _Operand(right, (k, n), shape.right), instruction)
-    for sym, extent in ((m, SUMS.rows), (n, SUMS.columns)):
+    for sym, extent in ((m, shape.sums.rows), (n, shape.sums.columns)):
         fn.space.bind_run(sym, "0", 0, (0, extent - 1))
     keys = fn.keys_of(fn.mention(update, update.buffer, update.index), (m, n))
     for sym in (m, n):
         fn.space.unbind(sym)
-    done = fn.writer.fresh(instruction.call(a, b, [fn.register(key).text for key in keys]))
-    for k_element, key in enumerate(keys):
-        value = fn.writer.fresh(f"extractvalue {{float, float, float, float}} {done}, {k_element}")
-        fn.set_register(key, Val(value, fn.writer.level, 0))
+    made = instruction.multiply(fn.arith, a, b, [fn.register(key) for key in keys])
+    for key, value in zip(keys, made, strict=True):
+        fn.set_register(key, value)
 
 
-def _registers(fn: PtxFunction, operand: _Operand, instruction: MatrixInstruction) -> list[str]:
+def _instruction_for(
+    fn: PtxFunction, dtype: DType, extents: tuple[int, ...]
+) -> tuple[MatrixShape, InstructionTemplate] | None:
+    """The GPU's shape for operands of a dtype and loops of these extents, and its instruction."""
+    shape = next((x for x in fn.module.target.gpu.shapes if x.dtype is dtype and x.extents == extents), None)
+    return None if shape is None else (shape, fn.module.dialect.instructions[shape])
+
+
+def _registers(fn: PtxFunction, operand: _Operand, instruction: InstructionTemplate) -> list[str]:
     """A lane's registers of an operand."""
     words = fragments.words_of(fn, operand.load, operand.syms)
-    if words is None:
+    if words is None and fn.module.target.gpu.has_mma:
         words = _by_ldmatrix(fn, operand)
     if words is None:
         words = _by_elements(fn, operand)
-    if instruction.operand == "i32":
-        return [w.text for w in words]
-    return [fn.arith.convert("bitcast", w, "i32", instruction.operand).text for w in words]
+    return instruction.operands(fn.arith, words)
 
 
 def _by_elements(fn: PtxFunction, operand: _Operand) -> list[Val]:

@@ -167,6 +167,8 @@ def with_few_rows(
 def _tile(s: Stage, factors: Factors, gpu: Gpu) -> StripTile | None:
     """The tile of least estimated time; None where there is no such product."""
     unit = factors.unit(gpu)
+    if unit is not None and not unit.has_pairs:  # sums of parts are added up as pairs
+        return None
     groups = (factors.batches, factors.rows, factors.columns, factors.terms)
     extents = [numbers([a.extent for a in axes]) for axes in groups]
     if any(len(n) < len(axes) or 0 in n for n, axes in zip(extents, groups, strict=True)):

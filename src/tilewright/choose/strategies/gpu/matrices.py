@@ -55,7 +55,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod, symbols
 from tilewright.core.indices import chosen
 from tilewright.core.types import product
 from tilewright.target.gpu import Gpu
-from tilewright.target.matrices import SHAPES, SUMS, MatrixShape
+from tilewright.target.matrices import SUMS, MatrixShape
 from tilewright.tile.affine import stride_along
 
 
@@ -136,7 +136,7 @@ class Factors:
         """The instruction of a matrix unit that multiplies such factors: those that were widened to be multiplied."""
         match self.left, self.right:
             case Cast(a=left, dtype=types.f32), Cast(a=right, dtype=types.f32) if left.dtype is right.dtype:
-                return next((x for x in SHAPES if gpu.has_mma and x.dtype is left.dtype), None)
+                return next((x for x in gpu.shapes if x.dtype is left.dtype), None)
         return None
 
 

@@ -93,7 +93,7 @@ _LOOPS = ("warp", "warp", "turn", "turn", "lane", "lane")
 def _run(b: ScheduleBuilder, gpu: Gpu, product: Product, tile: WarpTile, column: str) -> int:
     """How many columns a lane stores at one time, once the lanes of a row have exchanged their sums; 1 where none."""
     width = lanes_of(gpu, find_loop(b.kernel, column, "matrix_units"), apart=(product.sums,))
-    fits = (n for n in RUN_LENGTHS if n <= width and tile.shape.extents[1] % (GROUP * n) == 0)
+    fits = (n for n in RUN_LENGTHS if tile.shape.has_pairs and n <= width and tile.shape.extents[1] % (GROUP * n) == 0)
     return next(fits, 1)
 
 
