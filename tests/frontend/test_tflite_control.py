@@ -149,9 +149,33 @@ def test_what_can_not_run_once_is_told_at_its_call() -> None:
     main, once = keeping()
     like(once, X)
     failed = refused("sub-graph 1 takes 1 inputs, not 0", main, once)
-    assert str(failed.problems[0].loc) == "operator 0 (CALL_ONCE)" and failed.problems[0].remedy
+    assert [str(p.loc) for p in failed.problems] == ["operator 0 (CALL_ONCE)"] and failed.problems[0].remedy
     main, once = keeping()
     main.operators = [o for o in main.operators if o[0] != "CALL_ONCE"]
     main.op("CALL_ONCE", [], [])
     refused("operator 4 (CALL_ONCE)", main, once)
     refused("its options are missing", main, once)
+
+
+def test_what_runs_once_may_run_another_once() -> None:
+    """Twice named is once run: the variable is 1 doubled, not doubled again."""
+    main, once = keeping()
+    twice = TfliteModel()
+    at = handle(twice)
+    (was,) = twice.op("READ_VARIABLE", [at], [ROWS], "ReadVariableOptions")
+    (now,) = twice.op("ADD", [was, was], [ROWS], "AddOptions")
+    twice.op("ASSIGN_VARIABLE", [at, now], [], "AssignVariableOptions")
+    for _ in range(2):
+        once.op("CALL_ONCE", [], [], "CallOnceOptions", InitSubgraphIndex=2)
+    content = model_bytes(main, once, twice)
+    made = tw.compile(content, cache=False, threads=1)
+    np.testing.assert_allclose(made(X), by_litert(content, [X])[0], rtol=1e-6)
+    np.testing.assert_allclose(made(X), 2 + X, rtol=1e-6)
+    once.operators[-1][4]["InitSubgraphIndex"] = 1
+    refused("sub-graph 1 calls itself", main, once, twice)
+
+
+def test_what_runs_once_is_not_read_within_control_flow() -> None:
+    branch = arithmetic("MUL", 3)
+    branch.op("CALL_ONCE", [], [], "CallOnceOptions", InitSubgraphIndex=2)
+    refused("sub-graph 1, operator 1 (CALL_ONCE)", branching(), branch, arithmetic("SUB", 2))

@@ -6,7 +6,7 @@ Not its business: what an operator means.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,9 @@ class File:
         self.variables: dict[str, Node | None] = {}
         self.is_running = False
         """Not while what runs once is walked."""
+        self.is_start_lost = False
+        """Is it told already why a variable may have no numbers before the first call?"""
+        self._done: set[int] = set()
         self._open: list[int] = []
         self._n_walks = 0
 
@@ -86,9 +89,15 @@ class File:
             if self.operator_name(main.Operators(k).OpcodeIndex()) == "CALL_ONCE"
         ]
 
-    def initial(self, place: int) -> int:
-        """The sub-graph that a CALL_ONCE of the main one runs; ``OpError`` where it names none."""
-        options = self.options(self.model.Subgraphs(0).Operators(place))
+    def run_once(self, number: int, walk: Callable[[int], object]) -> None:
+        """Walk a sub-graph unless it was walked before: several operators may name one, which runs once."""
+        if number not in self._done:
+            walk(number)
+            self._done.add(number)
+
+    def initial(self, op: Any) -> int:
+        """The sub-graph that a CALL_ONCE runs; ``OpError`` where it names none."""
+        options = self.options(op)
         if options is None:
             raise OpError("its options are missing, which name the sub-graph to run", remedy="convert the model anew")
         return int(options.InitSubgraphIndex())

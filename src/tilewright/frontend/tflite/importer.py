@@ -97,7 +97,8 @@ def _start(file: File) -> dict[str, Node]:
     main = SubGraphWalk(file, 0, Builder(Pool()))
     for place in file.once():
         try:
-            SubGraphWalk(file, file.initial(place), Builder(Pool())).run([])
+            number = file.initial(main.sub.Operators(place))
+            file.run_once(number, lambda number: SubGraphWalk(file, number, Builder(Pool())).run([]))
         except OpError as e:
             main.lost(Loc(f"operator {place} (CALL_ONCE)"), "CALL_ONCE", e, [])
     found: dict[str, Node] = {}
@@ -107,6 +108,7 @@ def _start(file: File) -> dict[str, Node]:
                 found[key] = _known(node)
         except OpError as e:
             main.lost(Loc(f"variable {key!r}"), "CALL_ONCE", e, [])
+    file.is_start_lost = bool(file.problems)
     return found | main.zero_states()
 
 

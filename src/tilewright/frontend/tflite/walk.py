@@ -231,12 +231,11 @@ def _variable(w: SubGraphWalk, op: Any) -> str:
 
 def _read(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
     name = _variable(w, op)
-    node = w.file.variables.get(name)
-    if node is None:
+    if name not in w.file.variables and not w.file.is_start_lost:
         raise OpError(
             f"the variable {name!r} has no numbers before the first call", remedy="initialise it by CALL_ONCE"
         )
-    w.values.update(dict.fromkeys(results, node))
+    w.values.update(dict.fromkeys(results, w.file.variables.get(name)))  # None where what stopped it is told already
 
 
 def _assign(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
@@ -248,7 +247,11 @@ def _assign(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
 
 
 def _once(w: SubGraphWalk, op: Any, results: Sequence[int]) -> None:
-    """What runs before the first call only has run already: the importer sees to that."""
+    """What runs before the first call only: of the main sub-graph it has run, and the importer saw to that."""
+    if w.number and w.file.is_running:
+        raise OpError("what runs once, within control flow, is not read", remedy="run it before it")
+    if not w.file.is_running:
+        w.file.run_once(w.file.initial(op), lambda number: SubGraphWalk(w.file, number, w.b).run([]))
 
 
 VARIABLES = {"VAR_HANDLE": _handle, "READ_VARIABLE": _read, "ASSIGN_VARIABLE": _assign, "CALL_ONCE": _once}
