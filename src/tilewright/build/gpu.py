@@ -30,6 +30,7 @@ from tilewright.partition.program import (
     Program,
     Repeat,
     Require,
+    RequireSize,
     SetDim,
     Step,
 )
@@ -37,6 +38,7 @@ from tilewright.runtime.artifact import Artifact, ObjectImage
 from tilewright.runtime.cuda.files import OBJECT, objects_of
 from tilewright.runtime.cuda.program import (
     CarriedValue,
+    CheckSizeStep,
     CheckStep,
     ChooseStep,
     CopyStep,
@@ -135,6 +137,8 @@ def _step(step: Step, numbers: Mapping[str, int]) -> GpuStep:
             return _loop(step, numbers)
         case Require():
             return CheckStep(_place(step.cond), step.code)
+        case RequireSize():
+            return CheckSizeStep(_size(step.value), step.code)
         case Choice():
             raise AssertionError("kernels of a GPU have no versions")
 

@@ -33,6 +33,7 @@ from tilewright.core.opdef import AuthorSchedule
 from tilewright.core.passes import Pass, run_pipeline
 from tilewright.core.types import product
 from tilewright.core.verify import verify as verify_graph
+from tilewright.frontend.size_rules import with_data_rules
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import BY_SIZE
 from tilewright.partition.computation import GroupComputation, computation_text
@@ -134,6 +135,7 @@ class KernelBuilder:
         self.paying: dict[tuple[str, str], bool] = {}
         self.by_rules: dict[str, Scheduled] = {}
         self.stoppable: set[str] = set()
+        self.failures: dict[str, int] = {}
         self.weights = weights or Weights()
         self.process = os.getpid()
 
@@ -142,11 +144,14 @@ class KernelBuilder:
 
         Programs of one builder share kernels and weights. Mistakes in the file of schedules wait for ``check_book``.
         """
-        optimise = partial(run_pipeline, passes=passes, check=self.checks.verify)
+
+        def optimise(inner: Graph) -> Graph:
+            return run_pipeline(with_data_rules(inner, is_inner=True), passes, check=self.checks.verify)
+
         fuse = options.optimize != 0
         grouped = group_graph(graph, optimise_inner(graph, optimise), self.target, fuse=fuse)
         shared = self.target if fuse and self.target.has_threads else replace(self.target, n_cores=1)
-        planner = ProgramPlanner(shared, self.weights)
+        planner = ProgramPlanner(shared, self.weights, frozenset(graph.symbols()), failures=self.failures)
         self.by_size = [p for p in passes if type(p) in BY_SIZE] if self.on_gpu is None else []
         program = planner.program(self.schedule_groups(grouped), graph.name)
         for made, _ in planner.plans:
@@ -440,6 +445,7 @@ def optimise_and_split(
 
     with clock.stage("graph"):
         verify_graph(graph)
+        graph = with_data_rules(graph)
         graph = run_pipeline(graph, storing_passes(options), check=checks.verify)
         exact = [(sizes, optimised(g)) for sizes, g in exact_graphs(graph, options.specialize)]
         graph = optimised(graph)

@@ -296,7 +296,8 @@ class Builder:
 class Graph:
     """A function over tensors: ``inputs`` are ``input`` nodes in order, ``outputs`` any nodes with one result.
 
-    ``constraints`` are relations between symbolic dimensions that callers must keep: each expression is ``>= 0``.
+    ``constraints`` are relations between symbolic dimensions: each expression is ``>= 0``. Callers must keep those of
+    the inputs' dimensions; a call fails as soon as data have decided a dimension that breaks another.
     ``checks`` say what is wrong where one of the last outputs, as many as there are checks, does not hold: a call then
     fails with that text. These outputs are 0-d bools and no results.
     """

@@ -6,23 +6,64 @@ Not its business: element types, and the rules of any one op (``ops``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Expr, Sym, bounds, floordiv, mod, substitute
+from tilewright.core.expr import Dim, Expr, Sym, bounds, floordiv, is_nonneg, maximum, minimum, mod, substitute
 from tilewright.core.types import product
+
+_assumed: ContextVar[dict[Expr, None] | None] = ContextVar("_assumed", default=None)
 
 
 def surely_differ(a: Dim, b: Dim) -> bool:
     """True when two dimensions can be proved unequal; False means equal or unknown."""
+    if _is_apart(a, b):
+        return True
+    _assume(a - b)
+    _assume(b - a)
+    return False
+
+
+def surely_unfit(a: Dim, b: Dim) -> bool:
+    """True when a dimension is proved to be neither 1 nor ``b``, to which it is stretched; False means unknown, too."""
+    if _is_apart(a, 1) and _is_apart(a, b):
+        return True
+    if a != 1:
+        _assume(maximum(minimum(a - 1, 1 - a), minimum(a - b, b - a)))
+    return False
+
+
+def _is_apart(a: Dim, b: Dim) -> bool:
     lo, hi = bounds(a - b)
     return (lo is not None and lo > 0) or (hi is not None and hi < 0)
 
 
 def surely_negative(e: Dim) -> bool:
-    """True when ``e < 0`` is proved."""
+    """True when ``e < 0`` is proved; False means that it is not, or unknown."""
     hi = bounds(e)[1]
-    return hi is not None and hi < 0
+    if hi is not None and hi < 0:
+        return True
+    _assume(e)
+    return False
+
+
+def _assume(e: Dim) -> None:
+    found = _assumed.get()
+    if found is not None and isinstance(e, Expr) and not is_nonneg(e):
+        found[e] = None
+
+
+@contextmanager
+def assumed() -> Iterator[dict[Expr, None]]:
+    """What the questions above are asked within and can't tell: calls or data have to keep each at 0 or above."""
+    found: dict[Expr, None] = {}
+    token = _assumed.set(found)
+    try:
+        yield found
+    finally:
+        _assumed.reset(token)
 
 
 def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:

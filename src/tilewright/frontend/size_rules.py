@@ -13,6 +13,7 @@ is taken.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from tilewright import ops
 from tilewright.core.expr import (
@@ -29,7 +30,8 @@ from tilewright.core.expr import (
     symbols,
     terms_of,
 )
-from tilewright.core.graph import Graph, Node, topological
+from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node, topological
+from tilewright.core.shapes import assumed
 from tilewright.core.types import product
 
 READS = frozenset({
@@ -50,38 +52,61 @@ def with_size_rules(graph: Graph) -> Graph:
 
 def needed(graph: Graph, given: frozenset[Sym]) -> list[Expr]:
     """What has to be 0 or more for the graph's calls to have what they take; only symbols that are ``given`` occur."""
-    found: dict[Expr, None] = {}
-    for node in topological(graph.outputs):
-        if node.op in STORES:
-            found |= dict.fromkeys(_missing(node.inputs[0].shape, node.inputs[STORES[node.op]].shape, given))
-        elif node.op in READS and node.attrs.get("mode") != "constant":
-            found |= dict.fromkeys(_missing(node.inputs[0].shape, node.types[0].shape, given))
-    found |= _sizes(graph)
+    found = dict.fromkeys(_elements(graph, given))
+    waiting = [graph]
+    while waiting:
+        body = waiting.pop()
+        found |= dict.fromkeys((*_sizes(body), *_assumptions(body)))
+        waiting += (b for node in topological(body.outputs) for b in _bodies(node))
     return [e for e in found if symbols(e) <= given]
 
 
-def _missing(source: Sequence[Dim], taken: Sequence[Dim], given: frozenset[Sym]) -> Iterator[Expr]:
+def with_data_rules(graph: Graph, *, is_inner: bool = False) -> Graph:
+    """The graph with the rules that data may break: those of sizes that they decide; all, of a graph within control
+    flow (``is_inner``), as data decide whether it runs."""
+    given = frozenset[Sym]() if is_inner else frozenset(graph.symbols())
+    found = dict.fromkeys((*graph.constraints, *_assumptions(graph), *_elements(graph, None), *_sizes(graph)))
+    rules = tuple(e for e in found if e in graph.constraints or not symbols(e) <= given)
+    return replace(graph, constraints=rules) if rules != graph.constraints else graph
+
+
+def _elements(graph: Graph, given: frozenset[Sym] | None) -> Iterator[Expr]:
+    """For what takes elements, that there are some; None: any symbol may occur."""
+    for node in topological(graph.outputs):
+        if node.op in STORES:
+            yield from _missing(node.inputs[0].shape, node.inputs[STORES[node.op]].shape, given)
+        elif node.op in READS and node.attrs.get("mode") != "constant":
+            yield from _missing(node.inputs[0].shape, node.types[0].shape, given)
+
+
+def _missing(source: Sequence[Dim], taken: Sequence[Dim], given: frozenset[Sym] | None) -> Iterator[Expr]:
     """Of each size of ``source`` that may be 0 while ``taken`` has elements, that it is 1 or more where it has."""
     least = minimum(product(taken), 1)
     for size in source:
         vanishes = any(n == size or (isinstance(size, Sym) and substitute(n, {size: 0}) == 0) for n in taken)
-        e = size - (least if symbols(least) <= given else 1)  # what data decide is no part of a rule
+        e = size - (least if given is None or symbols(least) <= given else 1)
         if not vanishes and isinstance(e, Expr) and not is_nonneg(e):
             yield e
 
 
-def _sizes(graph: Graph) -> dict[Expr, None]:
-    """Every size that may be below 0. A branch's sizes are its own business: it may be the one that isn't taken."""
-    found: dict[Expr, None] = {}
+def _sizes(graph: Graph) -> Iterator[Expr]:
+    """Every size that may be below 0."""
     for node in topological(graph.outputs):
         for kind in node.types:
-            found |= dict.fromkeys(n for n in kind.shape if isinstance(n, Expr) and not is_nonneg(n))
-        for body in _bodies(node):
-            found |= _sizes(body)
+            yield from (n for n in kind.shape if isinstance(n, Expr) and not is_nonneg(n))
+
+
+def _assumptions(graph: Graph) -> dict[Expr, None]:
+    """For sizes that an op takes for equal, or one for not above another, which nothing proves, that they are."""
+    with assumed() as found:
+        for node in topological(graph.outputs):
+            if node.op not in (INPUT, CONST, PROJ):
+                node.op.infer([i.type for i in node.inputs], node.attrs)
     return found
 
 
 def _bodies(node: Node) -> Iterator[Graph]:
+    """Graphs of loops. A branch's sizes are its own business: it may be the one that isn't taken."""
     if node.op is not ops.if_:
         yield from (value for value in node.attrs.values() if isinstance(value, Graph))
 

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import Binary, Buffer, Const, IndexLike, Inside, Load, Select, Value
 from tilewright.core.diag import OpError
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Attrs
 from tilewright.core.indices import is_chosen
@@ -107,7 +107,7 @@ def _infer_gather_elements(ts: Types, a: Attrs) -> TensorType:
     if indices.rank != x.rank:
         raise OpError(f"indices {indices} must have the rank of {x}")
     for k, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)):
-        if k != a.axis and is_known(n) and known_over(m, n):
+        if k != a.axis and surely_negative(n - m):
             raise OpError(f"indices {indices} reach beyond {x} along axis {k}")
     _check_not_empty(x.shape[a.axis], indices.n_elements)
     return x.with_shape(indices.shape)

@@ -18,7 +18,7 @@ from tilewright.core.expr import Dim, Sym, floordiv, minimum, mod
 from tilewright.core.floors import simplest
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
-from tilewright.core.shapes import reshape_index, surely_differ
+from tilewright.core.shapes import reshape_index, surely_differ, surely_unfit
 from tilewright.core.types import Array, TensorType, product
 from tilewright.ops.common import check_axes, check_axis
 from tilewright.ops.rules import MOVEMENT, Types, check_not_negative, shape_text
@@ -94,7 +94,7 @@ def _infer_expand(ts: Types, a: Attrs) -> TensorType:
     old = ts[0].shape
     lead = len(a.shape) - len(old)
     check_not_negative(a.shape)
-    if lead < 0 or any(n != 1 and surely_differ(n, m) for n, m in zip(old, a.shape[max(lead, 0) :], strict=False)):
+    if lead < 0 or any(surely_unfit(n, m) for n, m in zip(old, a.shape[max(lead, 0) :], strict=False)):
         raise OpError(f"{ts[0]} does not broadcast to {shape_text(a.shape)}")
     return ts[0].with_shape(a.shape)
 

@@ -8,15 +8,16 @@ Not its business: fusion (``partition.fuse``), how long results live (``partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from tilewright.core.diag import Loc, join_locs
 from tilewright.core.estimates import ASSUMED_SIZE, nearest_size, size_at
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Expr, Sym, symbols
 from tilewright.core.graph import Node
 from tilewright.core.largest import largest
+from tilewright.core.relations import rule_of
 from tilewright.core.types import product
 from tilewright.partition.beside import CallGroup, Item, arrange
 from tilewright.partition.control import plan_control
@@ -33,6 +34,7 @@ from tilewright.partition.program import (
     Pointer,
     Program,
     Require,
+    RequireSize,
     RoutineCall,
     SetDim,
     Step,
@@ -48,38 +50,50 @@ from tilewright.target.target import Target
 class ProgramPlanner:
     """Shared by a graph and those of its control flow: the weights, and the symbols that data decide.
 
-    ``caps`` gives each such symbol the largest value it can take. ``plans`` has, in order of their end, the plan behind
+    ``given`` are the symbols that a call begins with; ``caps`` gives each that data decide the largest value it can
+    take. ``failures`` numbers the texts of what ends a call. ``plans`` has, in order of their end, the plan behind
     every program made so far. Kernels run side by side where that saves some time of the cores of ``target``.
     """
 
     target: Target
     weights: Weights = field(default_factory=Weights)
+    given: Collection[Sym] = ()
     caps: dict[Sym, Dim] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
     plans: list[tuple[Program, GraphPlan]] = field(default_factory=list)
 
-    def program(self, graph: ScheduledGraph, name: str) -> Program:
-        """The program of one graph."""
-        plan = GraphPlan(self, graph, name)
+    def program(self, graph: ScheduledGraph, name: str, *, is_inner: bool = False) -> Program:
+        """The program of one graph; ``is_inner``: of one within the control flow of another."""
+        plan = GraphPlan(self, graph, name, is_inner)
         made = plan.program()
         self.plans.append((made, plan))
         return made
+
+    def failure(self, text: str) -> int:
+        """The number of a text."""
+        return self.failures.setdefault(text, len(self.failures) + 1)
 
 
 class GraphPlan:
     """The planning of one graph: steps are made with symbolic places, and get addresses when all lives are known."""
 
-    def __init__(self, planner: ProgramPlanner, scheduled: ScheduledGraph, name: str) -> None:
+    def __init__(self, planner: ProgramPlanner, scheduled: ScheduledGraph, name: str, is_inner: bool) -> None:
         self.planner = planner
         self.scheduled = scheduled
         self.of = scheduled.of
         self.name = name
         self.places = Places(scheduled.of, planner.weights, planner.caps)
         self.groups: tuple[Group, ...] = ()
+        self.first: list[Callable[[], Step]] = []
         self.steps: list[list[Callable[[], Step]]] = []
+        self.known = {*planner.given, *planner.caps}
+        # the loader keeps a call to the rules of what it begins with
+        self.rules = [c for c in scheduled.of.graph.constraints if is_inner or not symbols(c) <= self.known]
 
     def program(self) -> Program:
-        """The program; ``groups`` and ``steps`` go together afterwards."""
+        """The program; ``groups`` and ``steps``, which follow the ``first``, go together afterwards."""
         caps, places, groups = self.planner.caps, self.places, self.scheduled.groups
+        self.first = self._rules_known()
         for s in groups:
             caps.update((symbol, largest(cap, caps)) for symbol, cap in s.grouped.dims)
         runs = self._arrange()
@@ -87,7 +101,8 @@ class GraphPlan:
         beside: list[Beside] = []
         for step, run in enumerate(runs):
             if run.members:
-                beside.append(Beside(sum(map(len, self.steps)), run.members, run.most_threads))
+                n_before = sum(map(len, (self.first, *self.steps)))
+                beside.append(Beside(n_before, run.members, run.most_threads))
             for k in run.calls:
                 self._place(groups[k], step)
         graph, end = self.of.graph, len(runs)
@@ -95,10 +110,11 @@ class GraphPlan:
             places.touch(node, end)
         plan = plan_memory(places.storages, self.planner.target)
         places.offsets = plan.offsets
-        steps = [make() for makers in self.steps for make in makers]
+        steps = [make() for makers in (self.first, *self.steps) for make in makers]
         for node, target in places.copies:
             steps.append(Copy(places.pointer(node), target, node.type.n_bytes))
-        steps += [Require(places.pointer(node), code) for code, node in enumerate(graph.conditions(), 1)]
+        checks = zip(graph.checks, graph.conditions(), strict=True)
+        steps += [Require(places.pointer(node), self.planner.failure(text)) for text, node in checks]
         n_inputs, n_outputs = len(graph.inputs), graph.n_results
         return Program(self.name, n_inputs, n_outputs, tuple(steps), plan.n_bytes, plan.lower_bound, tuple(beside))
 
@@ -136,7 +152,9 @@ class GraphPlan:
         if made is None or s.spec is None:
             for i in node.inputs:
                 places.touch(i, step)
-            self.steps.append(plan_control(places, node, self._inner_programs(node), step))
+            control = plan_control(places, node, self._inner_programs(node), step)
+            self.known.update(symbol for symbol, _ in s.grouped.dims)
+            self.steps.append([*control, *self._rules_known()])
             return
         for i in made.inputs:
             places.touch(i, step)
@@ -152,12 +170,24 @@ class GraphPlan:
         versions = [self._version(s.grouped.group, v, step) for v in s.versions]
         makers.append(partial(_choice, versions, general) if versions else general)
         makers += [partial(self._set_dim, symbol, node) for symbol in dims]
-        self.steps.append(makers)
+        self.known.update(dims)
+        self.steps.append([*makers, *self._rules_known()])
+
+    def _rules_known(self) -> list[Callable[[], Step]]:
+        """Steps for the rules of sizes that became known, before any kernel meets a size that breaks one."""
+        known = [c for c in self.rules if symbols(c) <= self.known]
+        self.rules = [c for c in self.rules if c not in known]
+        return [partial(RequireSize, c, self.planner.failure(self._told(c))) for c in known]
+
+    def _told(self, rule: Expr) -> str:
+        decided = sorted(s.name for s in symbols(rule) if s not in self.planner.given)
+        where = f"the data decide {', '.join(decided)}" if decided else f"{self.name} runs"
+        return f"{rule_of(rule)} must hold where {where}"
 
     def _inner_programs(self, node: Node) -> list[Program]:
         names = [f"{self.name}.{node.serial}.{label}" for label, _ in inner_graphs(node)]
         graphs = self.scheduled.inner[node]
-        return [self.planner.program(g, name) for g, name in zip(graphs, names, strict=True)]
+        return [self.planner.program(g, name, is_inner=True) for g, name in zip(graphs, names, strict=True)]
 
     def _lay_out(self, node: Node, spec: KernelSpec, places: list[Callable[[], Pointer]], loc: Loc) -> KernelCall:
         return KernelCall(spec.name, (self.places.pointer(node), *(p() for p in places)), spec.sizes, loc, (LAY_OUT,))

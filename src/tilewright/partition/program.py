@@ -178,7 +178,15 @@ class Require:
     code: int
 
 
-Step: TypeAlias = KernelCall | Choice | Copy | SetDim | LetDim | Branch | Repeat | Require
+@dataclass(frozen=True)
+class RequireSize:
+    """End the call with ``code`` unless ``value``, of dimensions that are known by now, is 0 or more."""
+
+    value: Dim
+    code: int
+
+
+Step: TypeAlias = KernelCall | Choice | Copy | SetDim | LetDim | Branch | Repeat | Require | RequireSize
 
 
 @dataclass(frozen=True)
@@ -253,4 +261,6 @@ def dimension_slots(programs: Sequence[tuple[Graph, Program]]) -> dict[str, int]
                 names.update(dict.fromkeys(v.symbol.name for v in step.versions))
             if isinstance(step, LetDim | SetDim):
                 names.setdefault(step.symbol.name)
+            if isinstance(step, RequireSize):
+                names.update(dict.fromkeys(s.name for s in sorted(symbols(step.value), key=symbol_order)))
     return {name: k for k, name in enumerate(names)}

@@ -35,6 +35,7 @@ from tilewright.partition.program import (
     Program,
     Repeat,
     Require,
+    RequireSize,
     RoutineCall,
     SetDim,
     SizedProgram,
@@ -87,7 +88,7 @@ def emit_program(
     head.append("declare i64 @llvm.readcyclecounter()")
     if module.n_beside:
         head.append(POOL)
-    if module.stoppable:
+    if any("@tw_poll(" in text or LOOK in text for text in module.functions):
         head.append("declare i32 @tw_poll(ptr)")
         head.append(LOOK.replace("call", "declare"))
     for d in ("smin", "smax"):
@@ -398,16 +399,18 @@ class Function:
             case Repeat():
                 self.repeat(step)
             case Require():
-                self.require(step)
+                flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
+                self.require(self.let(f"icmp ne i8 {flag}, 0"), step.code)
+            case RequireSize():
+                self.require(self.let(f"icmp sge i64 {self.dim(step.value)}, 0"), step.code)
 
-    def require(self, step: Require) -> None:
-        flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
-        test = self.let(f"icmp ne i8 {flag}, 0")
+    def require(self, test: str, code: int) -> None:
+        self.is_stoppable = True
         self.n += 1
         holds, fails = f"holds{self.n}", f"fails{self.n}"
         self.write(f"br i1 {test}, label %{holds}, label %{fails}")
         self.label(fails)
-        self.write(f"ret i32 {step.code}")
+        self.write(f"ret i32 {code}")
         self.label(holds)
 
     def call(self, step: KernelCall) -> None:

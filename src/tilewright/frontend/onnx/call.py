@@ -83,7 +83,6 @@ class Absent:
 
 Value: TypeAlias = "Node | Items | Stacked | Absent"
 Results: TypeAlias = "Value | Sequence[Value | None]"
-Rule: TypeAlias = "tuple[Expr, tuple[Node, ...]]"  # what is 0 or more wherever all of these conditions hold
 
 
 class Emitter:
@@ -237,11 +236,10 @@ class BodySpec:
 
 @dataclass(frozen=True)
 class Body:
-    """A closed sub-graph import: ``captured`` outer nodes are its last inputs, ``rules`` what each graph needs."""
+    """A closed sub-graph import: ``captured`` outer nodes are its last inputs."""
 
     graphs: tuple[Graph, ...]
     captured: tuple[Node, ...]
-    rules: tuple[tuple[Rule, ...], ...]
 
 
 class Host(Protocol):
@@ -256,11 +254,11 @@ class Host(Protocol):
     def bodies(self, specs: Sequence[BodySpec]) -> Body:
         """The sub-graphs closed: first their own inputs, then what any of them reads from outside."""
 
-    def assume(self, nonneg: Expr) -> bool:
-        """Make ``nonneg >= 0`` a condition on the model's symbolic dimensions; False inside of sub-graphs."""
+    def require(self, nonneg: Expr) -> None:
+        """Let every run of the graph that this is in keep ``nonneg >= 0``: a call's sizes, or what data decide."""
 
-    def require(self, nonneg: Expr, *when: Node) -> bool:
-        """As ``assume``, and in a sub-graph one of its ``Rule``s; False for the outermost graph's with conditions."""
+    def assume(self, nonneg: Expr) -> bool:
+        """The same, where the sizes that a call begins with decide it; False, and nothing, elsewhere."""
 
     def mark(self) -> int:
         """The present place in the list of problems."""

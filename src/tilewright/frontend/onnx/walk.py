@@ -27,7 +27,6 @@ from tilewright.frontend.onnx.call import (
     Items,
     NotTensors,
     Refused,
-    Rule,
     Stacked,
     Undecided,
     UseDefinition,
@@ -45,7 +44,6 @@ from tilewright.frontend.onnx.schema import (
 )
 from tilewright.frontend.onnx.table import CONVERTERS, REFUSED
 from tilewright.frontend.onnx.wire import Numbers
-from tilewright.frontend.size_rules import needed
 
 if TYPE_CHECKING:
     from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
@@ -84,7 +82,8 @@ class Scope:
     """Names bound to values. A closed scope turns what it reads from outside into inputs of its graph.
 
     ``parent`` is where names are looked up next, ``caller`` the scope around a function's body, which shares only
-    symbols; ``homes`` has a node for each symbol, whose shape gives the symbol its value.
+    symbols; ``homes`` has a node for each symbol, whose shape gives the symbol its value; ``rules`` are what each run
+    of the graph keeps at 0 or above.
     """
 
     parent: Scope | None = None
@@ -93,7 +92,7 @@ class Scope:
     names: dict[str, Value | Broken] = field(default_factory=dict)
     captures: dict[Node, Node] = field(default_factory=dict)
     homes: dict[Sym, Node] = field(default_factory=dict)
-    rules: dict[Rule, None] = field(default_factory=dict)
+    rules: dict[Expr, None] = field(default_factory=dict)
 
     def bind(self, name: str, value: Value | Broken) -> None:
         """Give ``value`` a name."""
@@ -491,27 +490,21 @@ class _BoundHost:
             made.append((graph.name or "body", formals, results, scope))
         extra = tuple(captures.values())
         pool = self.walker.emitter.pool
-        graphs = tuple(
-            Graph(name, pool, (*formals, *extra), tuple(outs), tuple(f"y{k}" for k in range(len(outs))))
-            for name, formals, outs, _ in made
-        )
-        given = frozenset(self.walker.input_symbols)  # a loop may run no step, and then needs no element
-        sizes = (() if formals else needed(g, given) for (_, formals, *_), g in zip(made, graphs, strict=True))
-        rules = tuple(tuple(at.rules | {(e, ()): None for e in own}) for (*_, at), own in zip(made, sizes, strict=True))
-        return Body(graphs, tuple(captures), rules)
+        graphs = []
+        for name, formals, outs, at in made:
+            names = tuple(f"y{k}" for k in range(len(outs)))
+            graphs.append(Graph(name, pool, (*formals, *extra), tuple(outs), names, tuple(at.rules)))
+        return Body(tuple(graphs), tuple(captures))
+
+    def require(self, nonneg: Expr) -> None:
+        body = self._body()
+        (self.walker.constraints if body is None else body.rules)[nonneg] = None
 
     def assume(self, nonneg: Expr) -> bool:
-        return self._body() is None and self.require(nonneg)
-
-    def require(self, nonneg: Expr, *when: Node) -> bool:
-        body = self._body()
-        if not symbols(nonneg) <= self.walker.input_symbols or (body is None and when):
-            return False
-        if body is None:
-            self.walker.constraints[nonneg] = None
-        else:
-            body.rules[nonneg, when] = None
-        return True
+        is_given = self._body() is None and symbols(nonneg) <= self.walker.input_symbols
+        if is_given:
+            self.require(nonneg)
+        return is_given
 
     def check(self, holds: Node, text: str) -> None:
         if self._body() is None:

@@ -132,7 +132,17 @@ class CheckStep:
     failure: int
 
 
-GpuStep: TypeAlias = "LaunchStep | CopyStep | ReadSizeStep | SizeStep | ChooseStep | LoopStep | CheckStep"
+@dataclass(frozen=True, slots=True)
+class CheckSizeStep:
+    """End the call with a failure's number unless ``value`` is 0 or more."""
+
+    value: Size
+    failure: int
+
+
+GpuStep: TypeAlias = (
+    "LaunchStep | CopyStep | ReadSizeStep | SizeStep | ChooseStep | LoopStep | CheckStep | CheckSizeStep"
+)
 WAITS = (ReadSizeStep, ChooseStep, LoopStep, CheckStep)
 """Steps for which the host must see what the GPU has written."""
 

@@ -16,6 +16,7 @@ from tilewright.runtime.cuda.driver import Driver, DriverError, Extents
 from tilewright.runtime.cuda.errors import GpuError
 from tilewright.runtime.cuda.memory import ARGUMENT_ALIGNMENT, allocate, rounded
 from tilewright.runtime.cuda.program import (
+    CheckSizeStep,
     CheckStep,
     ChooseStep,
     CopyStep,
@@ -86,6 +87,9 @@ class DeviceRun:
                 self._loop(step)
             case CheckStep():
                 if not self._read_bool(self.at(step.cond)):
+                    raise CheckFailed(step.failure)
+            case CheckSizeStep():
+                if self.size(step.value) < 0:
                     raise CheckFailed(step.failure)
 
     def size(self, size: Size) -> int:

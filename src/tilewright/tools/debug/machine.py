@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.codegen.cpu.scratch import start_of
-from tilewright.core.expr import Dim, Sym, evaluate
+from tilewright.core.expr import Dim, Sym, evaluate, to_text
 from tilewright.core.types import Array
 from tilewright.partition.program import (
     Branch,
@@ -28,11 +28,13 @@ from tilewright.partition.program import (
     Pointer,
     Program,
     Repeat,
+    RequireSize,
     SetDim,
     Step,
 )
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cpu.linker import link
+from tilewright.runtime.errors import ExecutionError
 from tilewright.runtime.manifest import ScratchSpec
 from tilewright.runtime.values import aligned_buffer
 from tilewright.tile.ir import Kernel
@@ -158,6 +160,9 @@ class Machine:
                 self._branch(step, frame)
             case Repeat():
                 self._repeat(step, frame)
+            case RequireSize():
+                if self.size(step.value) < 0:
+                    raise ExecutionError(f"{to_text(step.value)} is below 0", remedy="check the values of the inputs")
 
     def _copy(self, source: int, target: int, n_bytes: int) -> None:
         bytes_at(target, n_bytes)[:] = bytes_at(source, n_bytes)

@@ -98,14 +98,14 @@ class _Walk:
                 rows.append(Row(name, loc, difference))
             if fault is not None:
                 return Walked(tuple(rows), fault)
-        n_copies = len(self.program.steps) - sum(len(steps) for _, steps in groups)
+        n_copies = len(self.program.steps) - len(self.plan.first) - sum(len(steps) for _, steps in groups)
         for step in self.program.steps[len(self.program.steps) - n_copies :]:
             self.machine.step(step, self.frame)
         return Walked(tuple(rows), self._wrong_output())
 
     def _groups(self) -> Iterator[tuple[Group, tuple[Step, ...]]]:
         """Groups with their steps, which stand in the program in the same order."""
-        at = 0
+        at = len(self.plan.first)
         for group, makers in zip(self.plan.groups, self.plan.steps, strict=True):
             yield group, self.program.steps[at : at + len(makers)]
             at += len(makers)

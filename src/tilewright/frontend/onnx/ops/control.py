@@ -17,7 +17,6 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
 from tilewright.core.types import TensorType, bool_, i64
-from tilewright.frontend.onnx.branch_rules import away_from_misfits, check_bodies
 from tilewright.frontend.onnx.call import (
     Absent,
     BodySpec,
@@ -51,9 +50,7 @@ def _if(c: Call) -> Results:
     try:
         body = c.host.bodies([BodySpec(g, ()) for g in branches])
         branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
-        check_bodies(c, body, [condition, c(ops.logical_not, condition)])
-        fitting = away_from_misfits(c, body, condition)
-        return c.results(c(ops.if_, fitting, *body.captured, **branch, name=c.emitter.fresh("if")))
+        return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
     except (Refused, CompileError) as e:
         inside = not isinstance(e, NotTensors | CompileError)
         if c.emitter.deciding(condition) and (not inside or c.host.only_misfits(mark)):
@@ -177,7 +174,6 @@ def _closed_loop(
     through = frozenset(k for k in range(len(types)) if graph.outputs[1 + k] is graph.inputs[2 + k])
     if through and not same:  # what no iteration changes comes in from outside, as what it is
         return _closed_loop(c, trip, start, carried, through, body)
-    check_bodies(c, made, [None])
     counted = trips(c.emitter, graph, go, varying)  # a condition like `i < n` is a trip count
     if counted is not None and c.emitter.values(count) is not None:
         most = c.dims(count, "the trip count")[0]
@@ -286,7 +282,6 @@ def _scanned(c: Call, states: Sequence[Node], sources: Sequence[Node]) -> list[N
     count, go = c.dim_value(length), c.const(True, bool_)
     types = (count.type, go.type, *(x.type for x in states))
     body = c.host.bodies([BodySpec(graph, types, bind, lambda outputs: [c.const(True, bool_), *outputs])])
-    check_bodies(c, body, [None])
     form = {"body": body.graphs[0], "n_carried": n_states, "length": length, "name": c.emitter.fresh("scan")}
     loop = c(ops.loop, count, go, *states, *body.captured, **form)
     results = c.results(loop)
