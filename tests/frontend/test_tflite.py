@@ -39,6 +39,8 @@ def of(*operands, options="", n=1, shape=(), dtype=np.float32, **values):
 
 POOL = {**WINDOW, "FilterHeight": 2, "FilterWidth": 3}
 CONV = {**WINDOW, "DilationHFactor": 1, "DilationWFactor": 1}
+VOLUME = numbers(1, 4, 5, 6, 3)
+THREE = {"StrideD": 1, **CONV, "DilationDFactor": 1}
 CASES = {
     **{name: of(POSITIVE) for name in ("EXP", "LOG", "SQRT", "RSQRT")},
     **{name: of(numbers(2, 3, 4)) for name in (
@@ -129,6 +131,25 @@ CASES = {
     "BATCH_TO_SPACE_ND": of(numbers(6, 2, 2, 3), Const(2, 3), Const(np.array([[1, 0], [0, 2]], np.int32))),
     "DEQUANTIZE": of(numbers(3, 4).astype(np.float16)), "SEGMENT_SUM": of(ROWS, Const(0, 0, 1)),
     "DYNAMIC_UPDATE_SLICE": of(ROWS, numbers(2, 3), i32(2, 6)),
+    # places
+    "BITCAST": of(ROWS, shape=(3, 8), dtype=np.int32),
+    "BROADCAST_ARGS": of(Const(3, 1, 5), Const(4, 1), dtype=np.int32),
+    "BUCKETIZE": of(ROWS, options="BucketizeOptions", dtype=np.int32,
+                    Boundaries=np.array([-1, 0, 0.5], np.float32)),
+    "MATRIX_DIAG": of(ROWS), "MATRIX_SET_DIAG": of(numbers(2, 3, 4), numbers(2, 3)),
+    "REVERSE_SEQUENCE": of(ROWS, i32(3, 0, 8), options="ReverseSequenceOptions", SeqDim=1, BatchDim=0),
+    "SPARSE_TO_DENSE": of(i32(0, 1, 3, 2, 0, 1).reshape(3, 2), Const(4, 5), numbers(3), Const(np.array(7, np.float32))),
+    **{name: of(ROWS, i32(2, -1, 2), Const(4), options=f"UnsortedSegment{name[17:].title()}Options") for name in (
+        "UNSORTED_SEGMENT_SUM", "UNSORTED_SEGMENT_PROD", "UNSORTED_SEGMENT_MIN", "UNSORTED_SEGMENT_MAX"
+    )},
+    "DILATE": of(ROWS, Const(2, 3), Const(np.array(-1, np.float32)), options="DilateOptions"),
+    # volumes
+    "CONV_3D": of(VOLUME, Const(numbers(2, 3, 2, 3, 4)), Const(numbers(4)), options="Conv3DOptions", Padding=0,
+                  FusedActivationFunction=1, **THREE),
+    "CONV_3D_TRANSPOSE": of(Const(1, 4, 10, 6, 3), Const(numbers(2, 3, 2, 3, 3)), VOLUME, options="Conv3DOptions",
+                            Padding=0, **{**THREE, "StrideH": 2}),
+    "REDUCE_WINDOW": of(numbers(6, 8), Const(np.array(0, np.float32)), *(Const(np.array(v)) for v in (
+        [2, 3], [1, 2], [2, 1])), options="ReduceWindowOptions", ReduceFunction=1),
 }  # fmt: skip
 
 

@@ -14,7 +14,8 @@ RESOURCE = np.dtype("V4")
 KINDS = {
     np.dtype(np.float32): "FLOAT32", np.dtype(np.float16): "FLOAT16", np.dtype(np.int32): "INT32",
     np.dtype(np.int64): "INT64", np.dtype(np.bool_): "BOOL", np.dtype(np.int8): "INT8", np.dtype(np.uint8): "UINT8",
-    np.dtype(np.int16): "INT16", RESOURCE: "RESOURCE",
+    np.dtype(np.int16): "INT16", np.dtype(np.float64): "FLOAT64", np.dtype(np.uint16): "UINT16",
+    np.dtype(np.uint32): "UINT32", RESOURCE: "RESOURCE",
 }  # fmt: skip
 
 
@@ -135,6 +136,7 @@ class TfliteModel:
         _, inputs, results, options, values = of
         at = None
         if options:
+            values = {k: b.CreateNumpyVector(v) if isinstance(v, np.ndarray) else v for k, v in values.items()}
             getattr(tflite, f"{options}Start")(b)
             for name, value in values.items():
                 getattr(tflite, f"{options}Add{name}")(b, value)
@@ -144,7 +146,10 @@ class TfliteModel:
         tflite.OperatorAddOpcodeIndex(b, code)
         tflite.OperatorAddInputs(b, ins)
         tflite.OperatorAddOutputs(b, outs)
-        if at is not None:
+        if at is not None and hasattr(tflite.BuiltinOptions2, options):
+            tflite.OperatorAddBuiltinOptions2Type(b, getattr(tflite.BuiltinOptions2, options))
+            tflite.OperatorAddBuiltinOptions2(b, at)
+        elif at is not None:
             tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, options))
             tflite.OperatorAddBuiltinOptions(b, at)
         return int(tflite.OperatorEnd(b))

@@ -60,13 +60,16 @@ class File:
 
     def options(self, op: Any) -> Any:
         """The operator's options by the schema; None where it has none."""
-        kind = _names(self.tflite.BuiltinOptions).get(op.BuiltinOptionsType())
-        table = op.BuiltinOptions()
-        if table is None or kind in (None, "NONE"):
-            return None
-        options = getattr(self.tflite, str(kind))()
-        options.Init(table.Bytes, table.Pos)
-        return options
+        for kinds, kind, table in (
+            (self.tflite.BuiltinOptions, op.BuiltinOptionsType(), op.BuiltinOptions()),
+            (self.tflite.BuiltinOptions2, op.BuiltinOptions2Type(), op.BuiltinOptions2()),  # of newer operators
+        ):
+            name = _names(kinds).get(kind, "NONE")
+            if table is not None and name != "NONE":
+                options = getattr(self.tflite, name)()
+                options.Init(table.Bytes, table.Pos)
+                return options
+        return None
 
     def buffer(self, number: int) -> Array:
         """The bytes of a buffer."""

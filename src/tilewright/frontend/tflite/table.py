@@ -17,12 +17,15 @@ from tilewright.frontend.tflite import (
     integer_tables,
     moves,
     recurrent,
+    segments,
+    volumes,
     windows,
 )
 from tilewright.frontend.tflite.call import Converter
 
 CONVERTERS: Mapping[str, Converter] = {
-    **arithmetic.TABLE, **windows.TABLE, **moves.TABLE, **control.TABLE, **recurrent.TABLE,
+    **arithmetic.TABLE, **windows.TABLE, **volumes.TABLE, **moves.TABLE, **segments.TABLE, **control.TABLE,
+    **recurrent.TABLE,
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
@@ -59,10 +62,8 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
         "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
     _LATER:
-        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN LSTM RNN BITCAST BROADCAST_ARGS BUCKETIZE CONV_3D "
-        "CONV_3D_TRANSPOSE DILATE "
-        "MATRIX_DIAG MATRIX_SET_DIAG NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 REDUCE_WINDOW REVERSE_SEQUENCE "
-        "SPARSE_TO_DENSE UNIQUE UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_MIN UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_SUM",
+        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN LSTM RNN NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 "
+        "UNIQUE",
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}
 """The rule and the remedy for each builtin op that is not converted."""

@@ -31,7 +31,8 @@ def around(c: TfliteCall, sizes: Sequence[int], kernel: Sequence[int], strides: 
     return tuple(pads)
 
 
-def _with_bias(c: TfliteCall, x: Node, k: int = 2) -> Node:
+def with_bias(c: TfliteCall, x: Node, k: int = 2) -> Node:
+    """``x`` and operand ``k``, where it is there, through the fused activation."""
     bias = c.opt(k)
     return c.activated(x if bias is None else c.b(ops.add, x, bias))
 
@@ -62,14 +63,14 @@ def _conv_2d(c: TfliteCall) -> Node:
     """Kernels lie as output, height, width, input channels."""
     x, kernel = c.x(0), c.transposed(c.x(1), (0, 3, 1, 2))
     _, own, *taps = c.size(kernel)
-    return _with_bias(c, c.b(ops.conv, x, kernel, groups=groups_of(c, own), layout="NHWC", **windows_of(c, taps)))
+    return with_bias(c, c.b(ops.conv, x, kernel, groups=groups_of(c, own), layout="NHWC", **windows_of(c, taps)))
 
 
 def _depthwise(c: TfliteCall) -> Node:
     """Kernels lie as 1, height, width, output channels."""
     x, kernel = c.x(0), c.transposed(c.x(1), (3, 0, 1, 2))
     found = windows_of(c, c.size(kernel)[2:])
-    return _with_bias(c, c.b(ops.conv, x, kernel, groups=c.size(x)[3], layout="NHWC", **found))
+    return with_bias(c, c.b(ops.conv, x, kernel, groups=c.size(x)[3], layout="NHWC", **found))
 
 
 def turned_padding(
@@ -92,7 +93,7 @@ def _transpose_conv(c: TfliteCall) -> Node:
     made = c.b(
         ops.conv_transpose, x, kernel, strides=strides, dilations=(1, 1), pads=pads, layout="NHWC", output_padding=more
     )
-    return _with_bias(c, made, 3)
+    return with_bias(c, made, 3)
 
 
 def rows_of(c: TfliteCall, depth: int) -> tuple[int, ...]:
@@ -108,7 +109,7 @@ def _fully_connected(c: TfliteCall) -> Node:
     depth, n_out = c.size(weight)
     outer = rows_of(c, depth)
     made = c.b(ops.matmul, c.shaped(x, (prod(outer), depth)), weight)
-    return _with_bias(c, c.shaped(made, (*outer, n_out)))
+    return with_bias(c, c.shaped(made, (*outer, n_out)))
 
 
 def _batch_matmul(c: TfliteCall) -> Node:
