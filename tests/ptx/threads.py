@@ -19,8 +19,9 @@ from tilewright.codegen.amd.dialect import AMD
 from tilewright.codegen.cpu.llvm import target_machine
 from tilewright.codegen.gpu import emit
 from tilewright.codegen.ptx.dialect import NVIDIA
+from tilewright.codegen.spirv.dialect import OPENCL
 from tilewright.core.expr import evaluate
-from tilewright.target.gpu import ROCM_TRIPLE, Gpu
+from tilewright.target.gpu import CUDA_TRIPLE, ROCM_TRIPLE, SPIRV_TRIPLE, Gpu
 from tilewright.target.target import Target
 
 HOST = Target.host()
@@ -55,6 +56,25 @@ def in_nvidias_words(text: str) -> str:
     return re.sub(r"addrspacecast \(ptr addrspace\(4\) (@\S+) to ptr\)", r"\1", text).replace("addrspace(4) ", "")
 
 
+def from_opencls_words(text: str) -> str:
+    """OpenCL's text with generic pointers where it has others, in NVIDIA's words."""
+    text = text[: text.index("declare i64 @_Z12get_local_idj")]
+    text = re.sub(r"ptr addrspace\([014]\)", "ptr", text).replace("addrspace(1) constant", "constant")
+    text = re.sub(r"addrspacecast \(ptr (@\S+) to ptr\)", r"\1", text).replace(", addrspace(0)", "")
+    text = re.sub(r"addrspacecast ptr (\S+) to ptr", r"getelementptr i8, ptr \1, i64 0", text)
+    text = text.replace(OPENCL.barrier, NVIDIA.barrier).replace("@reciprocal(float ", "@llvm.amdgcn.rcp.f32(float ")
+    exchange = r"call i32 @_Z21sub_group_shuffle_xorij\(i32 (\S+), i32 (\d+)\)"
+    text = re.sub(exchange, r"call i32 @llvm.nvvm.shfl.sync.bfly.i32(i32 -1, i32 \1, i32 \2, i32 31)", text)
+    text = text.replace(SPIRV_TRIPLE, CUDA_TRIPLE).replace("define spir_kernel void", "define ptx_kernel void")
+    for axis in "xyz":
+        text = text.replace(OPENCL.thread.format(axis), NVIDIA.thread.format(axis))
+        text = text.replace(OPENCL.block.format(axis), NVIDIA.block.format(axis))
+    return in_nvidias_words(text)
+
+
+IN_NVIDIAS_WORDS = {CUDA_TRIPLE: str, ROCM_TRIPLE: in_nvidias_words, SPIRV_TRIPLE: from_opencls_words}
+
+
 def host_text(text: str) -> str:
     """The module as this CPU takes it: six more arguments say which block and thread it is."""
     text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{HOST.triple}"')
@@ -84,7 +104,7 @@ class Threads:
         machine = Gpu.parse(gpu)
         made = emit(kernel, machine)
         self.launches = made.launches
-        text = in_nvidias_words(made.text) if machine.triple == ROCM_TRIPLE else made.text
+        text = IN_NVIDIAS_WORDS[machine.triple](made.text)
         self.meets = any(x in text for x in (NVIDIA.barrier, "@llvm.nvvm.mma", "@llvm.nvvm.shfl", "@llvm.amdgcn"))
         text = host_text(text)
         self.warps = Warps(machine.warp_lanes)

@@ -7,11 +7,12 @@ from dataclasses import fields
 import pytest
 
 from tilewright.target.errors import UnknownTargetError
-from tilewright.target.gpu import CUDA_TRIPLE, NUMBERS, ROCM_TRIPLE, Gpu, gpu_names, is_gpu, named_gpus
+from tilewright.target.gpu import CUDA_TRIPLE, NUMBERS, ROCM_TRIPLE, SPIRV_TRIPLE, Gpu, gpu_names, is_gpu, named_gpus
 from tilewright.target.sources import ASSUMED
 from tilewright.target.target import target_names
 
-EVERY = pytest.mark.parametrize("gpu", named_gpus(), ids=lambda g: g.name)
+CHIPS = named_gpus(CUDA_TRIPLE) + named_gpus(ROCM_TRIPLE)
+EVERY = pytest.mark.parametrize("gpu", CHIPS, ids=lambda g: g.name)
 
 
 @EVERY
@@ -33,14 +34,27 @@ def test_rates_multiply_to_what_the_datasheet_says(gpu: Gpu) -> None:
 
 
 def test_names() -> None:
-    assert gpu_names() == ["cuda", "cuda-sm100a", "cuda-sm80", "cuda-sm90a", "rocm-gfx1100", "rocm-gfx942"]
+    assert gpu_names() == [
+        "cuda",
+        "cuda-sm100a",
+        "cuda-sm80",
+        "cuda-sm90a",
+        "rocm-gfx1100",
+        "rocm-gfx942",
+        "spirv-opencl",
+    ]
     assert [g.name for g in named_gpus(ROCM_TRIPLE)] == ["rocm-gfx942", "rocm-gfx1100"]
-    assert named_gpus(CUDA_TRIPLE) + named_gpus(ROCM_TRIPLE) == named_gpus()
+    assert CHIPS + named_gpus(SPIRV_TRIPLE) == named_gpus()
     assert Gpu.parse("cuda") is Gpu.parse("cuda-sm80") and is_gpu("cuda") and not is_gpu("native")
     assert not {*gpu_names()} & {*target_names()}
     with pytest.raises(UnknownTargetError, match="cuda-sm90'") as error:
         Gpu.parse("cuda-sm90")
     assert "did you mean cuda-sm90a?" in str(error.value)
+
+
+def test_what_is_no_chip_has_no_document() -> None:
+    (any_gpu,) = named_gpus(SPIRV_TRIPLE)
+    assert {any_gpu.source_of(number) for number in NUMBERS} == {ASSUMED} and any_gpu.shapes == ()
 
 
 def test_blocks_of_a_multiprocessor() -> None:

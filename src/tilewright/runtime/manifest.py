@@ -81,7 +81,7 @@ class Constraint:
     reason: str = ""
 
 
-GPU_ARCHITECTURES = ("nvptx", "amdgcn")
+GPU_ARCHITECTURES = ("nvptx", "amdgcn", "spirv")
 """How triples of GPUs begin."""
 
 

@@ -30,6 +30,7 @@ from tilewright.target.sources import (
 
 CUDA_TRIPLE = "nvptx64-nvidia-cuda"
 ROCM_TRIPLE = "amdgcn-amd-amdhsa"
+SPIRV_TRIPLE = "spirv64-unknown-unknown"
 AXES = "xyz"
 """The dimensions that every GPU's programming model gives a grid, and a block."""
 REGISTER_BYTES, ADDRESS_BYTES = 4, 8
@@ -239,7 +240,16 @@ def _rows() -> list[Gpu]:
     ).known(CUDA_GUIDE.format("10.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10).known(
         BLACKWELL, memory_gb_per_s=8000.0
     )  # fmt: skip
-    return [ampere, hopper, blackwell, *_rocm_rows()]
+    return [ampere, hopper, blackwell, *_rocm_rows(), _opencl_row()]
+
+
+def _opencl_row() -> Gpu:
+    """What most GPUs with OpenCL run; of no chip, so the numbers that choices read are what others have."""
+    return Gpu(
+        "generic", "any with OpenCL", SPIRV_TRIPLE, max_block_threads=256, max_block_extents=(256, 256, 256),
+        max_grid_extents=((1 << 31) - 1, (1 << 16) - 1, (1 << 16) - 1), sm_shared_bytes=64 << 10,
+        max_block_shared_bytes=32 << 10, static_shared_bytes=32 << 10, name="spirv-opencl",
+    )  # fmt: skip
 
 
 def _rocm_rows() -> list[Gpu]:

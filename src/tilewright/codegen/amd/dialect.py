@@ -44,7 +44,7 @@ def _exchanged(writer: Writer, word: Val, element: str, distance: int, _: int) -
     return got if element != "float" else f"bitcast i32 {writer.fresh(got)} to float"
 
 
-def _bounds(block: tuple[int, int, int]) -> str:
+def _bounds(block: tuple[int, int, int], _: bool) -> str:
     """How many threads a block has, so that LLVM knows how many registers each may have."""
     n = block[0] * block[1] * block[2]
     return f'"amdgpu-flat-work-group-size"="{n},{n}" "uniform-work-group-size"="true"'

@@ -43,6 +43,15 @@ class PtxArith(Arith):
             return self._flushed(op, a)
         return self.in_lanes([self._flushed(op, self.extract(a, "float", lane)) for lane in range(a.lanes)], "float")
 
+    def any_lane(self, cond: Val) -> Val:
+        """The same, bit by bit where there is no instruction for it."""
+        if self.dialect.has_folds or not cond.lanes:
+            return super().any_lane(cond)
+        found = self.extract(cond, "i1", 0)
+        for lane in range(1, cond.lanes):
+            found = self.instruction("or", "i1", found, self.extract(cond, "i1", lane))
+        return found
+
     def in_lanes(self, elements: Sequence[Val], element: str) -> Val:
         """The elements as the lanes of a vector."""
         ty, made = vector(element, len(elements)), Val("poison", 0, len(elements))

@@ -41,9 +41,11 @@ class Dialect:
     differs in one bit, of a warp of so many. ``functions`` are instructions for functions of f32, by our names.
     ``instructions`` are those of matrix units, by their shapes.
 
-    ``bounds`` is what a function's head says of its block's extents, ``footer`` what a module ends with.
+    ``bounds`` is what a function's head says of its block's extents, and of having warps; ``footer`` is what a module
+    ends with.
     ``stack_space``, ``constant_space`` and ``argument_space`` number the address spaces of a thread's own memory, of
-    tables and of what arguments point to, where LLVM does not take generic pointers for them.
+    tables and of what arguments point to, where LLVM does not take generic pointers for them. It ``has_folds``: there
+    is an instruction for what the lanes of a vector come to.
     """
 
     convention: str
@@ -53,11 +55,12 @@ class Dialect:
     exchange: Callable[[Writer, Val, str, int, int], str]
     functions: Mapping[str, str]
     instructions: Mapping[MatrixShape, InstructionTemplate]
-    bounds: Callable[[tuple[int, int, int]], str]
+    bounds: Callable[[tuple[int, int, int], bool], str]
     footer: str = ""
     stack_space: int | None = None
     constant_space: int | None = None
     argument_space: int | None = None
+    has_folds: bool = True
 
 
 def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -> str:
@@ -66,7 +69,7 @@ def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -
     return f"call {element} @llvm.nvvm.shfl.sync.bfly.{'f32' if element == 'float' else element}({operands})"
 
 
-def _extents(block: tuple[int, int, int]) -> str:
+def _extents(block: tuple[int, int, int], _: bool) -> str:
     """How many threads a block has, so that ptxas knows how many registers each may have."""
     return f'"nvvm.reqntid"="{",".join(map(str, block))}"'
 

@@ -231,7 +231,7 @@ class PtxFunction(KernelFunction):
         self.statement(body, Lanes())
         self.writer.emit("ret void")
         start = f'define {self.module.dialect.convention} void @"{self.entry}"'
-        head = f"{start}({', '.join(parameters)}) nounwind {self.module.dialect.bounds(self.block)} {{"
+        head = f"{start}({', '.join(parameters)}) nounwind {self.module.dialect.bounds(self.block, self.has_warps)} {{"
         return "\n".join([head, *self.writer.lines(), "}"])
 
     def _argument(self, name: str, said: str) -> str:

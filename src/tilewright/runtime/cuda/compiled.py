@@ -49,12 +49,12 @@ class CompiledGpuModel(CompiledModel):
 
     @property
     def ptx(self) -> dict[str, str]:
-        """The PTX of every kernel by its name; for a GPU of AMD's its assembly."""
+        """The PTX of every kernel by its name; for a GPU of AMD's its assembly, and of SPIR-V LLVM's text."""
         return {kernel.name: kernel.ptx for kernel in self.code.kernels}
 
     @property
     def code_objects(self) -> dict[str, bytes]:
-        """The ELF object of every kernel by its name, for a GPU of AMD's; none where the driver makes machine code."""
+        """Of every kernel by its name the ELF object, for a GPU of AMD's, or the module of SPIR-V; else none."""
         return {o.name.removesuffix(OBJECT): bytes(o.data) for o in self.objects if o.name.endswith(OBJECT)}
 
     def on(self, device: int = 0) -> GpuModel:
@@ -63,7 +63,7 @@ class CompiledGpuModel(CompiledModel):
         ``NoGpuError`` where there is none, and for GPUs that this runtime does not speak with.
         """
         if not self.manifest.target.triple.startswith(SPOKEN):
-            remedy = "link the model's code_objects, and launch them by HIP"
+            remedy = "launch the model's code_objects by HIP, once they are linked, or by OpenCL"
             raise NoGpuError(f"the model is for {self.code.arch}, which this runtime can't launch", remedy=remedy)
         return GpuModel(self.manifest, self.code, self._weights, self._open_driver(), device)
 

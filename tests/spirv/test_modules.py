@@ -1,0 +1,122 @@
+"""Kernels as SPIR-V: their LLVM text on this CPU, modules that are whole, and what `spirv-val` says of them."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amd.test_models import EVERY, Made, samples_agree
+from ptx import by_hand
+from ptx.test_kernels import floats
+from ptx.threads import Threads
+from test_every_op import graph_of
+from tilewright import ops
+from tilewright.codegen.errors import CodegenError
+from tilewright.codegen.spirv.compile import MAGIC, compile_kernel, module_of
+from tilewright.core.opdef import OpDef
+from tilewright.target.gpu import Gpu
+
+ANY = Gpu.parse("spirv-opencl")
+PLAIN = {
+    "pointwise": by_hand.POINTWISE, "ragged": by_hand.RAGGED, "rows": by_hand.ROWS, "product": by_hand.PRODUCT,
+    "two grids": by_hand.TWO_GRIDS, "long": by_hand.LONG,
+}  # fmt: skip
+QUICK = (ops.add, ops.softmax, ops.cast, ops.layer_norm)
+REFUSED = (ops.conv, ops.conv_transpose, ops.trilu)
+"""Ops of whose samples some need loads by a mask, which LLVM's target ends the process on."""
+VALIDATOR = shutil.which("spirv-val")
+needs_validator = pytest.mark.skipif(VALIDATOR is None, reason="spirv-val is not installed (Debian's spirv-tools)")
+ENTRY_POINT, CAPABILITY, SHUFFLES = 15, 17, 65
+"""Two operations of SPIR-V, and the capability of exchanges among lanes, by their numbers."""
+
+
+def operations(module: bytes) -> list[tuple[int, list[int]]]:
+    """The operations of a module with their words: each says how many it has."""
+    words = np.frombuffer(module, np.uint32)
+    assert module.startswith(MAGIC) and words[4] == 0
+    found, at = [], 5
+    while at < len(words):
+        n, operation = int(words[at]) >> 16, int(words[at]) & 0xFFFF
+        assert n > 0
+        found.append((operation, [int(x) for x in words[at + 1 : at + n]]))
+        at += n
+    assert at == len(words)
+    return found
+
+
+def validate(module: bytes, folder: Path) -> None:
+    path = folder / "kernel.spv"
+    path.write_bytes(module)
+    done = subprocess.run([str(VALIDATOR), str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_text_runs_here() -> None:
+    x, y = floats(3, 512), floats(3, 512)
+    Threads(by_hand.kernel(by_hand.POINTWISE), ANY.name)({"x": x, "y": y}, {"n": 3})
+    np.testing.assert_allclose(y, np.exp(x), rtol=1e-6)
+    x, y = floats(3, 96), floats(3, 96)
+    Threads(by_hand.kernel(by_hand.ROWS), ANY.name)({"x": x, "y": y}, {"n": 3})
+    e = np.exp(x - x.max(1, keepdims=True))
+    np.testing.assert_allclose(y, e / e.sum(1, keepdims=True), rtol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["rows", "two grids"])
+def test_modules_are_whole_and_have_an_entry_for_each_launch(name: str) -> None:
+    made = compile_kernel(by_hand.kernel(PLAIN[name]), ANY)
+    assert sum(operation == ENTRY_POINT for operation, _ in operations(made.module)) == len(made.launches)
+
+
+def test_lanes_exchange_by_sub_groups_of_one_size() -> None:
+    sample = next(iter(ops.softmax.samples(np.random.default_rng(0))))
+    made = Made(graph_of(ops.softmax, sample), ANY, pytest.MonkeyPatch())
+    (module,) = made.model.code_objects.values()
+    (text,) = made.model.ptx.values()
+    assert "!intel_reqd_sub_group_size !{i32 32}" in text and "sub_group_shuffle_xor" in text
+    assert [SHUFFLES] in [words for operation, words in operations(module) if operation == CAPABILITY]
+
+
+def test_what_ends_llvm_is_an_error_here() -> None:
+    with pytest.raises(CodegenError, match=r"LLVM makes no SPIR-V of this kernel, and says: .*bitcast"):
+        module_of(MASKED)
+    with pytest.raises(CodegenError, match="parsing error"):
+        module_of("no text of LLVM")
+
+
+MASKED = """target triple = "spirv64-unknown-unknown"
+define spir_kernel void @f(ptr addrspace(1) %p, i32 %n) {
+  %v = insertelement <4 x i32> zeroinitializer, i32 %n, i64 0
+  %m = icmp sgt <4 x i32> %v, zeroinitializer
+  %x = call <4 x float> @llvm.masked.load(ptr addrspace(1) align 16 %p, <4 x i1> %m, <4 x float> zeroinitializer)
+  store <4 x float> %x, ptr addrspace(1) %p
+  ret void
+}
+"""
+
+
+@pytest.mark.parametrize("op", QUICK[:2], ids=lambda op: op.name)
+def test_ops_of_each_kind(op: OpDef, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert samples_agree(op, ANY, slice(1), monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [op for op in EVERY if op not in REFUSED], ids=lambda op: op.name)
+def test_every_op(op: OpDef, monkeypatch: pytest.MonkeyPatch) -> None:
+    samples_agree(op, ANY, slice(2), monkeypatch)
+
+
+@needs_validator
+@pytest.mark.parametrize("name", PLAIN)
+def test_modules_are_valid(name: str, tmp_path: Path) -> None:
+    validate(compile_kernel(by_hand.kernel(PLAIN[name]), ANY).module, tmp_path)
+
+
+@needs_validator
+@pytest.mark.slow
+@pytest.mark.parametrize("op", [op for op in EVERY if op not in REFUSED], ids=lambda op: op.name)
+def test_modules_of_every_op_are_valid(op: OpDef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for sample in list(op.samples(np.random.default_rng(0)))[:1]:
+        for module in Made(graph_of(op, sample), ANY, monkeypatch).model.code_objects.values():
+            validate(module, tmp_path)
