@@ -223,6 +223,7 @@ class SpecializedModel(LoadedModel):
             elif isinstance(value, list):
                 facts[info.name] = Sequence_(tuple(a.shape for a in value))
             elif info.name in self._deciding.names:
+                _check_fixed(value, info)
                 exact = how != "sizes" or info.name in self._deciding.exact
                 fact = None if exact else _sizes(value, info)
                 facts[info.name] = fact or _elements(value, info)
@@ -251,6 +252,14 @@ def _array(info: InputInfo, value: Any) -> Array:
     if found.dtype.name != info.dtype:
         raise InputError(f"input {info.name!r} is of {found.dtype}, the model takes {info.dtype}", remedy="convert it")
     return found
+
+
+def _check_fixed(value: Array, info: InputInfo) -> None:
+    """Raise ``InputError`` where an array lacks a size that the file states."""
+    dims = value.shape if info.dims is None else info.dims
+    if len(dims) != value.ndim or any(isinstance(d, int) and d != n for d, n in zip(dims, value.shape, strict=True)):
+        rule = f"input {info.name!r} has the shape {list(value.shape)}, the model takes {list(dims)}"
+        raise InputError(rule, remedy="pass an array of that shape")
 
 
 def _sizes(value: Array, info: InputInfo) -> Sizes | None:

@@ -139,6 +139,8 @@ def check_kernel(c: Call, w: Node, rank: int) -> tuple[Dim, ...]:
     given = c.ints("kernel_shape", [known(k, 0) for k in kernel])
     if len(given) != len(kernel) or any(is_known(k) and k != g for k, g in zip(kernel, given, strict=True)):
         c.refuse(f"attribute kernel_shape={given} differs from the weights' {list(kernel)}")
+    for k, g in zip(kernel, given, strict=True):
+        c.assume_equal(k, g)
     return kernel
 
 
