@@ -100,8 +100,9 @@ def _assumptions(graph: Graph) -> dict[Expr, None]:
     """For sizes that an op takes for equal, or one for not above another, which nothing proves, that they are."""
     with assumed() as found:
         for node in topological(graph.outputs):
-            if node.op not in (INPUT, CONST, PROJ):
-                node.op.infer([i.type for i in node.inputs], node.attrs)
+            operands = [i.type for i in node.inputs]
+            if node.op not in (INPUT, CONST, PROJ) and not all(t.is_static for t in (*operands, *node.types)):
+                node.op.infer(operands, node.attrs)
     return found
 
 
