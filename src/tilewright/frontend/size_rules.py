@@ -30,7 +30,7 @@ from tilewright.core.expr import (
     symbols,
     terms_of,
 )
-from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node, topological
+from tilewright.core.graph import PROJ, Graph, Node, topological
 from tilewright.core.shapes import assumed
 from tilewright.core.types import product
 
@@ -100,8 +100,8 @@ def _assumptions(graph: Graph) -> dict[Expr, None]:
     """For sizes that an op takes for equal, or one for not above another, which nothing proves, that they are."""
     with assumed() as found:
         for node in topological(graph.outputs):
-            operands = [i.type for i in node.inputs]
-            if node.op not in (INPUT, CONST, PROJ) and not all(t.is_static for t in (*operands, *node.types)):
+            operands = [] if node.op is PROJ else [i.type for i in node.inputs]
+            if operands and not all(t.is_static for t in (*operands, *node.types)):
                 node.op.infer(operands, node.attrs)
     return found
 
