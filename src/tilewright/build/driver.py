@@ -22,11 +22,13 @@ from tilewright.build.manifest import with_convention
 from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
 from tilewright.build.specialize import SpecializedModel
 from tilewright.build.texts import dump_if_asked
-from tilewright.core.diag import OptionError
+from tilewright.core.diag import ImportFailed, OptionError
 from tilewright.core.graph import Graph
+from tilewright.frontend.onnx.file import Source as ParsedModel
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.given import NeedsCall
-from tilewright.frontend.source import Called, Examples, Source, import_called
+from tilewright.frontend.onnx.text_edge import text_edge_of
+from tilewright.frontend.source import Called, Examples, Source, import_called, is_onnx
 from tilewright.runtime.answers import Keyed, asked_sizes, keyed_source, question, remember_answer, searches_text
 from tilewright.runtime.artifact import Artifact
 from tilewright.runtime.cache import Cache
@@ -85,7 +87,11 @@ def compile(
                 called = import_called(keyed.source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
                 graph = called.graph
         except NeedsCall as needs:
-            return _per_call(keyed.source, needs, options, input_shapes, fix_dims, threads)
+            return _per_call(read_model(keyed.source), needs, options, input_shapes, fix_dims, threads)
+        except ImportFailed:
+            if (made := _with_text(keyed.source, options, input_shapes, fix_dims, threads)) is None:
+                raise
+            return made
         if gpu is not None:
             _check_for_gpu(called)
         # A source that has no digest, a module in memory, is known by its graph once that is read.
@@ -162,14 +168,34 @@ def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, fo
     return export(source, folder, **options)
 
 
-def _per_call(
+def _with_text(
     source: Source,
+    options: Options,
+    input_shapes: Mapping[str, Sequence[int | str]] | None,
+    fix_dims: Mapping[str, int] | None,
+    threads: int | None,
+) -> CompiledModel | None:
+    """A model that reads text at its edge, where Python works on it; None for any other model."""
+    if not is_onnx(source):
+        return None
+    with MAKING:
+        from tilewright.build.text_model import TextModel
+    edge = text_edge_of(read_model(source))
+    if edge is None:
+        return None
+    needs = NeedsCall([], ())
+    rest = None if edge.rest is None else _per_call(edge.rest, needs, options, input_shapes, fix_dims, threads)
+    return TextModel(edge, rest, threads or default_threads())
+
+
+def _per_call(
+    source: ParsedModel,
     needs: NeedsCall,
     options: Options,
     input_shapes: Mapping[str, Sequence[int | str]] | None,
     fix_dims: Mapping[str, int] | None,
     threads: int | None,
-) -> CompiledModel:
+) -> SpecializedModel:
     """A model that compiles when a call says what its structure depends on."""
 
     def compile_one(graph: Graph) -> CompiledModel:
@@ -177,7 +203,7 @@ def _per_call(
         return compile_graph(graph, threads=threads, **fitted)
 
     n_threads = threads or default_threads()
-    return SpecializedModel(read_model(source), needs, compile_one, input_shapes, fix_dims, n_threads)
+    return SpecializedModel(source, needs, compile_one, input_shapes, fix_dims, n_threads)
 
 
 def _look_up(

@@ -84,10 +84,20 @@ def import_called(
     if found_bytes is not None:
         net = import_tflite(*found_bytes)
         return Called(net.graph, Convention(state=net.state), net.start)
-    if isinstance(source, str | Path | FileContent | bytes) or is_a(source, "onnx", "ModelProto"):
+    if is_onnx(source):
         return Called(onnx_frontend.import_onnx(source, input_shapes=input_shapes, fix_dims=fix_dims))
     found = _import_sized(source, example_inputs, dynamic_shapes)
     return replace(found, graph=fix_symbols(found.graph, fix_dims or {}))
+
+
+def is_onnx(source: Source) -> bool:
+    """Is the source an ONNX model, or one that is none of the other kinds of file?"""
+    if isinstance(source, bytes):
+        return not is_tflite(source)
+    if isinstance(source, str | Path | FileContent):
+        path = source.path if isinstance(source, FileContent) else source
+        return Path(path).suffix not in (".pt2", TFLITE, *stablehlo_frontend.SUFFIXES)
+    return is_a(source, "onnx", "ModelProto")
 
 
 def _tflite_bytes(source: Source) -> tuple[bytes, str] | None:

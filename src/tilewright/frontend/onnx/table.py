@@ -79,6 +79,10 @@ CONVERTERS: Mapping[tuple[str, str], Converter] = {
 }
 
 _STRINGS = ("works on strings, and tensors hold numbers only", "do the text processing before the model")
+_TEXT_EDGE = (
+    "works on strings, which Python does where all that reads or makes them lies before the nodes of numbers",
+    "do the text processing before the model",
+)
 _MAPS = "takes or gives maps from labels to numbers, and tensors hold numbers only"
 _BLOCKED = (
     "works on channels in blocks whose size depends on the CPU that optimised the model, and the file doesn't say it",
@@ -93,7 +97,7 @@ REFUSED: Mapping[tuple[str, str], tuple[str, str]] = {
     ("ai.onnx.ml", "CastMap"): (_MAPS, "give the model a tensor with a column for each key"),
     ("ai.onnx.ml", "DictVectorizer"): (_MAPS, "vectorize before the model, and give it the tensor"),
     ("ai.onnx.ml", "CategoryMapper"): (_STRINGS[0], "map categories to integers before the model"),
-    **{("", op): _STRINGS for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")},
+    **{("", op): _TEXT_EDGE for op in ("StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch")},
     ("", "ImageDecoder"): ("decodes image files, whose bytes decide every size", "decode images before the model"),
     **{("com.microsoft.nchwc", op): _BLOCKED for op in _BLOCKED_OPS},
     **{("com.microsoft", op): _GENERATION for op in ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")},

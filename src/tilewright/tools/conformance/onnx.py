@@ -208,6 +208,8 @@ def _difference(result: Any, expected: Any, rtol: float, atol: float) -> str:
         return f"shape {result.shape}, expected {expected.shape}"
     if result.dtype != expected.dtype:
         return f"dtype {result.dtype}, expected {expected.dtype}"
+    if result.dtype == object:  # texts
+        return "" if (result == expected).all() else f"{result.tolist()}, expected {expected.tolist()}"[:400]
     if result.dtype.name == "bfloat16":
         rtol, result, expected = max(rtol, BFLOAT16_RTOL), result.astype(np.float32), expected.astype(np.float32)
     try:
