@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64, product
@@ -27,6 +27,8 @@ from tilewright.ops.value_bounds import bounds_of
 
 Convert = Callable[[AtenCall], Result]
 
+OWN = 10**9
+"""Added to a node's number in the name of a size: PyTorch counts its own from 0."""
 UNBOUNDED = "a size that nothing bounds"
 """The rule that a call breaks whose result's size only data decide, where no memory can be planned for it."""
 
@@ -38,16 +40,20 @@ def places(c: AtenCall, mask: Node) -> Node:
     """
     if mask.type.n_elements == 0 and not _unknown_sizes(c):
         return c.b(ops.full, value=0.0, dtype=i64, shape=(0, len(mask.shape)))
-    found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown_size(c)))
+    found, _ = c.b.results(c.b(ops.argwhere, mask, count=unknown_size(c, mask)))
     return found
 
 
-def unknown_size(c: AtenCall) -> str:
-    """The name of the call's data-dependent size."""
+def unknown_size(c: AtenCall, source: Node) -> str:
+    """The name of the size that ``source`` decides.
+
+    One of our own where the program only works for a certain number, as in a sum with another tensor, and PyTorch has
+    that in its place: a call ends where data decide on another (``frontend.size_rules``).
+    """
     unknown = _unknown_sizes(c)
-    if len(unknown) != 1:
-        raise Unsupported(f"a result {c.out} of which data decide a size that PyTorch fixes", "use torch.where")
-    return unknown[0]
+    if len(unknown) > 1:
+        raise Unsupported(f"a result {c.out} of which data decide several sizes", "use torch.where")
+    return unknown[0] if unknown else f"u{OWN + source.serial}"
 
 
 def _unknown_sizes(c: AtenCall) -> list[str]:
@@ -56,9 +62,13 @@ def _unknown_sizes(c: AtenCall) -> list[str]:
 
 def size_of(c: AtenCall, value: Node) -> Dim:
     """The integer ``value`` as the call's data-dependent size, bounded by the program's promise or its arithmetic."""
-    name = unknown_size(c)
-    promised = next(d.hi for t in c.results if t for d in t.shape if isinstance(d, Sym) and d.name == name)
-    most = bounds_of(value)[1] if promised is None else promised
+    name = unknown_size(c, value)
+    sizes = [d for t in c.results if t for d in t.shape]
+    if not _unknown_sizes(c):  # one more than there may be is another number than the program's, however large it is
+        most: Dim | None = max(numbers(sizes)) + 1
+    else:
+        promised = next(d.hi for d in sizes if isinstance(d, Sym) and d.name == name)
+        most = bounds_of(value)[1] if promised is None else promised
     if most is None:
         remedy = "clamp what it is computed of, or promise torch._check(result.shape[0] <= n)"
         raise Unsupported(UNBOUNDED, remedy)
@@ -98,7 +108,7 @@ def _bincount(c: AtenCall) -> Node:
     """
     b, x = c.b, c.tensor("self", i64)
     n = c["minlength"]
-    if not isinstance(n, Sym) or n.name != unknown_size(c):
+    if not is_decided_by_data(n) or n.name not in _unknown_sizes(c):
         needed = b.const(c.static("minlength"), i64)
         if x.type.n_elements != 0:
             most = b(ops.reduce_max, x, axes=(0,), keepdims=False)

@@ -447,6 +447,8 @@ def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node |
 
 
 def _shorter(own: Dim, promised: Dim) -> Dim:
+    if is_known(promised) and is_decided_by_data(own):
+        return promised
     is_short = is_known(promised) or (isinstance(promised, Sym) and not is_known(own))
     return promised if is_short and not isinstance(own, Sym) and not is_decided_by_data(promised) else own
 

@@ -1,0 +1,52 @@
+"""Programs that only work where data decide on a certain size: compiled for it, refused by a call that has another."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import tilewright as tw
+from frontend.test_torch_calls import Lambda
+from tilewright.runtime.errors import ExecutionError
+
+T = torch.tensor
+Function = Callable[[torch.Tensor], torch.Tensor]
+PROGRAMS: dict[str, tuple[Function, list[torch.Tensor]]] = {
+    "bincount": (
+        lambda x: torch.bincount(x, minlength=4) * torch.arange(4),
+        [T([0, 1, 2, 3, 3]), T([0, 0, 0, 0, 3]), T([0, 1, 0, 0, 2]), T([0, 5, 0, 0, 3]), T([0, 4, 0, 0, 3])],
+    ),
+    "mask": (
+        lambda x: x[x > 0] + torch.arange(3.0),
+        [T([1.0, -1, 2, 3]), T([-1.0, 1, 2, 3]), T([-1.0, 1, -2, 3]), torch.ones(4), -torch.ones(4)],
+    ),
+    "masked_select": (
+        lambda x: torch.masked_select(x, x > 0) * torch.arange(3.0),
+        [T([[1.0, -1], [2, 3]]), T([[-1.0, 1], [2, 3]]), torch.ones(2, 2), -torch.ones(2, 2)],
+    ),
+    "nonzero": (
+        lambda x: torch.nonzero(x).view(3) * torch.arange(3),
+        [T([1, 0, 2, 3]), T([0, 1, 2, 3]), T([1, 1, 1, 1]), T([0, 0, 0, 0])],
+    ),
+    "repeat_interleave": (
+        lambda x: torch.repeat_interleave(torch.arange(3) * 2, x) + torch.arange(4),
+        [T([1, 2, 1]), T([0, 4, 0]), T([4, 0, 0]), T([0, 4, 1]), T([0, 1, 1]), T([9, 1, 1])],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_size_that_the_program_needs(name: str) -> None:
+    function, values = PROGRAMS[name]
+    compiled = tw.compile(Lambda(function), (values[0],), threads=1, cache=False)
+    n_refused = 0
+    for x in values:
+        try:
+            wanted = function(x)
+        except RuntimeError:
+            with pytest.raises(ExecutionError, match="must hold where the data decide"):
+                compiled(x)
+            n_refused += 1
+            continue
+        assert torch.equal(compiled(x), wanted), x
+    assert 0 < n_refused < len(values) - 1
