@@ -11,6 +11,9 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
+from tilewright.build.text_model import TextModel
+from tilewright.frontend.onnx.file import read_model
+from tilewright.frontend.onnx.text_edge import text_edge_of
 
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 4)]
 TEXT, FLOAT = TensorProto.STRING, TensorProto.FLOAT
@@ -86,6 +89,44 @@ def test_texts_are_normalised(attributes: dict[str, Any], expected: list[str]) -
     assert made(texts(["Mo", "tu", "mo"])).tolist() == [expected]
     with pytest.raises(tw.InputError, match=r"not \[2, 1\]"):
         made(texts(["Mo"], ["tu"]))
+
+
+def normalised() -> onnx.ModelProto:
+    """Text in, and pieces of it, their counts and what they match out."""
+    nodes = [
+        node("StringNormalizer", "x", "a", case_change_action="LOWER", stopwords=["mo", "tu"]),
+        node("StringSplit", "a", "y n", delimiter=" ", maxsplit=2),
+        node("RegexFullMatch", "y", "m", pattern="[a-z]+(x|y)*"),
+    ]
+    outputs = {"y": (TEXT, None), "n": (TensorProto.INT64, None), "m": (TensorProto.BOOL, None)}
+    return model(nodes, {"x": (TEXT, None)}, outputs)
+
+
+def test_damaged_models_of_text_are_refused_or_run() -> None:
+    """No error but those of the compiler and of inputs."""
+    files, n_refused = [scored().SerializeToString(), normalised().SerializeToString()], 0
+    for seed in range(300):
+        rng, content = np.random.default_rng(seed), files[seed % 2]
+        damaged = bytearray(content if rng.random() < 0.9 else content[: rng.integers(8, len(content))])
+        for _ in range(int(rng.integers(1, 4))):
+            damaged[int(rng.integers(len(damaged)))] = int(rng.choice([0, 1, 127, 255, rng.integers(256)]))
+        try:
+            edge = text_edge_of(read_model(bytes(damaged)))
+            if edge is not None and edge.rest is None:
+                TextModel(edge, None, 1)(texts("a", "mo b", "c"))
+        except (tw.ImportFailed, tw.InputError):
+            n_refused += 1
+    assert n_refused >= 50
+
+
+def test_what_a_node_lacks_is_told() -> None:
+    lacking = [node("LabelEncoder", "x", "y", keys_strings=["a"]), node("LabelEncoder", "x", "y")]
+    for encoder in lacking:
+        with pytest.raises(tw.ImportFailed, match="LabelEncoder: its attributes can't be"):
+            tw.compile(model([encoder], {"x": (TEXT, [2])}, {"y": (TensorProto.INT64, [2])}), cache=False)
+    three = model([node("StringConcat", "x x x", "y")], {"x": (TEXT, [2])}, {"y": (TEXT, [2])})
+    with pytest.raises(tw.ImportFailed, match="StringConcat"):
+        tw.compile(three, cache=False)
 
 
 REFUSED = {

@@ -79,6 +79,9 @@ class _TextSplit:
                 self._constant(tensor.name, _text_of(tensor))
         if not all(self._node(node) for node in graph.node) or not self.nodes:
             return None
+        names = [v.name for v in (*graph.input, *graph.output)] + [*self.text, *self.numbers]
+        if not all(isinstance(name, str) for name in names):  # protobuf gives bytes for what is not UTF-8
+            return None
         outputs = tuple(o.name for o in graph.output)
         left = [name for name in outputs if name not in self.text and name not in self.numbers]
         rest = self._rest(texts, left) if left else None
@@ -93,14 +96,21 @@ class _TextSplit:
         if not reads:
             self.others.append(node)
             return True
-        make = _NODES.get((_domain(node), str(node.op_type)))
-        if make is None or not reads.issuperset(node.input) or any(a.HasField("g") for a in node.attribute):
+        make, n_inputs = _NODES.get((_domain(node), str(node.op_type)), (None, 0))
+        if (
+            make is None
+            or len(node.input) != n_inputs
+            or not reads.issuperset(node.input)
+            or any(a.HasField("g") for a in node.attribute)
+        ):
             return False
         try:
             run, kinds = make({a.name: _value(a) for a in node.attribute})
         except (OpError, re.error, ValueError, TypeError, KeyError) as error:
             rule = error.message if isinstance(error, OpError) else f"its attributes can't be: {error}"
-            problem = Problem(Loc(f'node "{node.name or node.output[0]}"'), node.op_type, rule, "export the model anew")
+            problem = Problem(
+                Loc(f'node "{node.name or "".join(node.output[:1])}"'), node.op_type, rule, "export the model anew"
+            )
             raise ImportFailed("the ONNX model can't be imported", [problem]) from error
         shapes = {self.text[name] for name in node.input}
         shape = shapes.pop() if len(shapes) == 1 else None
@@ -158,7 +168,7 @@ def _dims(tensor: Any) -> Dims:
 def _text_of(tensor: TensorProto) -> Array:
     found = np.empty(len(tensor.string_data), object)
     found[:] = [s.decode("utf-8", "replace") for s in tensor.string_data]
-    if found.size != int(np.prod(tensor.dims, dtype=object)):
+    if min(tensor.dims, default=0) < 0 or found.size != int(np.prod(tensor.dims, dtype=object)):
         problem = Problem(Loc(f'initializer "{tensor.name}"'), "tensor", "does not have as many texts as its shape")
         raise ImportFailed("the ONNX model can't be imported", [problem])
     return found.reshape(tuple(tensor.dims))
@@ -258,7 +268,7 @@ def _label_encoder(a: Attributes) -> Made:
         keys, values, kind = a["classes_strings"], np.arange(len(a["classes_strings"]), dtype=np.int64), "int64"
     else:
         keys = list(a["keys_strings"] if "keys_strings" in a else a["keys_tensor"])
-        name = next(n for n in a if n.startswith("values_"))
+        name = next((n for n in a if n.startswith("values_")), "values_strings")
         kind = name.removeprefix("values_").removesuffix("s")
         dtypes = {"int64": np.int64, "float": np.float32, "string": object}
         values = a[name] if kind == "tensor" else np.array(a[name], dtypes[kind])
@@ -275,8 +285,9 @@ def _label_encoder(a: Attributes) -> Made:
     return _each(number, values.dtype), (code,)
 
 
-_NODES: Mapping[tuple[str, str], Callable[[Attributes], Made]] = {
-    ("", "Identity"): _identity, ("", "StringConcat"): _concat, ("", "Equal"): _equal,
-    ("", "RegexFullMatch"): _full_match, ("", "StringSplit"): _split, ("", "StringNormalizer"): _normalised,
-    ("ai.onnx.ml", "LabelEncoder"): _label_encoder,
+_NODES: Mapping[tuple[str, str], tuple[Callable[[Attributes], Made], int]] = {
+    ("", "Identity"): (_identity, 1), ("", "StringConcat"): (_concat, 2), ("", "Equal"): (_equal, 2),
+    ("", "RegexFullMatch"): (_full_match, 1), ("", "StringSplit"): (_split, 1),
+    ("", "StringNormalizer"): (_normalised, 1), ("ai.onnx.ml", "LabelEncoder"): (_label_encoder, 1),
 }  # fmt: skip
+"""What makes the function of a node, and how many texts the node reads."""
