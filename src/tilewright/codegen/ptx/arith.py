@@ -45,7 +45,7 @@ class PtxArith(Arith):
 
     def any_lane(self, cond: Val) -> Val:
         """The same, bit by bit where there is no instruction for it."""
-        if self.dialect.has_folds or not cond.lanes:
+        if self.dialect.has_masks or not cond.lanes:
             return super().any_lane(cond)
         found = self.extract(cond, "i1", 0)
         for lane in range(1, cond.lanes):

@@ -44,8 +44,8 @@ class Dialect:
     ``bounds`` is what a function's head says of its block's extents, and of having warps; ``footer`` is what a module
     ends with.
     ``stack_space``, ``constant_space`` and ``argument_space`` number the address spaces of a thread's own memory, of
-    tables and of what arguments point to, where LLVM does not take generic pointers for them. It ``has_folds``: there
-    is an instruction for what the lanes of a vector come to.
+    tables and of what arguments point to, where LLVM does not take generic pointers for them. It ``has_masks``:
+    LLVM takes vectors of bits, to load by them and to ask whether one is set.
     """
 
     convention: str
@@ -60,7 +60,7 @@ class Dialect:
     stack_space: int | None = None
     constant_space: int | None = None
     argument_space: int | None = None
-    has_folds: bool = True
+    has_masks: bool = True
 
 
 def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -> str:

@@ -9,13 +9,15 @@ unless it is told how the address is aligned. That is what strides, offset and t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tilewright.codegen.errors import CodegenError
 from tilewright.codegen.llvm.addresses import Address, Addresses, Mention, Run
 from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.codegen.llvm.memory import Memory
+from tilewright.codegen.llvm.types import MEMORY_TYPE
 from tilewright.codegen.llvm.writer import Val
+from tilewright.codegen.ptx.arith import PtxArith
 from tilewright.core.compute import Buffer, Value
 from tilewright.target.matrices import CHUNK_BYTES, PERIOD_BYTES
 
@@ -61,6 +63,8 @@ class PtxAddresses(Addresses):
 class PtxMemory(Memory):
     """Memory access of one thread."""
 
+    arith: PtxArith
+
     def alignment(self, address: Address, offset: int) -> int:
         """The largest power of two that divides the address of an element, at most ``BUFFER_ALIGNMENT``."""
         size = address.buffer.dtype.n_bytes
@@ -73,6 +77,32 @@ class PtxMemory(Memory):
         """Its alignment, where neighbours may become one access."""
         known = self.alignment(address, address.offset)
         return f", align {known}" if known > address.buffer.dtype.n_bytes else ""
+
+    def _load_vector(self, address: Address, element: str, n: int, ctx: Lanes) -> Val:
+        """Lane by lane where there are no masks: what must not be read comes from zeros."""
+        if self.arith.dialect.has_masks or ctx.mask is None or address.fits:
+            return super()._load_vector(address, element, n, ctx)
+        size, pointer = address.buffer.dtype.n_bytes, self.addresses.pointer
+        return self._by_lanes([pointer(address, address.offset + k * size) for k in range(n)], size, element, ctx)
+
+    def _gather(self, address: Address, distances: Val, element: str, ctx: Lanes) -> Val:
+        """The same of elements that are no neighbours."""
+        if self.arith.dialect.has_masks:
+            return super()._gather(address, distances, element, ctx)
+        base, kind = self.addresses.pointer(address), MEMORY_TYPE[address.buffer.dtype]
+        apart = [self.arith.extract(distances, "i64", k).text for k in range(distances.lanes)]
+        pointers = [self.writer.fresh(f"getelementptr {kind}, ptr {base}, i64 {n}") for n in apart]
+        return self._by_lanes(pointers, address.buffer.dtype.n_bytes, element, ctx)
+
+    def _by_lanes(self, pointers: Sequence[str], size: int, element: str, ctx: Lanes) -> Val:
+        """The elements of the lanes that run, and zeros for the others."""
+        n, found = len(pointers), list[Val]()
+        mask = Val(self._mask(ctx, n), self.writer.level, n)
+        for lane, pointer in enumerate(pointers):
+            bit = self.arith.extract(mask, "i1", lane)
+            safe = self.writer.fresh(f"select i1 {bit.text}, ptr {pointer}, ptr {self.zeros(size)}")
+            found.append(self._here(f"load {element}, ptr {safe}, align {size}", 0))
+        return self.arith.in_lanes(found, element)
 
     def copy_ahead(self, target: Address, source: Address, ctx: Lanes) -> bool:
         """Copy neighbours to shared memory without registers; False, and nothing emitted, where no instruction does.

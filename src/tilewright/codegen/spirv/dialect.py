@@ -61,5 +61,5 @@ OPENCL = Dialect(
     stack_space=0,
     constant_space=1,
     argument_space=1,
-    has_folds=False,
+    has_masks=False,
 )
