@@ -15,9 +15,11 @@ from ptx.threads import Threads
 from tile.kernels import arrays_of, outputs
 from tile.test_matrix_units import Case, close, scheduled
 from tilewright.codegen.amd.compile import compile_kernel, emit
+from tilewright.codegen.amd.mfma import INSTRUCTIONS
 from tilewright.codegen.amd.notes import usage_of
 from tilewright.codegen.errors import CodegenError
 from tilewright.core.types import DType, bf16, f16
+from tilewright.target import gpu as gpus
 from tilewright.target.gpu import ROCM_TRIPLE, Gpu, named_gpus
 from tilewright.target.matrices import MFMA_SHAPES, WMMA_SHAPES, Fragment
 from tilewright.tile.lower import lower
@@ -69,6 +71,24 @@ def test_the_code_of_lanes_is_right(name: str, gpu: Gpu) -> None:
     (want,) = outputs(lower(computation), computation, {})
     close(given["C"], want)
     assert {x.partition(".")[0] for x in threads.warps.calls} == {"mfma" if gpu.has_mfma else "wmma"}
+
+
+@EACH
+@pytest.mark.parametrize("part", ["left", "right", "sums"])
+def test_a_wrong_layout_is_seen(part: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the three matrices with its rows and columns changed places."""
+    (shape,) = (x for x in gpu.shapes if x.dtype is f16)
+    right: Fragment = getattr(shape, part)
+    turned = replace(right, lane=right.lane[::-1], element=right.element[::-1])
+    wrong = replace(shape, **{part: turned})
+    monkeypatch.setattr(gpus, "MFMA_SHAPES" if gpu.has_mfma else "WMMA_SHAPES", (wrong,))
+    monkeypatch.setitem(INSTRUCTIONS, wrong, INSTRUCTIONS[shape])
+    case = Case(16, 16, 16)
+    given = {b: aligned(a) for b, a in arrays_of(case.computation(), {}).items()}
+    (want,) = outputs(lower(case.computation()), case.computation(), {})
+    Threads(scheduled(case, gpu=few_warps(gpu)), gpu.name)(given)
+    with pytest.raises(AssertionError, match="Mismatched"):
+        close(given["C"], want)
 
 
 @EACH
