@@ -20,9 +20,11 @@ def shape(width: int, time_major: bool) -> Sizes:
     return (STEPS, BATCH, width) if time_major else (BATCH, STEPS, width)
 
 
-def lstm(time_major: bool = False, peephole: bool = False, bias: bool = True, **options: Any) -> TfliteModel:
+def lstm(
+    time_major: bool = False, peephole: bool = False, bias: bool = True, step: bool = False, **options: Any
+) -> TfliteModel:
     model = TfliteModel()
-    x = model.input(numbers(*shape(WIDTH, time_major)))
+    x = model.input(numbers(BATCH, WIDTH) if step else numbers(*shape(WIDTH, time_major)))
     w = [model.const(numbers(HIDDEN, WIDTH, seed=k)) for k in range(4)]
     r = [model.const(numbers(HIDDEN, HIDDEN, seed=4 + k)) for k in range(4)]
     p = [model.const(numbers(HIDDEN, seed=8 + k)) if peephole else -1 for k in range(3)]
@@ -31,27 +33,48 @@ def lstm(time_major: bool = False, peephole: bool = False, bias: bool = True, **
     chosen = {"FusedActivationFunction": 4, "TimeMajor": time_major, **options}
     operands = [x, *w, *r, *p, *b, -1, -1, *states, -1, -1, -1, -1]
     results = [(shape(HIDDEN, time_major), F32)]
+    if step:
+        chosen.pop("TimeMajor")
+        model.outputs = model.op("LSTM", operands, [((BATCH, HIDDEN), F32)], "LSTMOptions", **chosen)
+        return model
     model.outputs = model.op(
         "UNIDIRECTIONAL_SEQUENCE_LSTM", operands, results, "UnidirectionalSequenceLSTMOptions", **chosen
     )
     return model
 
 
-def rnn(time_major: bool = False, activation: int = 4) -> TfliteModel:
+def rnn(time_major: bool = False, activation: int = 4, step: bool = False) -> TfliteModel:
     model = TfliteModel()
-    x = model.input(numbers(*shape(WIDTH, time_major)))
+    x = model.input(numbers(BATCH, WIDTH) if step else numbers(*shape(WIDTH, time_major)))
     operands = [model.const(a) for a in (numbers(HIDDEN, WIDTH), numbers(HIDDEN, HIDDEN) / 4, numbers(HIDDEN, seed=2))]
     operands = [x, *operands, model.variable((BATCH, HIDDEN))]
+    if step:
+        results = [((BATCH, HIDDEN), F32)]
+        model.outputs = model.op("RNN", operands, results, "RNNOptions", FusedActivationFunction=activation)
+        return model
     results = [(shape(HIDDEN, time_major), F32)]
     chosen = {"FusedActivationFunction": activation, "TimeMajor": time_major}
     model.outputs = model.op("UNIDIRECTIONAL_SEQUENCE_RNN", operands, results, "SequenceRNNOptions", **chosen)
     return model
 
 
+def svdf(rank: int = 2, bias: bool = True, activation: int = 1, memory: int = 3) -> TfliteModel:
+    model = TfliteModel()
+    filters = HIDDEN * rank
+    operands = [model.input(numbers(BATCH, WIDTH))]
+    operands += [model.const(a) for a in (numbers(filters, WIDTH), numbers(filters, memory, seed=1))]
+    operands += [model.const(numbers(HIDDEN, seed=2)) if bias else -1, model.variable((BATCH, filters * memory))]
+    chosen = {"Rank": rank, "FusedActivationFunction": activation}
+    model.outputs = model.op("SVDF", operands, [((BATCH, HIDDEN), F32)], "SVDFOptions", **chosen)
+    return model
+
+
 @pytest.mark.parametrize(
     "model",
-    [lstm(), lstm(True), lstm(peephole=True), lstm(bias=False), rnn(), rnn(True), rnn(activation=1)],
-    ids=["batch first", "time first", "peepholes", "no bias", "simple", "simple, time first", "relu"],
+    [lstm(), lstm(True), lstm(peephole=True), lstm(bias=False), rnn(), rnn(True), rnn(activation=1),
+     lstm(step=True), rnn(step=True), svdf(), svdf(1, bias=False, activation=0, memory=1)],
+    ids=["batch first", "time first", "peepholes", "no bias", "simple", "simple, time first", "relu", "a step",
+         "a simple step", "filters", "filters of a step"],
 )  # fmt: skip
 def test_calls_go_on_from_the_state_of_the_one_before(model: TfliteModel) -> None:
     content = model.bytes()
@@ -86,6 +109,15 @@ def test_what_has_no_form_is_told() -> None:
     refused("whose cell is clipped", lstm(CellClip=0.5))
     refused("of the activation RELU", lstm(FusedActivationFunction=1))
     refused("of the activation NONE", rnn(activation=0))
+    refused("of one matrix for all gates", lstm(step=True, KernelType=1))
+    refused("8 filters are no whole units", svdf_of_rank(3))
     plain = lstm()
     plain.variables.clear()
     refused("buffer has 0", plain)
+
+
+def svdf_of_rank(rank: int) -> TfliteModel:
+    """A layer that says another rank than its filters have."""
+    model = svdf()
+    model.operators[0][4]["Rank"] = rank
+    return model

@@ -1,4 +1,4 @@
-"""Recurrent layers over whole sequences, in floats: LSTM and the simple cell.
+"""Recurrent layers in floats, over whole sequences and a step a call: LSTM, the simple cell, and filters in time.
 
 In: operators whose last operands before the gains of norms are variables of the file, which hold the state. Out: the
 sequence of results, and the state behind its end. Not its business: keeping the state from call to call (``walk``).
@@ -20,7 +20,9 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 
-LSTM_STATES, RNN_STATES = (18, 19), (4,)
+LSTM_STATES, RNN_STATES, SVDF_STATES = (18, 19), (4,), (4,)
+STEPS = ("LSTM", "RNN")
+"""The operators of one step a call, without an axis of time."""
 PROJECTION, NORMS = (16, 17), (20, 21, 22, 23)
 GATES = (0, 3, 1, 2)
 """Where ONNX's gates are among TFLite's."""
@@ -32,6 +34,8 @@ def _lstm(c: TfliteCall) -> Sequence[Node]:
             raise OpError(f"an LSTM with {what} has no form here", remedy="convert the model without")
     if c.option("CellClip") or c.option("ProjClip"):
         raise OpError("an LSTM whose cell is clipped has no form here", remedy="convert the model without")
+    if c.name == "LSTM" and c.option("KernelType"):
+        raise OpError("an LSTM of one matrix for all gates has no form here", remedy="convert the model anew")
     if c.activation != "TANH":
         raise OpError(f"an LSTM of the activation {c.activation} has no form here", remedy="use tanh")
     if c.opt(1) is None:
@@ -80,17 +84,43 @@ def _over_time(
     **attrs: object,
 ) -> list[Node]:  # fmt: skip
     """The results of all steps, and the state behind the last one."""
-    is_time_major = bool(c.option("TimeMajor"))
-    batch = c.size(c.x())[1 if is_time_major else 0]
+    x = c.shaped(c.x(), (1, *c.size(c.x()))) if c.name in STEPS else c.x()
+    if len(c.size(x)) != 3:
+        raise OpError(f"{c.x().type} is no batch of {'vectors' if c.name in STEPS else 'sequences'}")
+    is_time_major = c.name in STEPS or bool(c.option("TimeMajor"))
+    batch = c.size(x)[1 if is_time_major else 0]
     shape = (1, batch, hidden) if is_time_major else (batch, 1, hidden)
     begin = [c.shaped(c.x(k), shape) for k in states]
-    made = c.b(op, c.x(), *weights, *begin, *more, hidden=hidden, layout=0 if is_time_major else 1, **attrs)
+    made = c.b(op, x, *weights, *begin, *more, hidden=hidden, layout=0 if is_time_major else 1, **attrs)
     y, *last = c.b.results(made)
     return [c.shaped(y, c.shapes[0]), *(c.shaped(s, c.size(c.x(k))) for k, s in zip(states, last, strict=True))]
 
 
-TABLE: Mapping[str, Converter] = {"UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm, "UNIDIRECTIONAL_SEQUENCE_RNN": _rnn}
+def _svdf(c: TfliteCall) -> Sequence[Node]:
+    """Each filter keeps what it found of the last vectors; a unit sums the filters of its rank over time."""
+    _check_floats(c)
+    x, features, times, bias = c.x(0), c.x(1), c.x(2), c.opt(3)
+    (batch, _), (filters, memory), rank = c.size(x), c.size(times), c.option("Rank")
+    if rank < 1 or filters % rank:
+        raise OpError(f"{filters} filters are no whole units of {rank}")
+    kept = c.b(
+        ops.slice, c.shaped(c.x(4), (batch, filters, memory)), starts=(0, 0, 1), stops=(batch, filters, memory),
+        steps=(1, 1, 1),
+    )  # fmt: skip
+    now = c.b(ops.matmul, x, c.transposed(features, (1, 0)))
+    state = c.b(ops.concat, kept, c.shaped(now, (batch, filters, 1)), axis=2)
+    found = c.b(ops.reduce_sum, c.b(ops.mul, state, times), axes=(2,), keepdims=False)
+    units = c.b(ops.reduce_sum, c.shaped(found, (batch, filters // rank, rank)), axes=(2,), keepdims=False)
+    made = units if bias is None else c.b(ops.add, units, bias)
+    return [c.activated(made), c.shaped(state, c.size(c.x(4)))]
+
+
+TABLE: Mapping[str, Converter] = {
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": _lstm, "UNIDIRECTIONAL_SEQUENCE_RNN": _rnn, "LSTM": _lstm, "RNN": _rnn,
+    "SVDF": _svdf,
+}  # fmt: skip
 STATES: Mapping[str, Sequence[int]] = {
-    "UNIDIRECTIONAL_SEQUENCE_LSTM": LSTM_STATES, "UNIDIRECTIONAL_SEQUENCE_RNN": RNN_STATES,
+    "UNIDIRECTIONAL_SEQUENCE_LSTM": LSTM_STATES, "UNIDIRECTIONAL_SEQUENCE_RNN": RNN_STATES, "LSTM": LSTM_STATES,
+    "RNN": RNN_STATES, "SVDF": SVDF_STATES,
 }  # fmt: skip
 """The operands that are the state, whose next numbers follow an operator's results."""

@@ -43,7 +43,6 @@ _LATER = "has no form here yet", "convert the model from its source by ONNX"
 _REASONS: Mapping[tuple[str, str], str] = {
     ("rounds floats as training for codes does", "convert the model to codes, or without this operator"): "FAKE_QUANT",
     ("spells out weights that are stored sparsely", "convert without sparse weights"): "DENSIFY",
-    ("keeps a state from call to call", "convert with the state as an argument and a result"): "SVDF",
     ("works on text or tables of keys", "do this part before the model"):
         "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM "
         "EMBEDDING_LOOKUP_SPARSE CONCAT_EMBEDDINGS",
@@ -62,7 +61,7 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
         "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
     _LATER:
-        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN LSTM RNN NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 "
+        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 "
         "UNIQUE",
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}
