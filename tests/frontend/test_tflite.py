@@ -77,6 +77,7 @@ CASES = {
         IMAGE, options="LocalResponseNormalizationOptions", Radius=1, Bias=1.0, Alpha=0.5, Beta=0.5
     ),
     "TOPK_V2": of(ROWS, Const(np.array(3, np.int32)), n=2), "WHERE": of(FLAGS, dtype=np.int64),
+    "FAKE_QUANT": of(3 * ROWS, options="FakeQuantOptions", Min=-1.3, Max=2.0, NumBits=4),
     # windows
     "CONV_2D": of(
         IMAGE, Const(numbers(8, 3, 2, 4)), Const(numbers(8)), options="Conv2DOptions", Padding=0,
@@ -224,6 +225,16 @@ def test_all_that_has_no_form_is_named_at_once() -> None:
         import_tflite(model.bytes(), "net")
     assert [p.op for p in failed.value.problems] == ["RFFT2D", "UNIQUE"]
     assert "operator 0 (RFFT2D): RFFT2D: RFFT2D works on complex numbers" in str(failed.value)
+
+
+@pytest.mark.parametrize(("rule", "values"), [
+    ("does not hold 0", {"Min": 1.0}), ("does not hold 0", {"Max": np.inf}), ("of 1 bits", {"NumBits": 1}),
+    ("is for training alone", {"NarrowRange": True}),
+])  # fmt: skip
+def test_steps_that_no_codes_have_are_told(rule: str, values: dict[str, float]) -> None:
+    content, _ = model_of("FAKE_QUANT", *of(ROWS, options="FakeQuantOptions", **{"Max": 2.0, "NumBits": 8, **values}))
+    with pytest.raises(tw.ImportFailed, match=rule):
+        import_tflite(content, "steps")
 
 
 def _reads_or_refuses(seeds: range) -> int:

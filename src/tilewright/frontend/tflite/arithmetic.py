@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import i32, i64
+from tilewright.core.types import f32, i32, i64
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 
 
@@ -138,6 +140,26 @@ def _top_k(c: TfliteCall) -> tuple[Node, ...]:
     return values, c.cast(places, i32)
 
 
+def _fake_quant(c: TfliteCall) -> Node:
+    """Floats to the nearest of the steps that codes of so many bits would have, whose 0 is a step itself."""
+    x, bits = c.x(), c.option("NumBits")
+    if not 2 <= bits <= 16 or x.dtype is not f32:
+        raise OpError(f"{x.type} is not rounded to codes of {bits} bits")
+    if c.option("NarrowRange"):
+        raise OpError("a range without the least code is for training alone", remedy="convert without narrow_range")
+    least, most = np.float32(0), np.float32((1 << bits) - 1)
+    low, high = np.float32(c.option("Min")), np.float32(c.option("Max"))
+    if not -np.inf < low <= 0 <= high < np.inf or low == high:
+        raise OpError(f"the range {low} to {high} does not hold 0")
+    scale = (high - low) / (most - least)
+    zero = np.clip(np.floor(least - low / scale + np.float32(0.5)), least, most)
+    first, last = (float((end - zero) * scale) for end in (least, most))
+    inside = c.b(ops.clamp, x, c.number(first, x), c.number(last, x))
+    steps = c.b(ops.mul, c.b(ops.sub, inside, c.number(first, x)), c.number(float(np.float32(1) / scale), x))
+    whole = c.b(ops.floor, c.b(ops.add, steps, c.number(0.5, x)))
+    return c.b(ops.add, c.b(ops.mul, whole, c.number(float(scale), x)), c.number(first, x))
+
+
 def _where(c: TfliteCall) -> Node:
     name = f"where_{c.x().serial}"
     rows, _ = c.b.results(c.b(ops.argwhere, c.x(), count=name))
@@ -170,5 +192,5 @@ TABLE: Mapping[str, Converter] = {
     "LOG_SOFTMAX": _log_softmax, "LEAKY_RELU": _leaky_relu, "GELU": _gelu, "ADD_N": _add_n, "SELECT": _select,
     "SELECT_V2": _select, "CAST": _cast, "ARG_MAX": _place(ops.argmax), "ARG_MIN": _place(ops.argmin),
     "CUMSUM": _cumsum, "L2_NORMALIZATION": _l2_normalization, "LOCAL_RESPONSE_NORMALIZATION": _local_response,
-    "TOPK_V2": _top_k, "WHERE": _where,
+    "TOPK_V2": _top_k, "WHERE": _where, "FAKE_QUANT": _fake_quant,
 }  # fmt: skip

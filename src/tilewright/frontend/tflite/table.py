@@ -41,7 +41,6 @@ AS_CODES = frozenset(
 
 _LATER = "has no form here yet", "convert the model from its source by ONNX"
 _REASONS: Mapping[tuple[str, str], str] = {
-    ("rounds floats as training for codes does", "convert the model to codes, or without this operator"): "FAKE_QUANT",
     ("spells out weights that are stored sparsely", "convert without sparse weights"): "DENSIFY",
     ("works on text or tables of keys", "do this part before the model"):
         "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM "
