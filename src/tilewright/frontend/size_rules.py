@@ -40,6 +40,9 @@ READS = frozenset({
 """Each element of the result is one of the first operand, or a mean of some; of ``pad``, in all modes but one."""
 STORES = {ops.dynamic_update_slice: 1, ops.scatter_elements: 2, ops.scatter_nd: 2}
 """Elements of that operand are stored into the first."""
+INDEXED = frozenset({ops.gather, ops.gather_elements, ops.gather_nd, ops.ranked, *STORES})
+"""Nothing is asked of these where data decide how many elements there are: what a mask that holds nowhere gives may be
+read for every place and used for none, and their indices are kept in range."""
 LARGEST = 1 << 62
 """No size comes near it: 64 bits count elements."""
 
@@ -71,8 +74,10 @@ def with_data_rules(graph: Graph, *, is_inner: bool = False) -> Graph:
 
 
 def _elements(graph: Graph, given: frozenset[Sym] | None) -> Iterator[Expr]:
-    """For what takes elements, that there are some; None: any symbol may occur."""
+    """For what takes elements, that there are some; None: any symbol may occur, and indices are kept in range."""
     for node in topological(graph.outputs):
+        if given is None and node.op in INDEXED:
+            continue
         if node.op in STORES:
             yield from _missing(node.inputs[0].shape, node.inputs[STORES[node.op]].shape, given)
         elif node.op in READS and node.attrs.get("mode") != "constant":

@@ -373,7 +373,8 @@ def _run_piece(piece: Piece, program: PieceProgram, execute: Execute, rescue: _R
 def _run_eagerly(owner: Any, nodes: Sequence[Any], values: dict[Any, Any]) -> None:
     """Let PyTorch run calls; a draw that reads only a shape gets a tensor of that shape.
 
-    An argument without memory is refused here, whether our code has refused it before or not: PyTorch would crash.
+    An argument without memory is refused here, whether our code has refused it before or not: PyTorch would crash. What
+    reads a value of another piece for its size alone is left out: the piece has the size as an argument.
     """
     import torch
     from torch.fx import map_arg
@@ -384,6 +385,8 @@ def _run_eagerly(owner: Any, nodes: Sequence[Any], values: dict[Any, Any]) -> No
         return _attribute(owner, node) if node.op == "get_attr" else values[node]
 
     for node in nodes:
+        if any(x.op != "get_attr" and x not in values for x in node.all_input_nodes):
+            continue
         args, kwargs = map_arg((node.args, dict(node.kwargs)), value)
         with torch.no_grad():
             values[node] = node.target(*args, **kwargs)

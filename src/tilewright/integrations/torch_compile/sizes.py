@@ -68,7 +68,8 @@ def _size_of_bincount(node: Any, made: Make) -> tuple[str, Any]:
     aten = torch.ops.aten
     least = node.args[2] if len(node.args) > 2 else node.kwargs.get("minlength", 0)
     wide = made(aten._to_copy.default, node.args[0], dtype=torch.int64)
-    needed = made(aten.add.Scalar, made(aten.amax.default, wide, [0]), 1)
+    some = made(aten.constant_pad_nd.default, wide, [0, 1], -1)  # there may be no number
+    needed = made(aten.add.Scalar, made(aten.amax.default, some, [0]), 1)
     return "minlength", made(aten.clamp_min.default, needed, least)
 
 

@@ -107,10 +107,20 @@ def _index_put(c: AtenCall) -> Node:
 
 
 def _masked_put(c: AtenCall, x: Node, masks: list[Node], values: Node) -> Node:
+    """The axes of the mask go to the front, and those of the values that its set places are."""
     given = [i for i in c["indices"] if i is not None]
-    if len(given) != 1 or c["indices"][0] is None:
-        raise Unsupported("a boolean mask beside or behind other axes", MASK_REMEDY)
-    return masked_put(c, x, masks[0], values)
+    if len(given) != 1:
+        raise Unsupported("a boolean mask beside other indices", MASK_REMEDY)
+    mask, rank = masks[0], len(x.shape)
+    lead = next(k for k, i in enumerate(c["indices"]) if i is not None)
+    if lead == 0:
+        return masked_put(c, x, mask, values)
+    order = _axes_first(rank, [*range(lead, lead + len(mask.shape))])
+    n_kept = rank - len(mask.shape) + 1
+    values = reshape(c.b, values, (*(1,) * (n_kept - len(values.shape)), *values.shape))
+    values = transpose(c.b, values, _axes_first(n_kept, [lead]))
+    y = masked_put(c, transpose(c.b, x, order), mask, values)
+    return transpose(c.b, y, [order.index(k) for k in range(rank)])
 
 
 def _scatter_elements(reduction: str) -> Convert:
