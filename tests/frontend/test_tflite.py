@@ -11,7 +11,7 @@ import tilewright as tw
 from frontend.tflite_build import TfliteModel
 from small_models import numbers
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.frontend.tflite import recurrent
+from tilewright.frontend.tflite import boxes, recurrent
 from tilewright.frontend.tflite.importer import import_tflite
 from tilewright.frontend.tflite.table import CONVERTERS, QUANTISED, REFUSED
 from tilewright.frontend.tflite.walk import VARIABLES
@@ -189,8 +189,9 @@ def test_every_operator_of_the_schema_has_a_row() -> None:
     known = {n for n, v in vars(tflite.BuiltinOperator).items() if isinstance(v, int)}
     converted = CONVERTERS.keys() | QUANTISED.keys() | VARIABLES.keys()
     assert converted | REFUSED.keys() == known and not converted & REFUSED.keys()
-    # Of integers, as their ops are tested; with sub-graphs, in test_tflite_control; those with states have a file, too.
-    elsewhere = {"BITWISE_XOR", "RIGHT_SHIFT", "IF", "WHILE", "CALL", *recurrent.TABLE}
+    # Of integers, as their ops are tested; with sub-graphs, in test_tflite_control; those with states, and boxes, have
+    # a file, too.
+    elsewhere = {"BITWISE_XOR", "RIGHT_SHIFT", "IF", "WHILE", "CALL", *recurrent.TABLE, *boxes.TABLE}
     assert CONVERTERS.keys() - CASES.keys() == elsewhere
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from tilewright.frontend.tflite import (
     arithmetic,
+    boxes,
     control,
     integer_arithmetic,
     integer_products,
@@ -25,7 +26,7 @@ from tilewright.frontend.tflite.call import Converter
 
 CONVERTERS: Mapping[str, Converter] = {
     **arithmetic.TABLE, **windows.TABLE, **volumes.TABLE, **moves.TABLE, **segments.TABLE, **control.TABLE,
-    **recurrent.TABLE,
+    **recurrent.TABLE, **boxes.TABLE,
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
@@ -60,8 +61,7 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
         "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
     _LATER:
-        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN NON_MAX_SUPPRESSION_V4 NON_MAX_SUPPRESSION_V5 "
-        "UNIQUE",
+        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN UNIQUE",
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}
 """The rule and the remedy for each builtin op that is not converted."""
