@@ -12,11 +12,11 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import known_over
-from tilewright.core.expr import Dim, maximum
+from tilewright.core.expr import Dim, is_nonneg, maximum
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i32, i64
-from tilewright.frontend.nodes import expand, reshape, slice_axis, transpose
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis, transpose
 from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast
 from tilewright.frontend.torch.aten.places import size_of
 
@@ -62,14 +62,24 @@ def _statistic(x: Node, axis: int, b: Builder, kind: str, rank: int = 0) -> tupl
         valid = cast(b, b(ops.logical_not, _is_nan(b, x)), i64)
         count = b(ops.reduce_sum, valid, axes=(axis,), keepdims=True)
         half = b(ops.floor_div, b(ops.sub, count, b.const(1, i64)), b.const(2, i64))
-        return _of_rank(b, x, axis, b(ops.maximum, half, b.const(0, i64)))
+        value, index = _of_rank(b, x, axis, b(ops.maximum, half, b.const(0, i64)))
+        return _nan_of_nothing(b, value, n), index
     k = as_node(b, rank if kind == "rank" else (n - 1) // 2, i64)
     value, index = _of_rank(b, x, axis, expand(b, k, row))
     if kind == "median" and x.dtype.is_float:
         has_nan, where = _nan_position(b, x, axis)
         value = b(ops.where, has_nan, b.const(math.nan, x.dtype), value)
         index = b(ops.where, has_nan, where, index)
+        value = _nan_of_nothing(b, value, n)
     return value, index
+
+
+def _nan_of_nothing(b: Builder, value: Node, n: Dim) -> Node:
+    """A median of ``n`` elements, which is NaN where calls or data leave none."""
+    if is_nonneg(n - 1):
+        return value
+    is_nothing = b(ops.eq, dim_scalar(b, n, i64), b.const(0, i64))
+    return b(ops.where, is_nothing, b.const(math.nan, value.dtype), value)
 
 
 def _along(kind: str) -> Convert:
