@@ -111,6 +111,10 @@ def test_what_has_no_form_is_told() -> None:
     refused("of the activation NONE", rnn(activation=0))
     refused("of one matrix for all gates", lstm(step=True, KernelType=1))
     refused("8 filters are no whole units", svdf_of_rank(3))
+    endless = rnn()
+    name, _, kind, data = endless.tensors[4]
+    endless.tensors[4] = name, (2**31 - 1, HIDDEN), kind, data
+    refused("a state of f32[2147483647, 4] is more than", endless)
     plain = lstm()
     plain.variables.clear()
     refused("buffer has 0", plain)

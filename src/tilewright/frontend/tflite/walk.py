@@ -30,6 +30,8 @@ _TYPES: dict[str, DType] = {
 }  # fmt: skip
 
 
+MOST_STATE_ELEMENTS = 1 << 27
+"""A state begins as zeros that are not in the file, so a few bytes of a damaged one could ask for any size."""
 REMEDY = "keep this operator in floats, or convert the model anew"
 """Of a rule that says none itself: converters write no such operator."""
 
@@ -117,6 +119,10 @@ class SubGraphWalk:
                     kind = self.type_of(k)
                     if self.file.buffer(self.tensor(k).Buffer()).size:
                         raise OpError("a variable that begins with numbers is not read")
+                    if prod(_sizes(kind)) > MOST_STATE_ELEMENTS:
+                        raise OpError(
+                            f"a state of {kind} is more than the {MOST_STATE_ELEMENTS} elements that are read"
+                        )
                     found[name] = self.b.const(np.zeros(_sizes(kind), kind.dtype.numpy))
             except OpError as e:
                 self.lost(Loc(f"{self.where}tensor {k}"), "variable", e, [])
