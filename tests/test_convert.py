@@ -147,3 +147,14 @@ def test_what_cannot_leave_is_named(tmp_path: Path) -> None:
     with pytest.raises(tw.CompileError, match="cholesky: no op of ONNX's means this"):
         tw.convert(Hermitian(), tmp_path / "net.onnx", example_inputs=(torch.eye(3),))
     assert not (tmp_path / "net.onnx").exists()
+
+
+def test_the_name_of_the_output_says_the_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tw.convert(perceptron(), tmp_path / "net.onnx")
+    for name, begins in (("net.mlir", "module"), ("net.c", "/*"), ("net.ll", "")):
+        ran = CliRunner().invoke(app, ["export", "net.onnx", "--fix", "rows=3", "-o", name])
+        assert ran.exit_code == 0, ran.output
+        assert (tmp_path / name).read_text().lstrip().startswith(begins)
+    assert CliRunner().invoke(app, ["export", "net.onnx", "-o", "net.bin"]).exit_code == 0
+    assert (tmp_path / "net.bin").read_bytes()[:1] == b"\x08"

@@ -23,7 +23,9 @@ def register(app: typer.Typer) -> None:
 
 def export_command(
     model: Source,
-    to: Annotated[str, typer.Option("--to", help="The format: onnx, stablehlo, torch, llvm or c.")] = "onnx",
+    to: Annotated[
+        str, typer.Option("--to", help="The format: onnx, stablehlo, torch, llvm or c (default: as the output's name).")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file to write (default: the model's name).")
     ] = None,
@@ -40,6 +42,8 @@ def export_command(
     show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
+    if not to:
+        to = convert.SUFFIXES.get(output.suffix, "onnx") if output is not None else "onnx"
     suffix = next((s for s, kind in convert.SUFFIXES.items() if kind == to), "")
     path = show.check_writable(output or Path(f"{model.with_suffix('').name}.exported{suffix}"))
     is_text = model.suffix == ".txt"
