@@ -302,3 +302,27 @@ def test_a_branch_of_a_step_needs_its_sizes_where_it_is_taken() -> None:
         else:
             with pytest.raises(ExecutionError, match="n >= 4 must hold"):
                 compiled(**feeds)
+
+
+def test_a_sequence_that_a_loop_fills_is_a_result() -> None:
+    """Of a length that inputs decide: the values of a call tell it, as they do where tensors have several shapes."""
+    one = node("Constant", [], ["one"], value=helper.make_tensor("one", TensorProto.INT64, [1], [1]))
+    steps = [
+        one,
+        node("Add", ["i", "one"], ["end"]),
+        node("Slice", ["x", "zero", "end"], ["part"]),
+        node("SequenceInsert", ["seq", "part"], ["more"]),
+        node("Identity", ["go"], ["again"]),
+    ]
+    sequence = helper.make_tensor_sequence_value_info("seq", TensorProto.FLOAT, None)
+    more = helper.make_tensor_sequence_value_info("more", TensorProto.FLOAT, None)
+    body = graph(steps, [*BODY_INPUTS, sequence], [info("again", [], BOOL), more], {"zero": np.array([0])})
+    nodes = [node("SequenceEmpty", [], ["none"], dtype=TensorProto.FLOAT)]
+    nodes.append(node("Loop", ["trip", "start", "none"], ["y"], body=body))
+    result = helper.make_tensor_sequence_value_info("y", TensorProto.FLOAT, None)
+    inputs = [info("x", ["n"]), info("trip", [], I64), info("start", [], BOOL)]
+    compiled = tw.compile(model(nodes, inputs, [result]), threads=1, cache=False)
+    x = np.arange(5, dtype=np.float32)
+    for trip in (3, 1, 2):
+        found = compiled(x, np.array(trip), np.array(True))
+        assert [a.tolist() for a in found] == [x[: k + 1].tolist() for k in range(trip)]

@@ -71,9 +71,11 @@ class Items:
 
 @dataclass(frozen=True)
 class Stacked:
-    """An ONNX sequence whose length a call decides: its tensors, of one shape, along a first axis."""
+    """An ONNX sequence whose length a call decides: its tensors, of one shape, along a first axis; and the inputs whose
+    values alone decide the length, where there are such."""
 
     node: Node
+    waits_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -180,7 +180,8 @@ def _attempt(
     for value, o in zip(outputs, model.graph.output, strict=True):
         if isinstance(value, Stacked):
             rule = "a sequence whose length a call decides"
-            return [Problem(Loc(f'output "{o.name}"'), "output", rule, "give its tensors as one")], {}, ()
+            problem = Problem(Loc(f'output "{o.name}"'), "output", rule, "give its tensors as one")
+            return [problem], {}, value.waits_for
         assert isinstance(value, Node | Items | Absent)
         nodes = (value,) if isinstance(value, Node) else value.nodes if isinstance(value, Items) else ()
         found += nodes

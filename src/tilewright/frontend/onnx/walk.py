@@ -193,7 +193,7 @@ class Walker:
             elif inner.closed and isinstance(value, Items):
                 value = Items(tuple(self.captured(n, inner) for n in value.nodes))
             elif inner.closed and isinstance(value, Stacked):
-                value = Stacked(self.captured(value.node, inner))
+                value = Stacked(self.captured(value.node, inner), value.waits_for)
         return value
 
     def captured(self, node: Node, scope: Scope) -> Node:

@@ -131,7 +131,9 @@ def _stacking(
     n_new = len(numbers)
     stacks = found[-n_new:][::-1]
     rest = iter(found[:-n_new])
-    rows = {k: Stacked(v) for k, v in zip(numbers, stacks, strict=True) if isinstance(v, Node)}
+    waits = [c.emitter.deciding(x) for x in (trip, start) if x is not None and c.emitter.values(x) is None]
+    names = tuple(dict.fromkeys(name for found in waits for name in found)) if all(waits) else ()
+    rows = {k: Stacked(v, names) for k, v in zip(numbers, stacks, strict=True) if isinstance(v, Node)}
     return [*(rows[k] if k in rows else next(rest) for k in range(len(carried))), *rest]
 
 
