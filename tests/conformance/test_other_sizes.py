@@ -91,13 +91,19 @@ def check(case: Any) -> bool:
         for a, b in zip(found if isinstance(found, tuple) else (found,), wanted or (), strict=False):
             assert a.shape == b.shape, where
             if a.dtype.kind in "fiub":
-                x, y = a.astype(np.float64), b.astype(np.float64)
+                # ONNX Runtime has the least number in the place of -inf among scores
+                x, y = (np.clip(v.astype(np.float64), -1e30, 1e30) for v in (a, b))
                 np.testing.assert_allclose(x, y, rtol=1e-2, atol=1e-2, err_msg=where)
     return True
 
 
 def test_a_case_of_every_hundredth() -> None:
     assert sum(check(case) for case in cases()[7::100]) >= 5
+
+
+def test_attention_of_a_depth_that_calls_decide() -> None:
+    """Its default scale is a function of that."""
+    assert check(next(c for c in cases() if c.name == "test_attention_4d_softcap_neginf_mask"))
 
 
 @pytest.mark.slow

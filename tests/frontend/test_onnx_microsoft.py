@@ -562,3 +562,10 @@ def test_blocked_layouts_are_refused_with_the_level_to_save_at() -> None:
     m.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
     with pytest.raises(ImportFailed, match="ORT_ENABLE_EXTENDED"):
         answers(m, {"x": f32(1, 16, 4, 4)})
+
+
+def test_attention_of_a_width_that_calls_decide() -> None:
+    """The default scale is a function of that."""
+    feeds = {"q": f32(2, 3, 8), "k": f32(2, 5, 8), "v": f32(2, 5, 8)}
+    dims = {"q": ["b", "n", "w"], "k": ["b", "m", "w"], "v": ["b", "m", "w"]}
+    check("MultiHeadAttention", "q k v", feeds, dims=dims, num_heads=2)

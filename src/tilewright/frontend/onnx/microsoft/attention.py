@@ -18,7 +18,7 @@ from tilewright.core.graph import Node
 from tilewright.core.types import bool_, f32, i64
 from tilewright.frontend.onnx.arithmetic import Formula
 from tilewright.frontend.onnx.call import Call, Results, Table
-from tilewright.frontend.onnx.ops.attention import causal_mask, merge_heads, rotated, split_heads
+from tilewright.frontend.onnx.ops.attention import causal_mask, merge_heads, rotated, scaled_queries, split_heads
 from tilewright.frontend.onnx.ops.contract import centred, matmul
 from tilewright.frontend.onnx.ops.movement import join
 from tilewright.frontend.onnx.ops.norm import rms_norm
@@ -30,8 +30,7 @@ def _attended(
     c: Call, q: Node, k: Node, v: Node, biases: Sequence[Node], visible: Node | None, softcap: float = 0.0
 ) -> Node:
     """B, S, N * H: attention with the node's ``scale``, additive ``biases`` and a boolean mask."""
-    size = q.shape[-1]
-    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if is_known(size) and size else 1.0)
+    q, scale = scaled_queries(c, q)
     mask = visible
     if biases:
         total = reduce(lambda a, b: c(ops.add, a, b), biases)

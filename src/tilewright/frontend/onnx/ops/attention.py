@@ -13,7 +13,7 @@ from tilewright.core import expr
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import bool_, i64
+from tilewright.core.types import bool_, f32, i64
 from tilewright.frontend.onnx.call import Call, Results, Table, UseDefinition
 from tilewright.frontend.onnx.ops.movement import join
 
@@ -71,9 +71,7 @@ def _attention(c: Call) -> Results:
     if past_key is not None and past_value is not None:
         past = past_key.shape[2]
         k, v = join(c, (past_key, k), 2), join(c, (past_value, v), 2)
-    size = q.shape[-1]
-    # 0 stands for the default
-    scale = c.float_("scale", 0.0) or (1 / math.sqrt(size) if is_known(size) and size else 1.0)
+    q, scale = scaled_queries(c, q)
     n_queries, n_keys = q.shape[2], k.shape[2]
     causal = c.flag("is_causal")
     if mask is not None:
@@ -95,6 +93,17 @@ def _attention(c: Call) -> Results:
     if mask is not None:
         y = _guarded(c, y, mask)
     return (merge_heads(c, y) if flat else y, k if c.wants(1) else None, v if c.wants(2) else None)
+
+
+def scaled_queries(c: Call, q: Node) -> tuple[Node, float]:
+    """The queries and what scores are multiplied by: the node's ``scale``, or by default 1 / sqrt(depth), by which the
+    queries are where calls decide the depth."""
+    scale, depth = c.float_("scale", 0.0), q.shape[-1]
+    if scale:  # 0 stands for the default
+        return q, scale
+    if is_known(depth):
+        return q, 1 / math.sqrt(max(depth, 1))
+    return c(ops.mul, q, c.cast(c(ops.rsqrt, c.dim_value(depth, f32)), q.dtype)), 1.0
 
 
 def _guarded(c: Call, y: Node, mask: Node) -> Node:
