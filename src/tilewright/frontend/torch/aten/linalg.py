@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, minimum
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, bool_, f64, i64
 from tilewright.frontend.matrices import eye, orthogonal, solve_triangular, swapped
@@ -32,7 +32,7 @@ def _batched(b: Builder, x: Node, batch: Sequence[Dim]) -> Node:
 def _diagonal(b: Builder, x: Node) -> Node:
     """The main diagonal: rows of the product with the identity, summed."""
     m, n = x.shape[-2:]
-    k = min(m, n) if is_known(m) and is_known(n) else m
+    k = minimum(m, n)
     square = slice_axis(b, slice_axis(b, x, len(x.shape) - 2, 0, k), len(x.shape) - 1, 0, k)
     mask = cast(b, eye(b, k, k, x.shape[:-2], i64), bool_)
     kept = b(ops.where, mask, square, b.const(0, x.dtype))

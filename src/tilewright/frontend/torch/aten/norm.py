@@ -138,7 +138,7 @@ def _group_norm(c: AtenCall) -> Result:
     size: Dim = 1
     for d in x.shape[2:]:
         size = size * d
-    grouped = reshape(c.b, x, (x.shape[0], groups, size * (n // groups if is_known(n) else 1)))
+    grouped = reshape(c.b, x, (x.shape[0], groups, size * (n // groups)))
     wide = cast(c.b, grouped, f32) if x.dtype.bits < 32 else grouped
     parts = _statistics(c, wide, (2,), c["eps"])
     return y, *(cast(c.b, reshape(c.b, p, (x.shape[0], groups)), x.dtype) for p in parts)
