@@ -6,6 +6,8 @@ In: nothing. Out: types, loops, tensors, elements' functions. Not its business: 
 from __future__ import annotations
 
 from tilewright.core.types import bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64
+from tilewright.language.blocks import arange, cdiv, dot, full, load, program_id, programs, store, zeros
+from tilewright.language.carried import range
 from tilewright.language.conditions import when
 from tilewright.language.functions import (
     all,
@@ -27,6 +29,7 @@ from tilewright.language.functions import (
     max,
     min,
     prod,
+    rand,
     rint,
     rsqrt,
     sin,
@@ -36,7 +39,7 @@ from tilewright.language.functions import (
     tanh,
     trunc,
 )
-from tilewright.language.trace import Tensor, compute, fold, full, grid, loop, zeros
+from tilewright.language.trace import Tensor, compute, fold, grid, loop
 from tilewright.language.values import Element, IndexExpr, clamp, where
 from tilewright.language.values import maximum_of as maximum
 from tilewright.language.values import minimum_of as minimum
@@ -47,15 +50,18 @@ __all__ = [
     "Tensor",
     "all",
     "any",
+    "arange",
     "argmax",
     "argmin",
     "atan",
     "bf16",
     "bool_",
+    "cdiv",
     "ceil",
     "clamp",
     "compute",
     "cos",
+    "dot",
     "erf",
     "exp",
     "exp2",
@@ -72,6 +78,7 @@ __all__ = [
     "i32",
     "i64",
     "isnan",
+    "load",
     "log",
     "log1p",
     "log2",
@@ -81,10 +88,15 @@ __all__ = [
     "min",
     "minimum",
     "prod",
+    "program_id",
+    "programs",
+    "rand",
+    "range",
     "rint",
     "rsqrt",
     "sin",
     "sqrt",
+    "store",
     "sum",
     "tan",
     "tanh",

@@ -6,13 +6,17 @@ Not its business: tensors and loops (``trace``), operators (``values``).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
 from tilewright.core import types
+from tilewright.language.blocks import folded
 from tilewright.language.errors import refused
+from tilewright.language.lanes import BlockValue
 from tilewright.language.trace import fold, reduce, signature_of
-from tilewright.language.values import Element, Scalar, Whole, element, unary, where
+from tilewright.language.values import Element, Scalar, Whole, element, lane_by_lane, unary, where
+from tilewright.ops.random import uniform_at
 from tilewright.tile.schedule.partials import identity_of
 
 # --- of one element -------------------------------------------------------------------------------------------------
@@ -113,30 +117,56 @@ def isnan(x: Scalar) -> Element:
     return unary("isnan", x)
 
 
+@lane_by_lane
+def rand(seed: Scalar, at: Scalar) -> Element:
+    """A random number of at least 0 and under 1, which a seed and an integer, such as an element's place, decide."""
+    key, counter = (element(x) for x in (seed, at))
+    if not key.dtype.is_integer or not counter.dtype.is_integer:
+        raise refused(
+            f"random numbers of {key.dtype} and {counter.dtype}", "give a seed and a place, which are integers"
+        )
+    return Element(uniform_at(key.cast(types.u64).value, counter.cast(types.u64).value))
+
+
 # --- folds ----------------------------------------------------------------------------------------------------------
 
 
-def sum(value: Callable[..., Any], *extents: Whole) -> Element:
+def _folded(op: str, value: Callable[..., Any] | BlockValue, extents: tuple[Whole, ...], axis: int | None) -> Any:
+    """A fold over indices; of a block it is one along an axis, or along all."""
+    if not isinstance(value, BlockValue):
+        if axis is not None:
+            raise refused("an axis of what is no block", "give the function of indices and how far those go")
+        return reduce(op, value, extents)
+    if extents:
+        axis, *more = (*map(operator.index, extents), *([] if axis is None else [axis]))
+        if more:
+            raise refused(
+                f"a fold of a block along {len(more) + 1} axes", "fold along one, or without an axis along all"
+            )
+    return folded(op, value, axis)
+
+
+def sum(value: Callable[..., Any] | BlockValue, *extents: Whole, axis: int | None = None) -> Any:
     """The sum of ``value(k, ...)`` over all indices below the extents, in whichever order; 0 of none.
 
     >>> tl.compute((m, n), lambda i, j: tl.sum(lambda k: a[i, k] * b[k, j], kk))
     """
-    return reduce("add", value, extents)
+    return _folded("add", value, extents, axis)
 
 
-def prod(value: Callable[..., Any], *extents: Whole) -> Element:
+def prod(value: Callable[..., Any] | BlockValue, *extents: Whole, axis: int | None = None) -> Any:
     """The product over all indices below the extents; 1 of none."""
-    return reduce("mul", value, extents)
+    return _folded("mul", value, extents, axis)
 
 
-def max(value: Callable[..., Any], *extents: Whole) -> Element:
+def max(value: Callable[..., Any] | BlockValue, *extents: Whole, axis: int | None = None) -> Any:
     """The greatest over all indices below the extents, NaN where one is; of none, -infinity or the least integer."""
-    return reduce("max", value, extents)
+    return _folded("max", value, extents, axis)
 
 
-def min(value: Callable[..., Any], *extents: Whole) -> Element:
+def min(value: Callable[..., Any] | BlockValue, *extents: Whole, axis: int | None = None) -> Any:
     """The least over all indices below the extents, NaN where one is; of none, infinity or the greatest integer."""
-    return reduce("min", value, extents)
+    return _folded("min", value, extents, axis)
 
 
 def all(value: Callable[..., Any], *extents: Whole) -> Element:

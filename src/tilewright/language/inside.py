@@ -87,4 +87,6 @@ class _Check:
         self.constraints[left] = None
 
 
-_CLAMP = "write where(condition on the indices, ..., otherwise), or clamp(index, 0, size - 1)"
+_CLAMP = (
+    "write where(condition on the indices, ..., otherwise), clamp(index, 0, size - 1), or give a block's lanes a mask"
+)

@@ -67,8 +67,10 @@ class UserKernel:
         """Run it: arrays in, new arrays out; of tensors of PyTorch, tensors out."""
         given = self._bound(args, kwargs)
         tensors = [v for v in given.values() if _is_tensor(v)]
-        if tensors and len(tensors) == len(given) and type(tensors[0]).__module__.startswith("torch"):
-            return self.torch(*given.values())
+        plain = {p: v for p, v in given.items() if p not in self._operands}
+        is_default = all(v is self.signature.parameters[p].default for p, v in plain.items())
+        if tensors and is_default and len(tensors) == len(self._operands) and _is_torch(tensors[0]):
+            return self.torch(*tensors)
         types = {p: self._type_of(p, v) for p, v in given.items()}
         return self._model(types)(*[v for p, v in given.items() if isinstance(types[p], TensorType)])
 
@@ -156,9 +158,7 @@ class UserKernel:
     def torch(self) -> Any:
         """The kernel as an op of ``torch.library``: for modules that ``tw.compile`` and ``torch.compile`` take."""
         if self._torch is None:
-            self._torch = kernel_op(
-                self.__name__, list(self.signature.parameters), self._run, self._shapes, self._nodes
-            )
+            self._torch = kernel_op(self.__name__, self._operands, self._run, self._shapes, self._nodes)
         return self._torch
 
     def _run(self, arrays: Sequence[Any]) -> Any:
@@ -176,12 +176,22 @@ class UserKernel:
         return b.results(b(op, *inputs)), relations(traced, types)
 
     def _types_of(self, operands: Sequence[Any]) -> dict[str, Any]:
-        return {p: self._type_of(p, x) for p, x in zip(self.signature.parameters, operands, strict=True)}
+        given = self._bound((), dict(zip(self._operands, operands, strict=True)))
+        return {p: self._type_of(p, x) for p, x in given.items()}
+
+    @property
+    def _operands(self) -> list[str]:
+        """The parameters that have no default: those of the op in PyTorch, where the others are their defaults."""
+        return [p for p, x in self.signature.parameters.items() if x.default is x.empty]
 
 
 def _is_tensor(value: Any) -> bool:
     """Is it an array, a tensor or the type of one, and no plain number?"""
     return isinstance(value, np.ndarray | TensorType) or hasattr(value, "untyped_storage")
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__.startswith("torch")
 
 
 def kernel(function: Callable[..., Any]) -> UserKernel:

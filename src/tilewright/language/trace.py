@@ -103,6 +103,8 @@ class Tensor:
         if self.is_given:
             raise refused(f"{self.buffer.name} is an argument", f"write to a copy: y = {self.buffer.name}.copy()")
         trace = tracing("a store")
+        if trace.programs:
+            raise refused("a store of an element within programs", "write tl.store(tensor, index, value)")
         if trace.depth:
             raise refused("a store inside of an expression", "store in a loop; compute returns a value")
         _store(trace, self.buffer, self._index(key), element(value, self.dtype).value)
@@ -151,7 +153,7 @@ class Trace:
     element that was read before a store to its tensor can't be used after it: ``count`` is how many stages and loops
     there were, ``stored`` what it was at each tensor's last store, ``reads`` what it was when each element was read,
     and ``uses`` are the elements that were used, with the line. ``stores`` are the stages that a user wrote as stores,
-    by identity.
+    by identity. ``programs`` are those of ``tl.programs`` that are open.
     """
 
     name: str
@@ -167,12 +169,13 @@ class Trace:
     reads: dict[int, tuple[Load, int]] = field(default_factory=dict)
     uses: list[tuple[Load, int, Loc]] = field(default_factory=list)
     stores: dict[int, Stage] = field(default_factory=dict)
+    programs: list[Axis] = field(default_factory=list)
     depth: int = 0
     left: Loc | None = None
 
     @property
     def around(self) -> list[Axis]:
-        return [*self.loops, *self.elements]
+        return [*self.programs, *self.loops, *self.elements]
 
     def counted(self, n: Dim) -> Dim:
         """How often a loop of ``n`` iterations runs: never less than not at all."""
@@ -322,6 +325,8 @@ def compute(shape: Shape, value: Callable[..., Any], *, name: str = "", dtype: D
     found = tracing("compute")
     if found.depth:
         raise refused("a tensor within an expression of elements", "make it before, and read it")
+    if found.programs:
+        raise refused("a tensor of elements within programs", "make it before them; tl.zeros and tl.full are blocks")
     dims = _dims(shape)
     axes = _axes(found, value, dims)
     made = _elements(found, axes, value)
@@ -493,6 +498,8 @@ def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[Inde
     The body is run once, by Python, for all iterations.
     """
     found = tracing("loop")
+    if found.programs:
+        raise refused("tl.loop within programs", "write tl.range")
     at = here()
     low, high = (0, dim_of(first)) if end is None else (dim_of(first), dim_of(end))
     if step == 0 or not isinstance(step, int):

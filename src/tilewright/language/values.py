@@ -11,8 +11,9 @@ the other operand's dtype where it is a number of it; an index is an ``i64``, an
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, NoReturn, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,46 @@ Scalar: TypeAlias = "IndexExpr | Element | int | float | bool"
 Whole: TypeAlias = "IndexExpr | int"
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+_OPERATORS = [f"__{x}__" for x in "add sub mul truediv floordiv mod pow and or xor lshift rshift".split()]
+_OPERATORS += [f"__{x}__" for x in "lt le gt ge eq ne".split()]
+
+
+def _beside_lanes(operation: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(operation)
+    def operate(self: Any, other: Any) -> Any:
+        return NotImplemented if isinstance(other, PerLane) else operation(self, other)
+
+    return operate
+
+
+class PerLane:
+    """A value for each lane of a block of programs (``lanes.BlockValue``); operations on it are those of every lane."""
+
+    __hash__ = None  # type: ignore[assignment]  # == makes a condition
+    __array_ufunc__ = None  # NumPy's numbers leave their operators to it
+
+    def over(self, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+        """The function of every lane of blocks among its arguments."""
+        raise NotImplementedError
+
+
+def lane_by_lane(function: Callable[P, R]) -> Callable[P, R]:
+    """The function of elements as one of blocks too; of blocks it gives a block, whatever it says."""
+
+    @wraps(function)
+    def over_lanes(*args: P.args, **kwargs: P.kwargs) -> R:
+        given = [*args, *kwargs.values()]
+        lanes = next((a for a in given if isinstance(a, PerLane)), None)
+        if lanes is None:
+            return function(*args, **kwargs)
+        made: R = lanes.over(function, given)
+        return made
+
+    return over_lanes
+
+
 class _Expression:
     """What indices and elements have in common: comparisons are conditions, so neither is a key; bits are elements.
 
@@ -37,6 +78,11 @@ class _Expression:
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]  # == makes a condition
+
+    def __init_subclass__(cls) -> None:
+        """Operators leave blocks on their right to the block's own."""
+        for name in _OPERATORS:
+            setattr(cls, name, _beside_lanes(getattr(cls, name)))
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
         raise _undecided(f"{self!r:.80}", "pass the array as an argument of the kernel, and read its elements")
@@ -443,6 +489,7 @@ def _floored(a: Scalar, b: Scalar) -> tuple[Element, Element]:
     )
 
 
+@lane_by_lane
 def where(condition: Scalar, a: Scalar, b: Scalar) -> Element:
     """``a`` where the condition holds, else ``b``. Under a condition on indices alone, ``a`` loads only where it holds.
 
@@ -458,21 +505,25 @@ def checked_condition(condition: object) -> Value:
     return condition.value
 
 
+@lane_by_lane
 def minimum_of(a: Scalar, b: Scalar) -> Scalar:
     """The smaller one; NaN where one is NaN. Of indices it is an index."""
     return _of_indices(a, b, minimum, "min")
 
 
+@lane_by_lane
 def maximum_of(a: Scalar, b: Scalar) -> Scalar:
     """The larger one; NaN where one is NaN. Of indices it is an index."""
     return _of_indices(a, b, maximum, "max")
 
 
+@lane_by_lane
 def clamp(x: Scalar, low: Scalar, high: Scalar) -> Scalar:
     """``x`` kept inside ``low .. high``; with it an index is inside of a tensor whatever the data hold."""
     return maximum_of(minimum_of(x, high), low)
 
 
+@lane_by_lane
 def unary(op: str, x: Scalar) -> Element:
     """An elementary function of a float."""
     v = element(x).value

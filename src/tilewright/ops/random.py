@@ -135,6 +135,14 @@ def _block_words(state: Buffer, block: Dim) -> list[Value]:
     return list(philox(_VALUES, first, (_VALUES.low(key), _VALUES.high(key))))
 
 
+def uniform_at(seed: Value, counter: Value) -> Value:
+    """A number of at least 0 and under 1 in ``f32``, which a seed of ``u64`` and a counter of ``u64`` decide."""
+    zero = Const(0, types.u32)
+    first: Words = (_VALUES.low(counter), _VALUES.high(counter), zero, zero)
+    words = list(philox(_VALUES, first, (_VALUES.low(seed), _VALUES.high(seed))))
+    return _fraction(words[0], _fraction_bits(types.f32), types.f32)
+
+
 def _joined(low: Value, high: Value) -> Value:
     return Binary("or", Cast(low, types.u64), Binary("shl", Cast(high, types.u64), Const(32, types.u64)))
 
