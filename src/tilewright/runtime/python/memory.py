@@ -136,8 +136,12 @@ class ResultPool:
         for _ in range(len(kept)):
             block: tuple[Any, int] = kept[0]
             kept.rotate(-1)  # results are let go in the order in which they were made, so the first is likely free
-            if sys.getrefcount(block[0]) == _ALONE and kind.is_free(block, capacity):
+            if sys.getrefcount(block[0]) != _ALONE or not kind.is_free(block):
+                continue
+            if kind.is_as_made(block, capacity):
                 return block
+            kept.pop()
+            self.kept_bytes -= capacity
         return self._new(kind, capacity, most)
 
     def _new(self, kind: _Blocks, capacity: int, most: int) -> tuple[Any, int]:
@@ -201,10 +205,12 @@ def most_kept(outputs: Sequence[OutputPlan]) -> int:
 
 class _Blocks(NamedTuple):
     """A library's memory. ``make`` gives an object that owns so many bytes, and where in it, or at which address, they
-    begin; ``is_free`` says of such a block that nothing but that object holds it."""
+    begin; ``is_free`` says of such a block that nothing but that object holds it, and ``is_as_made`` of a free one that
+    no earlier holder has left it as something else."""
 
     make: Callable[[int], tuple[Any, int]]
-    is_free: Callable[[tuple[Any, int], int], bool]
+    is_free: Callable[[tuple[Any, int]], bool]
+    is_as_made: Callable[[tuple[Any, int], int], bool]
 
 
 def _new_storage(n_bytes: int) -> tuple[Any, int]:
@@ -213,17 +219,21 @@ def _new_storage(n_bytes: int) -> tuple[Any, int]:
     return storage, storage.data_ptr()
 
 
-def _is_free_storage(block: tuple[Any, int], n_bytes: int) -> bool:
-    """Tensors hold what their storage's object stands for. The owner of one may have had it resized, or moved to where
-    other processes see it (``share_memory_``): then it is no longer the pool's."""
-    storage, address = block
+def _is_free_storage(block: tuple[Any, int]) -> bool:
+    """Tensors hold what their storage's object stands for."""
     torch = _torch()
-    is_alone = torch is not None and torch.n_holders(storage._cdata) == 1
-    return is_alone and bool(storage.data_ptr() == address and storage.nbytes() == n_bytes)
+    return torch is not None and torch.n_holders(block[0]._cdata) == 1
 
 
-_BUFFERS = _Blocks(aligned_buffer, lambda block, n_bytes: True)
-_STORAGES = _Blocks(_new_storage, _is_free_storage)
+def _is_storage_as_made(block: tuple[Any, int], n_bytes: int) -> bool:
+    """The owner of a tensor may have had its storage resized, moved to where other processes see it
+    (``share_memory_``), or made one that can't be resized any more (``numpy``)."""
+    storage, address = block
+    return bool(storage.data_ptr() == address and storage.nbytes() == n_bytes and storage.resizable())
+
+
+_BUFFERS = _Blocks(aligned_buffer, lambda block: True, lambda block, n_bytes: True)
+_STORAGES = _Blocks(_new_storage, _is_free_storage, _is_storage_as_made)
 
 
 def _rounded(n_bytes: int) -> int:
