@@ -114,6 +114,27 @@ def test_in_a_loop_only_where_a_step_runs(name: str) -> None:
     check(m, [{**feeds, "trip": np.array(t), "v0": start} for feeds in marked(range(6)) for t in (0, 1, 3)])
 
 
+CHOSEN = [
+    node("Cast", ["d"], ["whole"], to=I64),
+    node("Unique", ["whole"], ["kinds", "at", "kind", "n"]),
+    node("DynamicQuantizeLinear", ["d"], ["q", "scale", "zero"]),
+    node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+]
+
+
+@pytest.mark.parametrize(("first", "outputs"), [(0, ["kinds", "at", "kind", "n"]), (2, ["y"])])
+def test_nodes_that_need_no_element(first: int, outputs: list[str]) -> None:
+    nodes = [node("Compress", ["x", "m"], ["d"], axis=0), *CHOSEN[first : first + 2]]
+    infos = [info(o, None, F32 if o == "y" else I64) for o in outputs]
+    m = model(nodes, [info("x", ["n"]), info("m", ["n"], BOOL)], infos)
+    session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    compiled = tw.compile(m, threads=1, cache=False)
+    for feeds in marked(range(7)):
+        got = compiled(**feeds)
+        for a, b in zip(got if isinstance(got, tuple) else (got,), session.run(None, feeds), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, strict=True)
+
+
 class Window(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

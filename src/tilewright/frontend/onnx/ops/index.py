@@ -11,7 +11,7 @@ from tilewright import ops
 from tilewright.core.dims import is_known, known_at_most, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import bool_, f32, i64, product
+from tilewright.core.types import f32, i64, product
 from tilewright.frontend.index_checks import index_check
 from tilewright.frontend.onnx.arithmetic import Formula
 from tilewright.frontend.onnx.call import Call, Results, Table
@@ -165,17 +165,15 @@ def _non_max_suppression(c: Call) -> Node:
 
 
 def _differ_from_before(c: Call, rows: Node) -> Node:
-    """Which rows are not equal to the one before; the first is not."""
+    """Which rows are not equal to the one before; the first is not. There may be none."""
     m = Formula(c)
-    n, first = rows.shape[0], c.full(True, bool_, (1,))
-    if n == 1:
-        return first
-    here, before = c.slice_axis(rows, 0, 1, n), c.slice_axis(rows, 0, 0, n - 1)
-    differs = m.ne(here, before)
+    at = m.steps(rows.shape[0])
+    before = c(ops.gather, rows, m.max(m.sub(at, 1), 0), axis=0)
+    differs = m.ne(rows, before)
     if rows.dtype.is_float:  # NaN equals NaN
-        both_nan = m.both(c(ops.isnan, here), c(ops.isnan, before))
+        both_nan = m.both(c(ops.isnan, rows), c(ops.isnan, before))
         differs = m.both(differs, c(ops.logical_not, both_nan))
-    return c(ops.concat, first, c(ops.reduce_any, differs, axes=(1,), keepdims=False), axis=0)
+    return c(ops.logical_or, m.eq(at, 0), c(ops.reduce_any, differs, axes=(1,), keepdims=False))
 
 
 def _unique(c: Call) -> Results:
