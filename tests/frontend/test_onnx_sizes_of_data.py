@@ -119,13 +119,15 @@ CHOSEN = [
     node("Unique", ["whole"], ["kinds", "at", "kind", "n"]),
     node("DynamicQuantizeLinear", ["d"], ["q", "scale", "zero"]),
     node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    node("Shape", ["d"], ["rows"]),
+    node("Reshape", ["d", "rows"], ["same"]),
 ]
 
 
-@pytest.mark.parametrize(("first", "outputs"), [(0, ["kinds", "at", "kind", "n"]), (2, ["y"])])
+@pytest.mark.parametrize(("first", "outputs"), [(0, ["kinds", "at", "kind", "n"]), (2, ["y"]), (4, ["same"])])
 def test_nodes_that_need_no_element(first: int, outputs: list[str]) -> None:
     nodes = [node("Compress", ["x", "m"], ["d"], axis=0), *CHOSEN[first : first + 2]]
-    infos = [info(o, None, F32 if o == "y" else I64) for o in outputs]
+    infos = [info(o, None, F32 if o in ("y", "same") else I64) for o in outputs]
     m = model(nodes, [info("x", ["n"]), info("m", ["n"], BOOL)], infos)
     session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
     compiled = tw.compile(m, threads=1, cache=False)

@@ -42,8 +42,9 @@ def _reshape(c: Call) -> Node:
         elif known_under(d, 0):
             c.refuse(f"shape {wanted} has a negative dimension other than -1")
         else:
-            if not allow_zero:
-                c.assume(d - 1)  # a 0 would copy a dimension
+            if not allow_zero and not is_nonneg(d - 1):  # a 0 would copy a dimension, which may be 0 itself
+                copied = x.shape[k] if k < len(x.shape) else 1
+                c.assume(d - 1 if is_known(copied) else maximum(d - 1, copied * -1))
             shape.append(d)
             rest_in.remove(d) if d in rest_in and d != 0 else rest_out.append(d)
     total, given = product(rest_in), product(rest_out)
