@@ -197,3 +197,40 @@ def test_loops_carry_blocks_that_depend_on_each_other() -> None:
         return out
 
     np.testing.assert_array_equal(fibonacci(np.arange(3)), 55 + np.arange(3))
+
+
+def test_masks_that_end_before_the_first_element_leave_everything() -> None:
+    @tw.kernel
+    def short(x: tl.f32("n")):
+        (n,) = x.shape
+        out, total = tl.zeros(n), tl.zeros(1)
+        for pid in tl.programs(tl.cdiv(n, 4)):
+            at = pid * 4 + tl.arange(0, 4)
+            tl.store(out, at, tl.load(x, at, mask=at < n), mask=at < n - 5)
+        for pid in tl.programs(1):
+            at = tl.arange(0, 8)
+            tl.store(total, pid, tl.sum(tl.load(x, at, mask=at < n - 5), axis=0))
+        return out, total
+
+    for n in (1, 3, 5, 6, 11):
+        out, total = short(np.ones(n, np.float32))
+        np.testing.assert_array_equal(out, np.arange(n) < n - 5)
+        np.testing.assert_array_equal(total, [max(0, n - 5)])
+
+
+def test_masks_of_triangles() -> None:
+    @tw.kernel
+    def corner(x: tl.f32("m", "n"), B: int = 4):
+        m, n = x.shape
+        out = tl.zeros((m, n))
+        for i, j in tl.programs(tl.cdiv(m, B), tl.cdiv(n, B)):
+            r, c = (i * B + tl.arange(0, B))[:, None], (j * B + tl.arange(0, B))[None, :]
+            first = tl.arange(0, 1)
+            left, right = tl.load(x, (r, first[None, :]), mask=r < m), tl.load(x, (first[:, None], c), mask=c < n)
+            tl.store(out, (r, c), tl.dot(left, right), mask=(r < m) & (c < n) & (c <= r) & (r + c < n))
+        return out
+
+    for m, n in ((1, 1), (7, 5), (5, 9)):
+        x, (r, c) = floats(m, n), np.mgrid[:m, :n]
+        expected = np.where((c <= r) & (r + c < n), x[:, :1] * x[:1], 0)
+        np.testing.assert_allclose(corner(x), expected, rtol=1e-6)

@@ -301,7 +301,7 @@ def _emit_store(
         joined.to[a.sym] = 0
     index = moved_dims(parts, joined.to)
     limits = list(moved_dims(limits, joined.to))
-    axes = tuple(_limited(a, limits, joined.axes[k:], loops) for k, a in enumerate(joined.axes))
+    axes = tuple(_limited(a, limits, joined.axes, k, loops) for k, a in enumerate(joined.axes))
     extents = {a.sym: a.extent for a in axes}
     made = with_lines(grid.trace, value, joined.to)
     left: Value | None = None
@@ -350,14 +350,14 @@ def _add_place(
         raise refused(rule, "write pid * BLOCK + tl.arange(0, BLOCK), with one number for both")
 
 
-def _limited(a: Axis, limits: Sequence[Dim], inner: Sequence[Axis], loops: Sequence[Axis]) -> Axis:
-    """An axis of a store without the iterations that the mask leaves out; those within don't limit it."""
-    others = [x.sym for x in inner]
+def _limited(a: Axis, limits: Sequence[Dim], axes: Sequence[Axis], k: int, loops: Sequence[Axis]) -> Axis:
+    """The axis ``k`` of a store without the iterations that the mask leaves out; those within don't limit it."""
+    others = [x.sym for x in axes[k:]]
     blocks = {x.extent for x in loops if isinstance(x.extent, int)}
     for e in limits:
         if (limit := limit_of(e, a.sym, others)) is not None:
             size = next((n for n in blocks if a.extent == ceildiv(limit, n) * n), 1)
-            a = Axis(a.sym, smaller(a.extent, limit, size))
+            a = Axis(a.sym, smaller(a.extent, limit, size, axes[:k]))
     return a
 
 
@@ -385,7 +385,7 @@ def _renamed(v: Value, lanes: Sequence[Axis], shape: Shape) -> BlockValue:
 def emit_fold(grid: OpenGrid, op: str, v: Value, lanes: Sequence[Axis], gone: Sequence[Axis]) -> Value:
     """Fold ``v``, of programs and ``lanes``, over the axes ``gone``; the value that reads the result at each lane."""
     found = grid.trace
-    # PerLane of one block have equal names in all stages; a stage's own have none that another has.
+    # Lanes of one block have equal names in all stages; a stage's own have none that another has.
     fresh = {a.sym: found.axis("lane", a.extent) for a in (*lanes, *gone)}
     names: dict[Sym, Dim] = {s: a.sym for s, a in fresh.items()}
     v = with_lines(found, v, names)
@@ -426,7 +426,7 @@ def join_folds(
     for k, _ in enumerate(folds):
         for size in sizes:
             others = [x for x in (*around, *folds) if x.sym != folds[k].sym]
-            folds[k] = shortened(folds[k], made, identity_of(op, made.dtype), others, size)
+            folds[k] = shortened(folds[k], made, identity_of(op, made.dtype), others, size, found.loops)
     return folds, simplified(made, {a.sym: a.extent for a in (*around, *folds)})
 
 

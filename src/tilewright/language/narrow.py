@@ -9,11 +9,11 @@ block of a product has as many rows as the result, then, and the masks of its ro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
 from tilewright.core.compute import Axis, Buffer, Load, Serial, Stage, Value, loads, rewrite_value
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import BinaryExpr, Dim, Sym, symbols
 from tilewright.language.places import simplified
 
 Item = Stage | Serial
@@ -45,10 +45,20 @@ def _needed(b: Buffer, d: int, items: Sequence[Item]) -> Dim | None:
     for s, extents in _stages(items, {}):
         for x in (x for v in s.values for x in loads(v) if x.buffer is b):
             at = x.index[d]
-            if not isinstance(at, Sym) or at not in extents:
+            bound = _bound(extents[at], extents.keys()) if isinstance(at, Sym) and at in extents else None
+            if bound is None:
                 return None
-            found.add(extents[at])
+            found.add(bound)
     return found.pop() if len(found) == 1 else None
+
+
+def _bound(extent: Dim, loops: Set[Sym]) -> Dim | None:
+    """What an extent is never over whatever the loops are: itself, or what it is the minimum of; None for neither."""
+    if not symbols(extent) & loops:
+        return extent
+    if not isinstance(extent, BinaryExpr) or extent.op != "min":
+        return None
+    return next((b for x in (extent.a, extent.b) if (b := _bound(x, loops)) is not None), None)
 
 
 def _stages(items: Sequence[Item], extents: Mapping[Sym, Dim]) -> Iterator[tuple[Stage, dict[Sym, Dim]]]:

@@ -26,7 +26,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, minimum, substitute, symbols
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, substitute, symbols
 from tilewright.core.indices import placed
 from tilewright.tile.affine import coefficient, never_negative
 
@@ -75,11 +75,26 @@ def _are_one(outer: Axis, inner: Axis, dims: Sequence[Dim]) -> bool:
     return True
 
 
-def smaller(extent: Dim, limit: Dim, block: Dim = 1) -> Dim:
-    """The smaller of a loop's extent and a limit; whole blocks that cover the limit are never fewer."""
+def smaller(extent: Dim, limit: Dim, block: Dim, around: Sequence[Axis]) -> Dim:
+    """The smaller of a loop's extent and a limit, never below 0; whole blocks that cover the limit are never fewer.
+
+    ``around`` are the loops that the limit may depend on, outer ones first.
+    """
+    counted = limit if _is_count(limit, around) else maximum(limit, 0)
     if extent == ceildiv(limit, block) * block or never_negative(extent - limit, {}):
-        return limit
-    return minimum(extent, limit)
+        return counted
+    return minimum(extent, counted)
+
+
+def _is_count(limit: Dim, around: Sequence[Axis]) -> bool:
+    """Is a limit at least 0? What a block has of ``n`` elements is, where as many blocks are as cover them."""
+    if never_negative(limit, {a.sym: a.extent for a in around}):
+        return True
+    for a in around:
+        step = coefficient(limit, a.sym)
+        if is_known(step) and step < 0 and a.extent == ceildiv(limit - step * a.sym, -step):
+            return True
+    return False
 
 
 def limit_of(e: Dim, sym: Sym, loops: Iterable[Sym]) -> Dim | None:
@@ -120,12 +135,15 @@ def outside(v: Value, guard: Dim) -> Value:
     return rewrite_value(v, leaf)
 
 
-def shortened(axis: Axis, v: Value, identity: Const, loops: Sequence[Axis], block: Dim) -> Axis:
-    """A fold's axis without the iterations that a mask leaves out, where those add nothing to the fold."""
+def shortened(axis: Axis, v: Value, identity: Const, loops: Sequence[Axis], block: Dim, around: Sequence[Axis]) -> Axis:
+    """A fold's axis without the iterations that a mask leaves out, where those add nothing to the fold.
+
+    A limit may depend on the loops ``around`` the stage and on none of ``loops``, the stage's own.
+    """
     for e in dict.fromkeys(e for x in walk(v) if isinstance(x, Inside) for e in x.exprs):
         limit = limit_of(e, axis.sym, [a.sym for a in loops])
         if limit is not None and _is_same(outside(v, e), identity):
-            return Axis(axis.sym, smaller(axis.extent, limit, block))
+            return Axis(axis.sym, smaller(axis.extent, limit, block, around))
     return axis
 
 
