@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import tilewright
 from amd.test_models import EVERY, Made, samples_agree
 from ptx import by_hand
 from ptx.test_kernels import floats
@@ -75,6 +77,20 @@ def test_lanes_exchange_by_sub_groups_of_one_size() -> None:
     (text,) = made.model.ptx.values()
     assert "!intel_reqd_sub_group_size !{i32 32}" in text and "sub_group_shuffle_xor" in text
     assert [SHUFFLES] in [words for operation, words in operations(module) if operation == CAPABILITY]
+
+
+class Rounded(torch.nn.Module):
+    """A sum that is rounded."""
+
+    def forward(self, x, y):
+        return x + y
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_every_type_of_floats_has_a_module(dtype: torch.dtype) -> None:
+    x = torch.arange(8).to(dtype)
+    model = tilewright.compile(Rounded(), (x, x), target=ANY.name)
+    assert all(module.startswith(MAGIC) for module in model.code_objects.values())
 
 
 def test_what_ends_llvm_is_an_error_here() -> None:

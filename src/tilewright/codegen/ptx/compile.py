@@ -54,7 +54,7 @@ def emit(kernel: Kernel, gpu: Gpu, dialect: Dialect = NVIDIA) -> GpuText:
     if has_warps and kernel.lanes != gpu.warp_lanes:
         raise CodegenError(f"{kernel.name} is for warps of {kernel.lanes} lanes; {gpu.name} has {gpu.warp_lanes}")
     kernel = own_registers(kernel)
-    target = ThreadInstructions(gpu)
+    target = ThreadInstructions(gpu, has_bf16=dialect.has_bfloat)
     splits = Splits(kernel.body, kernel.sizes)
     module = PtxModule(kernel, target, analyse(kernel, target), splits, dialect=dialect)
     grids = grids_of(kernel)

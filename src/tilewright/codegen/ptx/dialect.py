@@ -45,7 +45,8 @@ class Dialect:
     ends with.
     ``stack_space``, ``constant_space`` and ``argument_space`` number the address spaces of a thread's own memory, of
     tables and of what arguments point to, where LLVM does not take generic pointers for them. It ``has_masks``:
-    LLVM takes vectors of bits, to load by them and to ask whether one is set.
+    LLVM takes vectors of bits, to load by them and to ask whether one is set. It ``has_bfloat``: LLVM has a type
+    of bf16, and rounds f32 to it.
     """
 
     convention: str
@@ -61,6 +62,7 @@ class Dialect:
     constant_space: int | None = None
     argument_space: int | None = None
     has_masks: bool = True
+    has_bfloat: bool = True
 
 
 def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -> str:

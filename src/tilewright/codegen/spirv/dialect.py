@@ -62,4 +62,5 @@ OPENCL = Dialect(
     constant_space=1,
     argument_space=1,
     has_masks=False,
+    has_bfloat=False,
 )
