@@ -21,6 +21,11 @@ from tilewright.runtime.python.model import CompiledModel
 
 SPOKEN = "nvptx"
 """How triples of the GPUs begin that the driver is for."""
+LAUNCHERS = {
+    "amdgcn": "link the model's code_objects by ld.lld -shared and launch them by HIP",
+    "spirv64": "launch the model's code_objects by OpenCL",
+}
+"""Who launches kernels for other GPUs, by what their triples begin with."""
 
 
 class CompiledGpuModel(CompiledModel):
@@ -62,9 +67,13 @@ class CompiledGpuModel(CompiledModel):
 
         ``NoGpuError`` where there is none, and for GPUs that this runtime does not speak with.
         """
-        if not self.manifest.target.triple.startswith(SPOKEN):
-            remedy = "launch the model's code_objects by HIP, once they are linked, or by OpenCL"
-            raise NoGpuError(f"the model is for {self.code.arch}, which this runtime can't launch", remedy=remedy)
+        triple = self.manifest.target.triple
+        if not triple.startswith(SPOKEN):
+            launcher = LAUNCHERS.get(triple.partition("-")[0], "launch the model's code by its maker's driver")
+            raise NoGpuError(
+                f"the model is for {self.code.arch} ({triple}), which this runtime can't launch",
+                remedy=f"{launcher}, or compile with emulate=True to run its schedules on this CPU",
+            )
         return GpuModel(self.manifest, self.code, self._weights, self._open_driver(), device)
 
     def __call__(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
