@@ -56,5 +56,6 @@ def module_of(text: str) -> bytes:
     if done.returncode or not done.stdout.startswith(MAGIC):
         said = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
         rule = next((line for line in said if SAID.search(line)), (said or ["nothing"])[-1])
-        raise CodegenError(f"LLVM makes no SPIR-V of this kernel, and says: {rule}")
+        remedy = "compile for another target; the text of the kernel is what to report"
+        raise CodegenError(f"LLVM makes no SPIR-V of this kernel, and says: {rule}", remedy=remedy)
     return done.stdout
