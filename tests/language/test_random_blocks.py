@@ -88,6 +88,37 @@ def test_folds_and_loops(m: int, n: int, rows: int, columns: int, ops: list[str]
     check(function, data(m, n), data(1, n)[0])
 
 
+@settings(max_examples=15)
+@given(SIZES, SIZES, BLOCKS, BLOCKS, st.integers(-2, 12), st.integers(-4, 12), st.sampled_from(["sum", "max"]))
+def test_masks_that_end_anywhere(m: int, n: int, rows: int, columns: int, short: int, corner: int, fold: str) -> None:
+    """Before 0, behind the end, along a diagonal: of loads that are folded, and of stores."""
+
+    def function(tl: Any, x: Any, y: Any) -> Any:
+        out, sums = tl.zeros((m, n), tl.f32), tl.zeros(m, tl.f32)
+        for i in tl.programs(tl.cdiv(m, rows)):
+            r = i * rows + tl.arange(0, rows)
+            for first in tl.range(0, n, columns):
+                c = first + tl.arange(0, columns)
+                inside = (r < m)[:, None] & (c < n)[None, :]
+                a = tl.load(x, (r[:, None], c[None, :]), mask=inside & (c < n - short)[None, :])
+                b = tl.load(x, (r[:, None], c[None, :]), mask=inside & (r[:, None] + c[None, :] < n - corner))
+                to = inside & (r[:, None] + c[None, :] < m - corner) & (r < m - short)[:, None]
+                tl.store(out, (r[:, None], c[None, :]), a + 2 * b, mask=to)
+            total = tl.zeros(rows, tl.f32)
+            for first in tl.range(0, n, columns):
+                c = first + tl.arange(0, columns)
+                kept = (r < m)[:, None] & (c < n - short)[None, :] & (c < n)[None, :]
+                v = tl.load(x, (r[:, None], c[None, :]), mask=kept)
+                new = tl.sum(v, axis=1) if fold == "sum" else tl.max(v, axis=1)
+                total = total + new if fold == "sum" else tl.maximum(total, new)
+            tl.store(sums, r, total, mask=(r < m) & (r < m - corner))
+        return out, sums
+
+    got = tw.kernel(lambda x, y: function(lang, x, y))(data(m, n), data(1, n)[0])
+    for a, b in zip(got, function(block_reference, data(m, n), data(1, n)[0]), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 @settings(max_examples=10)
 @given(SIZES, SIZES, SIZES, BLOCKS, BLOCKS, BLOCKS, st.booleans())
 def test_products(m: int, k: int, n: int, rows: int, inner: int, columns: int, halves: bool) -> None:
