@@ -353,7 +353,7 @@ def _add_place(
 def _limited(a: Axis, limits: Sequence[Dim], axes: Sequence[Axis], k: int, loops: Sequence[Axis]) -> Axis:
     """The axis ``k`` of a store without the iterations that the mask leaves out; those within don't limit it."""
     others = [x.sym for x in axes[k:]]
-    blocks = {x.extent for x in loops if isinstance(x.extent, int)}
+    blocks = [x.extent for x in loops if isinstance(x.extent, int)]
     for e in limits:
         if (limit := limit_of(e, a.sym, others)) is not None:
             size = next((n for n in blocks if a.extent == ceildiv(limit, n) * n), 1)
