@@ -51,9 +51,12 @@ def unknown_size(c: AtenCall, source: Node) -> str:
     that in its place: a call ends where data decide on another (``frontend.size_rules``).
     """
     unknown = _unknown_sizes(c)
-    if len(unknown) > 1:
-        raise Unsupported(f"a result {c.out} of which data decide several sizes", "use torch.where")
-    return unknown[0] if unknown else f"u{OWN + source.serial}"
+    is_number = not unknown and all(t.is_static for t in c.results if t)
+    if len(unknown) != 1 and not is_number:
+        raise Unsupported(
+            f"a result {c.out} of which data decide a size that PyTorch has another for", "use torch.where"
+        )
+    return f"u{OWN + source.serial}" if is_number else unknown[0]
 
 
 def _unknown_sizes(c: AtenCall) -> list[str]:
