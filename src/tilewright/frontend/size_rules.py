@@ -50,7 +50,7 @@ LARGEST = 1 << 62
 def with_size_rules(graph: Graph) -> Graph:
     """The graph with the rules that keep its sizes at 0 or more, and its calls from taking an element of nothing."""
     rules = _together([*graph.constraints, *needed(graph, frozenset(graph.symbols()))])
-    return Graph(graph.name, graph.pool, graph.inputs, graph.outputs, graph.output_names, rules, graph.checks)
+    return replace(graph, constraints=rules)
 
 
 def needed(graph: Graph, given: frozenset[Sym]) -> list[Expr]:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 import llvmlite.binding as llvm
 
 from tilewright.codegen.amd.dialect import AMD
-from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.ptx.compile import GpuText, gpu_machine
+from tilewright.codegen.ptx.compile import GpuText, gpu_machine, verified
 from tilewright.codegen.ptx.compile import emit as emit_grids
 from tilewright.codegen.ptx.launch import Launch
 from tilewright.target.gpu import Gpu
@@ -45,11 +44,7 @@ def compile_kernel(kernel: Kernel, gpu: Gpu) -> AmdKernel:
 def assembled(text: str, gpu: Gpu) -> tuple[str, bytes]:
     """Assembly and the object of LLVM text."""
     machine = gpu_machine(gpu)
-    try:
-        module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{text}')
-        module.verify()
-    except RuntimeError as error:
-        raise CodegenError(f"LLVM refused the emitted text: {error}") from error
+    module = verified(text, machine)
     options = llvm.create_pipeline_tuning_options(speed_level=1)
     options.loop_unrolling = options.loop_interleaving = False
     options.loop_vectorization = options.slp_vectorization = False

@@ -92,12 +92,17 @@ def compile_kernel(kernel: Kernel, gpu: Gpu) -> PtxKernel:
 def ptx_of_text(text: str, gpu: Gpu) -> str:
     """PTX of LLVM text, in the oldest version of PTX that knows the GPU's instruction set, for the oldest driver."""
     machine = gpu_machine(gpu)
+    return str(machine.emit_assembly(verified(text, machine)))
+
+
+def verified(text: str, machine: llvm.TargetMachine) -> llvm.ModuleRef:
+    """LLVM's module of the text, for the machine; ``CodegenError`` with LLVM's words where it is none."""
     try:
         module = llvm.parse_assembly(f'target datalayout = "{machine.target_data}"\n{text}')
         module.verify()
     except RuntimeError as error:
         raise CodegenError(f"LLVM refused the emitted text: {error}") from error
-    return str(machine.emit_assembly(module))
+    return module
 
 
 def gpu_machine(gpu: Gpu) -> llvm.TargetMachine:
