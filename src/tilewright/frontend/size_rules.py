@@ -1,7 +1,8 @@
-"""Rules for a call's sizes that keep each tensor of a graph from a size below 0, and from having no element to take.
+"""Rules for sizes that keep each tensor of a graph from a size below 0, and from having no element to take.
 
-In: a graph. Out: the graph with these rules. Not its business: indices that data choose, which are kept in range
-(``ops``), and slices of known places (``frontend.torch.ones``).
+In: a graph. Out: the graph with these rules: of the sizes that a call begins with, which its arguments must keep, and
+of those that data decide, which end a call (ADR 0043). Not its business: indices that data choose, which are kept in
+range (``ops``), and slices of known places (``frontend.torch.ones``).
 
 A window of five fits once into five places and, by the arithmetic of windows, minus three times into one: so a
 picture may be too small for a layer in the middle of a model while the model's results look as they always do. A

@@ -184,16 +184,20 @@ def _check_distinct(after: Mapping[str, Any], known: Sequence[BlockValue]) -> No
 # --- states ---------------------------------------------------------------------------------------------------------
 
 
+_GROWING = ("temps", "lines", "names", "stored", "reads", "uses", "stores")
+"""What tracing a body adds to, beside its scope."""
+
+
 def _snapshot(found: Trace) -> Trace:
     """What a trace knew, without its scopes."""
     kept = copy(found)
-    for name in ("temps", "lines", "names", "stored", "reads", "uses", "stores"):
+    for name in _GROWING:
         setattr(kept, name, copy(getattr(found, name)))
     return kept
 
 
 def _restore(found: Trace, kept: Trace) -> None:
-    for name in ("temps", "lines", "names", "stored", "reads", "uses", "stores", "count"):
+    for name in (*_GROWING, "count"):
         setattr(found, name, getattr(kept, name))
 
 
