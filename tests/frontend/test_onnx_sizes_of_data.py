@@ -66,6 +66,8 @@ NODES: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
         [node("Reshape", ["d", "k"], ["r"]), node("Concat", ["r", "o"], ["y"], axis=0)],
         {"k": np.array([1, -1]), "o": np.ones((1, 3), np.float32)},
     ),
+    "greatest": ([node("ArgMax", ["d"], ["at"], axis=0)], {}),
+    "least": ([node("ArgMin", ["d"], ["at"], axis=0, select_last_index=1)], {}),
     "resize": ([ROWS, node("Resize", ["r", "", "", "k"], ["y"])], {**ROW, "k": np.array([1, 1, 5])}),
 }  # fmt: skip
 
@@ -112,6 +114,27 @@ def test_in_a_loop_only_where_a_step_runs(name: str) -> None:
     m = model([node("Compress", ["x", "m"], ["d"], axis=0), loop], inputs, [info("z", [])])
     start = np.array(0, np.float32)
     check(m, [{**feeds, "trip": np.array(t), "v0": start} for feeds in marked(range(6)) for t in (0, 1, 3)])
+
+
+@pytest.mark.parametrize("step", [1, -1, 2, -3])
+def test_a_range_to_one_less_than_data_decide(step: int) -> None:
+    """Of no element its end lies before its start, which is no range of a size below 0."""
+    nodes = [
+        node("Compress", ["x", "m"], ["d"], axis=0),
+        node("Size", ["d"], ["n"]),
+        node("Sub", ["n", "one"], ["last"]),
+        node("Range", ["zero", "last", "step"], ["up"]),
+        node("Range", ["last", "zero", "step"], ["down"]),
+    ]
+    constants = {"one": np.array(1), "zero": np.array(0), "step": np.array(step)}
+    m = model(
+        nodes, [info("x", ["n"]), info("m", ["n"], BOOL)], [info("up", None, I64), info("down", None, I64)], constants
+    )
+    session = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    compiled = tw.compile(m, threads=1, cache=False)
+    for feeds in marked(range(7)):
+        for a, b in zip(compiled(**feeds), session.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(a, b, strict=True)
 
 
 CHOSEN = [

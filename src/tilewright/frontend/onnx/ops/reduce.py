@@ -86,6 +86,7 @@ def _arg(op: OpDef) -> Converter:
     def convert(c: Call) -> Node:
         x = c.x(0)
         axis = c.axis(c.int_("axis", 0), len(x.shape))
+        c.assume(x.shape[axis] - 1)  # nothing has no greatest element
         return c(op, x, axis=axis, keepdims=c.flag("keepdims", True), select_last=c.flag("select_last_index"))
 
     return convert

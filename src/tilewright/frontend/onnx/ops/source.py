@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import expr
-from tilewright.core.dims import is_known, known_under
+from tilewright.core.dims import known_under
 from tilewright.core.expr import Dim, Expr
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
@@ -93,9 +93,7 @@ def _range_count(c: Call, start: Node, limit: Node, delta: Node) -> Dim:
         (a,), (b,) = c.dims(start, "start"), c.dims(limit, "limit")
         if d == 0:
             c.refuse("delta is zero")
-        count = expr.ceildiv(b - a, d) if d > 0 else expr.ceildiv(a - b, -d)
-        c.assume(count)
-        return max(count, 0) if is_known(count) else count
+        return expr.maximum(expr.ceildiv(b - a, d) if d > 0 else expr.ceildiv(a - b, -d), 0)
     found = [c.known(n, what).flat[0] for n, what in ((start, "start"), (limit, "limit"), (delta, "delta"))]
     limit_value = found[1]
     if found[0] == 0 and found[2] == 1 and isinstance(limit_value, Expr):
