@@ -117,7 +117,7 @@ class PieceProgram:
     @computed
     def gives_results(self) -> bool:
         """Are the results of a call of all tensors the piece's own, in order?"""
-        wanted = [_GiveTensor(k, is_complex=False) for k in range(len(self.graph.outputs))]
+        wanted = [_GiveTensor(k, is_complex=False) for k in range(self.graph.n_results)]
         return list(self.gives) == wanted and any(isinstance(t, _TakeTensor) and t.is_plain for t in self.takes)
 
 
@@ -139,6 +139,7 @@ def import_piece(
     """
     importer = Importer(Pool(), SymbolTable(promises=promises), owner)
     importer.on_fault, importer.has_peer = on_fault, has_peer
+    importer.checks, importer.asks_lookups = {}, False
     importer.symbols.compute_the_rest()
     bound, takes, parts = _bind(importer, inputs, frozen)
     importer.convert_nodes(nodes)
@@ -157,8 +158,8 @@ def import_piece(
     if not _bind_computed(importer, inputs, bound, takes):
         return None, {}  # nobody to blame: every call will be PyTorch's
     names = tuple(f"output_{i}" for i in range(len(made)))
-    graph = Graph("dynamo", importer.pool, tuple(bound), tuple(made), names)
-    return PieceProgram(graph, tuple(takes), tuple(gives)), {}
+    graph = Graph("dynamo", importer.pool, tuple(bound), tuple(made), names, tuple(importer.constraints))
+    return PieceProgram(graph.with_checks(importer.checks), tuple(takes), tuple(gives)), {}
 
 
 def _bind(

@@ -285,7 +285,7 @@ def _run_program(program: PieceProgram, execute: Execute, rescue: _Rescue, args:
     try:
         takes_tensors = getattr(execute, "understands_tensors", False)
         found: Any = execute(*[take(args) for take in (program.handed if takes_tensors else program.takes)])
-        results = [found] if len(program.graph.outputs) == 1 else found
+        results = [found] if program.graph.n_results == 1 else found
         if takes_tensors and program.gives_results:
             return list(results)
         return [give(args, results) for give in program.gives]

@@ -8,7 +8,7 @@ Not its business: which op a call becomes (``torch.aten``), or walking the progr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeGuard
@@ -32,6 +32,8 @@ DTYPE_OF_TORCH: Mapping[str, DType] = {
     "torch.bfloat16": next(d for d in DTYPES if d.name == "bf16"),
 }
 """Our dtype by the text of PyTorch's."""
+
+Check = Callable[[Node, str], None]
 
 BY_DATA = re.compile(r"u\d+")
 """What PyTorch calls a size that only data decide."""
@@ -94,6 +96,8 @@ class AtenCall:
     """Where the program's random numbers come from; None where it can't keep a state."""
     has_peer: bool = False
     """Does PyTorch run what has no form here? A form that is far slower than PyTorch's own then helps nobody."""
+    check: Check | None = None
+    """Lets a call of the program fail with a text where a 0-d bool does not hold; None where nothing is asked."""
 
     def __getitem__(self, name: str) -> Any:
         return self.args[name]

@@ -15,7 +15,7 @@ from tilewright.core.dims import are_known, is_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, bool_, i64
-from tilewright.frontend.nodes import expand, reshape, slice_axis
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 
 Convert = Callable[[AtenCall], Result]
@@ -96,10 +96,11 @@ def _put(c: AtenCall) -> Node:
     return reshape(c.b, flat, x.shape)
 
 
-def _rank_among_set(c: AtenCall, flat: Node) -> Node:
-    """For each element of a flat mask, how many before it are set."""
+def _rank_among_set(c: AtenCall, flat: Node) -> tuple[Node, Node]:
+    """For each element of a flat mask, how many before it are set; and how many are set in all."""
     ones = cast(c.b, flat, i64)
-    return c.b(ops.sub, c.b(ops.cumsum, ones, axis=0), ones)
+    before = c.b(ops.sub, c.b(ops.cumsum, ones, axis=0), ones)
+    return before, c.b(ops.reduce_sum, ones, axes=(0,), keepdims=False)
 
 
 def _masked_scatter(c: AtenCall) -> Node:
@@ -109,7 +110,11 @@ def _masked_scatter(c: AtenCall) -> Node:
     mask = _flat(c, expand(c.b, c.tensor("mask", bool_), c.shape))
     if src.type.n_elements == 0 or x.type.n_elements == 0:
         return x
-    taken = c.b(ops.gather, _flat(c, src), _rank_among_set(c, mask), axis=0)
+    rank, n_set = _rank_among_set(c, mask)
+    if c.check is not None:
+        n_given = dim_scalar(c.b, src.type.n_elements, i64)
+        c.check(c.b(ops.le, n_set, n_given), "the mask has more places than the source has elements")
+    taken = c.b(ops.gather, _flat(c, src), rank, axis=0)
     return reshape(c.b, c.b(ops.where, mask, taken, _flat(c, x)), c.shape)
 
 
@@ -117,7 +122,7 @@ def masked_put(c: AtenCall, x: Node, mask: Node, values: Node) -> Node:
     """``x[mask] = values`` for a mask over the leading axes: set places take rows of the values in order."""
     b, depth = c.b, len(mask.shape)
     rest = x.shape[depth:]
-    if values.type.n_elements == 0 or x.type.n_elements == 0:
+    if x.type.n_elements == 0:
         return x
     n_rows = mask.type.n_elements
     rows = reshape(b, x, (n_rows, *rest))
@@ -126,12 +131,29 @@ def masked_put(c: AtenCall, x: Node, mask: Node, values: Node) -> Node:
     values = reshape(b, values, (*(1,) * (full_rank - len(values.shape)), *values.shape))
     count = values.shape[0]
     values = expand(b, values, (count, *rest))
-    one_for_all = count == 1
-    taken = expand(b, values, rows.shape) if one_for_all else b(ops.gather, values, _rank_among_set(c, flat), axis=0)
+    if count == 1:
+        taken = expand(b, values, rows.shape)
+    else:
+        rank, n_set = _rank_among_set(c, flat)
+        _check_count(c, count, n_set)
+        if count == 0:
+            return x
+        taken = b(ops.gather, values, rank, axis=0)
     if c["accumulate"]:
         taken = b(ops.add, rows, taken)
     chosen = reshape(b, flat, (n_rows, *(1,) * len(rest)))
     return reshape(b, b(ops.where, chosen, taken, rows), x.shape)
+
+
+def _check_count(c: AtenCall, count: Dim, n_set: Node) -> None:
+    """There is a row of the values for each set place, or one for all."""
+    if c.check is None:
+        return
+    b, given = c.b, dim_scalar(c.b, count, i64)
+    fits = b(ops.eq, given, n_set)
+    if not is_known(count):
+        fits = b(ops.logical_or, fits, b(ops.eq, given, b.const(1, i64)))
+    c.check(fits, f"the mask has not as many places as there are values, {count}")
 
 
 def _with_positions(c: AtenCall, x: Node, src: Node, positions: Array) -> Node:
@@ -190,7 +212,7 @@ def _nonzero_static(c: AtenCall) -> Node:
     if n == 0 or rank == 0 or rows == 0:
         return expand(b, fill, c.shape)
     mask = _flat(c, x)
-    rank_of = _rank_among_set(c, mask)
+    rank_of, _ = _rank_among_set(c, mask)
     spare = b.const(rows, i64)
     at = b(ops.where, b(ops.logical_and, mask, b(ops.lt, rank_of, spare)), rank_of, spare)
     start = expand(b, b.const(-1, i64), (rows + 1,))

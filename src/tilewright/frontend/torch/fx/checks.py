@@ -1,6 +1,7 @@
-"""What a program asserts of values, and where it looks something up by values.
+"""What a program asserts of values, where it looks something up by values, and what it picks of elements.
 
-In: fx nodes. Out: conditions, as fx nodes or sympy relations, and the lookups whose indices may be out of range.
+In: fx nodes. Out: conditions, as fx nodes or sympy relations, the lookups whose indices may be out of range, and the
+sizes that a call needs elements along.
 Not its business: assertions about sizes alone, which are constraints of the graph (``fx``).
 """
 
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tilewright import ops
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f64, i64
@@ -24,6 +25,7 @@ _OF_TENSORS = frozenset({
     "aten._assert_async.default", "aten._assert_async.msg", "aten._functional_assert_async.msg",
 })  # fmt: skip
 _OF_NUMBERS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
+_ABOVE = ("LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan")
 _RANGES = frozenset({"aten.sym_constrain_range.default"})
 
 
@@ -67,7 +69,7 @@ def promises_of(condition: Any) -> Iterator[tuple[str, Any]]:
     if kind == "And":
         for part in condition.args:
             yield from promises_of(part)
-    if kind in ("LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan"):
+    if kind in _ABOVE:
         less, more = condition.args if kind.endswith("LessThan") else condition.args[::-1]
         if getattr(less, "is_Symbol", False) and is_about_data(less) and not is_about_data(more) and more.is_integer:
             yield less.name, more - 1 if kind.startswith("Strict") else more
@@ -92,6 +94,22 @@ _RELATIONS: Mapping[str, OpDef] = {
     "StrictGreaterThan": ops.gt, "StrictLessThan": ops.lt,
 }  # fmt: skip
 _JOINED: Mapping[str, OpDef] = {"And": ops.logical_and, "Or": ops.logical_or}
+
+
+def follows_from_sizes(symbols: SymbolTable, numbers: Mapping[str, Node], e: Any) -> bool:
+    """Does a condition hold whatever the data, as one between sizes whose ranges say so? PyTorch asserts many of those.
+
+    A size that is 0 or more and at most as long as the mask that it was counted in needs no look at the data.
+    """
+    kind = type(e).__name__
+    if kind not in _ABOVE or any(s.name in numbers for s in e.free_symbols) or not all(a.is_integer for a in e.args):
+        return False
+    less, more = e.args if kind.endswith("LessThan") else e.args[::-1]
+    try:
+        room = symbols.dim(more) - symbols.dim(less) - (1 if kind.startswith("Strict") else 0)
+    except Unsupported:
+        return False
+    return is_nonneg(room)
 
 
 def truth(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any) -> Node:
@@ -164,3 +182,35 @@ def lookup_of(name: str, args: Mapping[str, Any]) -> tuple[tuple[Dim, ...], Node
         return None
     axis %= len(table.shape)
     return table.shape, indices, axis, -1 * table.shape[axis] if least else 0
+
+
+# --- picks ----------------------------------------------------------------------------------------------------------
+
+_ALONG_ONE = frozenset({
+    "max.dim", "min.dim", "median.dim", "nanmedian.dim", "mode.default", "kthvalue.default", "aminmax.default",
+    "argmax.default", "argmin.default", "amax.default", "amin.default", "max.default", "min.default",
+})  # fmt: skip
+_POOLED_AXES = {f"{prefix}adaptive_avg_pool{n}d.default": n for n in (1, 2, 3) for prefix in ("", "_")}
+_NORMS = frozenset({"linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.Scalar", "dist.default"})
+
+
+def picked_along(name: str, args: Mapping[str, Any]) -> tuple[Dim, ...]:
+    """Sizes of which a call needs 1 or more: it picks one of its operand's elements, and raises where there is none.
+
+    The value of such a call over nothing would be the extreme that every element beats, which PyTorch never gives.
+    """
+    x = args.get("self")
+    if not isinstance(x, Node):
+        return ()
+    if name in _POOLED_AXES:
+        return x.shape[-_POOLED_AXES[name] :]
+    if name in _NORMS:
+        order = args.get("ord", args.get("p"))
+        if not isinstance(order, int | float) or 0 <= order < float("inf"):
+            return ()
+    elif name not in _ALONG_ONE:
+        return ()
+    axes = args.get("dim")
+    if axes is None or axes == []:
+        return x.shape
+    return tuple(x.shape[a] for a in ([axes] if isinstance(axes, int) else axes) if x.shape)

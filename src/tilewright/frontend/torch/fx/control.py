@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import ops
 from tilewright.core.diag import Loc
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Expr, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.nodes import dim_scalar, reshape
@@ -43,11 +43,12 @@ def convert_while(importer: Importer, b: Builder, values: Sequence[Any]) -> list
     i, going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
     now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
     given, formals = captures.formals(pool)
-    after = [_tensor(inner, x) for x in _inline(importer, body_fn, pool, [*now, *given])]
-    again = _inline(importer, cond_fn, pool, [*after, *given])[0]
+    rules: dict[Expr, None] = {}
+    after = [_tensor(inner, x) for x in _inline(importer, body_fn, pool, [*now, *given], rules)]
+    again = _inline(importer, cond_fn, pool, [*after, *given], rules)[0]
     inputs = (i, going, *now, *formals)
     names = ("going", *(f"carried_{k}" for k in range(len(after))))
-    body = Graph("body", pool, inputs, (reshape(inner, again, ()), *after), names)
+    body = Graph("body", pool, inputs, (reshape(inner, again, ()), *after), names, tuple(rules))
     limit = b.const(i64.max, i64)
     node = b(ops.loop, limit, reshape(b, first, ()), *state, *captures.nodes, body=body, n_carried=len(state))
     return list(b.results(node))
@@ -68,10 +69,12 @@ def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
     given, formals = captures.formals(pool)
     rows = [inner(ops.gather, x, i, axis=0) for x in given[: len(sources)]]
-    after = [_tensor(inner, x) for x in _inline(importer, combine_fn, pool, [*now, *rows, *given[len(sources) :]])]
+    rules: dict[Expr, None] = {}
+    values = [*now, *rows, *given[len(sources) :]]
+    after = [_tensor(inner, x) for x in _inline(importer, combine_fn, pool, values, rules)]
     results = (inner.const(True, bool_), *after)
     names = ("going", *(f"result_{k}" for k in range(len(after))))
-    body = Graph("body", pool, (i, going, *now, *formals), results, names)
+    body = Graph("body", pool, (i, going, *now, *formals), results, names, tuple(rules))
     node = b(
         ops.loop, dim_scalar(b, length, i64), b.const(True, bool_), *state, *captures.nodes, body=body,
         n_carried=len(state), length=length,
@@ -103,16 +106,25 @@ def _branch(importer: Importer, module: Any, captures: _Captures, name: str) -> 
     pool = Pool()
     values, inputs = captures.formals(pool)
     b = Builder(pool)
-    outputs = tuple(_tensor(b, x) for x in _inline(importer, module, pool, values))
-    return Graph(name, pool, tuple(inputs), outputs, tuple(f"output_{k}" for k in range(len(outputs))))
+    rules: dict[Expr, None] = {}
+    outputs = tuple(_tensor(b, x) for x in _inline(importer, module, pool, values, rules))
+    names = tuple(f"output_{k}" for k in range(len(outputs)))
+    return Graph(name, pool, tuple(inputs), outputs, names, tuple(rules))
 
 
-def _inline(importer: Importer, module: Any, pool: Pool, values: Sequence[Any]) -> list[Any]:
-    """The module's calls in ``pool``, its placeholders standing for ``values``."""
+def _inline(
+    importer: Importer, module: Any, pool: Pool, values: Sequence[Any], rules: dict[Expr, None] | None = None
+) -> list[Any]:
+    """The module's calls in ``pool``, its placeholders standing for ``values``; what its sizes must keep is added to
+    ``rules``, to those of ``importer`` where there are none."""
     child = importer.child(pool, module)
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     child.env.update(zip(placeholders, values, strict=True))
     outputs = child.run(module.graph)
+    if rules is None:
+        importer.constraints += [e for e in child.constraints if e not in importer.constraints]
+    else:
+        rules |= dict.fromkeys(child.constraints)
     if child.problems:
         importer.add_problems(child.problems)
         named = ", ".join(dict.fromkeys(p.op for p in child.problems))

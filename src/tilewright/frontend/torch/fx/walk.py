@@ -11,12 +11,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum
+from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum, symbols
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, from_parts
@@ -37,7 +38,15 @@ from tilewright.frontend.torch.aten.complex import COMPLEX
 from tilewright.frontend.torch.aten.places import UNBOUNDED
 from tilewright.frontend.torch.aten.table import CONVERTERS, nearest
 from tilewright.frontend.torch.custom_ops import KERNELS, AddNodes
-from tilewright.frontend.torch.fx.checks import asserted_values, is_about_values, lookup_of, promises_of, truth
+from tilewright.frontend.torch.fx.checks import (
+    asserted_values,
+    follows_from_sizes,
+    is_about_values,
+    lookup_of,
+    picked_along,
+    promises_of,
+    truth,
+)
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
@@ -104,6 +113,7 @@ class Importer:
         self.has_peer = False
         self.complex_inputs: list[str] = []
         self.checks: dict[str, Node] | None = None  # what calls fail without, by the text; None: nothing is asked
+        self.asks_lookups = True  # whether indices of the call's inputs are among what is checked
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, tuple[Any, Node]] = {}
 
@@ -211,6 +221,7 @@ class Importer:
         made = Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
         made.draws = self.draws if pool is self.pool else None
         made.checks = self.checks if pool is self.pool else None
+        made.asks_lookups = self.asks_lookups
         made.on_fault = self.on_fault
         made.has_peer = self.has_peer
         return made
@@ -299,6 +310,8 @@ class Importer:
         assert self.checks is not None
         b = self.builder(location_of(node))
         for condition, text in asserted_values(node):
+            if follows_from_sizes(self.symbols, self.numbers, condition):
+                continue
             if hasattr(condition, "op"):
                 value = self._value(condition)
                 holds = cast(b, reshape(b, value, ()), bool_) if isinstance(value, Node) else None
@@ -357,16 +370,42 @@ class Importer:
         types = tuple(self.type_of(v) if hasattr(v, "dtype") else None for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         b = self.builder(location_of(node))
-        made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer))
+        check = None if self.checks is None else partial(self._require_truth, location_of(node))
+        made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer, check))
         _check_results(made, types)
         self._bind_sizes(made, types)
         made = _pinned(b, made, types)
-        if self.checks is not None and (found := lookup_of(functional_name(name), args)) is not None:
-            loc, b = location_of(node), self.builder(location_of(node))
-            check = index_check(b, lambda d: dim_scalar(b, d, i64), *found, loc)
-            if check is not None:
-                self.checks.setdefault(check[1], check[0])
+        self._need_elements(node, functional_name(name), args)
+        if self.checks is not None and self.asks_lookups:
+            self._check_lookup(node, lookup_of(functional_name(name), args))
         return made if isinstance(value, tuple | list) or isinstance(made, Node | Pair) else made[0]
+
+    def _check_lookup(self, node: Any, found: tuple[tuple[Dim, ...], Node, int, Dim] | None) -> None:
+        """Let calls fail where an index of theirs is out of range, if ``found`` is a lookup by such indices."""
+        b = self.builder(location_of(node))
+        check = found and index_check(b, lambda d: dim_scalar(b, d, i64), *found, b.loc)
+        if check and self.checks is not None:
+            self.checks.setdefault(check[1], check[0])
+
+    def _require_truth(self, loc: Loc, holds: Node, text: str) -> None:
+        """Let calls fail where a call's own condition on values does not hold."""
+        assert self.checks is not None
+        self.checks.setdefault(f"{loc}: {text}", holds)
+
+    def _need_elements(self, node: Any, name: str, args: Mapping[str, Any]) -> None:
+        """Let calls keep sizes along which an element is picked at 1 or more; a check names the line of one that data
+        decide."""
+        for size in picked_along(name, args):
+            short = size - 1
+            if is_nonneg(short):
+                continue
+            if self.checks is None or not any(is_decided_by_data(s) for s in symbols(short)):
+                if isinstance(short, Expr) and short not in self.constraints:
+                    self.constraints.append(short)
+                continue
+            b = self.builder(location_of(node))
+            holds = b(ops.ge, dim_scalar(b, size, i64), b.const(1, i64))
+            self._require_truth(b.loc, holds, f"{name.partition('.')[0]} needs an element, and {size} is 0")
 
     def _kernel(self, node: Any, add: AddNodes, operands: Sequence[Any]) -> tuple[Node, ...]:
         """The results of a kernel of the language; callers keep what it asks of their sizes."""
