@@ -122,10 +122,9 @@ def test_what_pytorch_refuses_of_a_mask(name: str) -> None:
     assert 0 < refusals < len(MASKS)
 
 
-def test_what_a_program_asserts_under_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+def test_what_a_program_asserts_under_torch_compile() -> None:
     """Of numbers, sizes and truths of the data; a call that breaks it raises PyTorch's own error."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_scalar_outputs", True)
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
 
     def unequal(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
         torch._check(n.sum().item() != 7, lambda: "seven is refused")
