@@ -158,3 +158,15 @@ def test_weights_that_the_graph_quantises_and_turns_are_constants():
     after = run_pipeline(before, (Canonicalize(), FoldConstants(kept=(ops.dequantize_linear.name,)), IntegerProducts()))
     assert_same(before, after, rtol=1e-5, atol=1e-4)
     assert products(after) == ["u8 i8 i32"] and n_of(after, ops.quantize_linear) == 0
+
+
+@pytest.mark.parametrize("op", [ops.reduce_sum, ops.reduce_mean])
+@pytest.mark.parametrize("zero", [0, 130])
+def test_a_sum_of_dequantised_bytes_is_one_of_bytes(op, zero):
+    def build(b, x):
+        return b(op, dequantised(b, x, 0.3, zero), axes=(1, 2))
+
+    after = rewritten(build, "u8[2,5,7,3]")
+    assert [n.inputs[0].op for n in after.nodes() if n.op is ops.reduce_sum] == [ops.cast]
+    assert n_of(after, ops.dequantize_linear) == n_of(after, ops.reduce_mean) == 0
+    assert n_of(rewritten(build, "u8[2,5,7,3]", floats=False), ops.dequantize_linear) == 1

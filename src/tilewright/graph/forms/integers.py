@@ -46,6 +46,9 @@ class IntegerProducts(Pass):
     round where those of integers do not. It does not fire where an operand is not stored in bytes, or has a scale along
     the sum or for each block; on convolutions of several scales of their input, and on weights of convolutions that a
     call brings with a zero point; where the sum of floats might not fit into 32 bits.
+
+    A sum and a mean of ``dequantize(a)`` become ``(sum(a) - n * zero) * scale``: no tensor of floats is in between,
+    and the sum is exact. They stay where the scale is not one for all, or the number of terms is not known.
     """
 
     name: ClassVar[str] = "integer-products"
@@ -80,6 +83,12 @@ def _table(options: IntegerProducts) -> RuleTable:
         [
             Rule("integer-matmul", (ops.matmul,), lambda b, node: _matmul(b, node, options), why),
             Rule("integer-conv", (ops.conv,), lambda b, node: _conv(b, node, options), why),
+            Rule(
+                "integer-sum",
+                (ops.reduce_sum, ops.reduce_mean),
+                lambda b, node: _sum(b, node) if options.floats else None,
+                "a scale is a factor of a sum, and a zero point is added to it as often as it has terms",
+            ),
         ]
     )
 
@@ -305,6 +314,25 @@ def _conv(b: Rewriting, node: Node, options: IntegerProducts) -> Node | None:
         y = b(ops.sub, y, _by_channel(b, sums, rank))
     first, second = (None if s is None else _by_channel(b, s, node.type.rank) for s in (left.scale, right.scale))
     return _scaled(b, y, first, second, node)
+
+
+def _sum(b: Rewriting, node: Node) -> Node | None:
+    """A sum or a mean of floats that are stored in bytes, by the sum of these."""
+    x, axes = node.inputs[0], node.attrs["axes"]
+    n = product([x.shape[k] for k in axes])
+    found = _dequantised(b, x) if x.op is ops.dequantize_linear else None
+    if found is None or found.scale is None or found.axis is not None or node.dtype is not types.f32:
+        return None
+    if not is_known(n) or not 0 < n * _greatest(found) <= SUM_LIMIT:
+        return None
+    wide = b(ops.cast, found.number, dtype=types.i32)
+    y = b(ops.reduce_sum, wide, axes=axes, keepdims=node.attrs["keepdims"])
+    if found.zero is not None:
+        y = b(ops.sub, y, _known(b, b(ops.mul, found.zero, b.const(n, types.i32))))
+    if node.op is ops.reduce_mean:
+        mean = _known(b, b(ops.div, found.scale, b.const(n, types.f32)))
+        return b(ops.mul, b(ops.cast, y, dtype=types.f32), mean)
+    return b(ops.mul, b(ops.cast, y, dtype=types.f32), found.scale)
 
 
 def _by_channel(b: Rewriting, x: Node, rank: int) -> Node:
