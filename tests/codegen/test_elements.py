@@ -1,11 +1,13 @@
 """Every basic operation on every dtype, scalar and in ragged lanes, against the tile IR's interpreter."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from codegen.native import HOST, Native, kernel
+from tilewright.codegen.cpu.llvm import emit_kernel
 from tilewright.core import types
 from tilewright.core.compute import Binary, Bitcast, Buffer, Cast, Const, Fma, Index, Inside, Select, Unary
 from tilewright.core.expr import Sym, minimum
@@ -125,6 +127,21 @@ def test_casts_saturate_in_lanes(dtype, target):
         x = np.concatenate([ends, *steps, *more, np.array([np.nan, np.inf, -np.inf, -0.0], kind)])
         tree = both_ways(lambda i, result=result: [Cast(a[i], result)], 1, dtype, [a], target, result)
         agree(tree, [np.resize(x, N)], target)
+
+
+@pytest.mark.parametrize("result", [types.u8, types.i8, types.u16, types.i16], ids=str)
+def test_whole_numbers_of_floats_without_vectors(result):
+    """By an addition and a saturating difference: ties, both ends, numbers beyond 2**22, infinities and NaN."""
+    target, a = replace(Target.parse("x86-64"), vector_bytes=4), Buffer("a", types.f32, (N,))
+    numbers = [0.5, 1.5, 2.5, -0.5, -1.5, result.min - 0.5, result.max + 0.5, result.max - 0.5, 2.0**22, 2.0**22 + 0.5]
+    numbers += [-(2.0**22), 1.5 * 2**23, -1.5 * 2**23, -(2.0**24), 3e9, -3e9, 3e38, -3e38]
+    numbers += [np.inf, -np.inf, np.nan, -np.nan]
+    x = np.resize(np.array(numbers, np.float32), N)
+    out = Buffer("out", result, (N,))
+    i = Sym("i", 0, N - 1)
+    tree = kernel([For(Loop(i, N), (Store(out, (i,), Cast(Unary("rint", a[i]), result)),))], a, out)
+    assert "ssub.sat" in emit_kernel(tree, target)
+    agree(tree, [x], target)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

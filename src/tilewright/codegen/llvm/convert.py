@@ -154,6 +154,28 @@ def _saturating(a: Arith, v: Val, source: DType, target: DType) -> Val:
     return Val(a.writer.pure(text, v.level), v.level, v.lanes)
 
 
+_TO_WHOLE = 1.5 * 2**23
+"""Added to a float of less than 2**22, it leaves no bits behind the point: the sum's bits count whole numbers."""
+
+
+def whole(a: Arith, v: Val, target: DType) -> Val | None:
+    """``cast(rint(v))`` of a ``float``, where an addition rounds and integers saturate by an instruction; else None.
+
+    Machines without vectors have no instruction for ``rint`` or compare numbers in several steps. Beyond 2**22 the bits
+    still grow with the number, so they lie beyond the limits of 16 bits, and a saturating difference keeps that.
+    """
+    has_vectors = a.target.vector_bytes > types.f32.n_bytes
+    if v.lanes or has_vectors or target.bits > types.i16.bits or target is types.bool_ or target in IN_BYTES:
+        return None
+    zero_bits = int(np.float32(_TO_WHOLE).view(np.int32))
+    moved = a.instruction("fadd", "float", v, a.const(_TO_WHOLE, types.f32))
+    number = a.call("ssub.sat", "i32", a.convert("bitcast", moved, "float", "i32"), Val(str(zero_bits), 0, 0))
+    number = a.call("smax", "i32", number, Val(str(int(target.min)), 0, 0))
+    number = a.call("smin", "i32", number, Val(str(int(target.max)), 0, 0))
+    number = a.choose(a.instruction("fcmp uno", "float", v, v), Val("0", 0, 0), number, "i32")
+    return a.convert("trunc", number, "i32", VALUE_TYPE[target])
+
+
 def _clamped(a: Arith, v: Val, source: DType, target: DType) -> Val:
     """What ``_saturating`` gives, by comparisons, which stay vectors: LLVM converts lane by lane where the instruction
     does not saturate, which takes seven times as long.

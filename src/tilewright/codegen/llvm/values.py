@@ -115,7 +115,7 @@ class Values:
             case Unary():
                 return arith.unary(v.op, v.a.dtype, self.value(v.a, ctx, memo))
             case Cast():
-                return convert.cast(arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
+                return self._cast(v, ctx, memo)
             case Bitcast():
                 return convert.bitcast(arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
             case Lookup():
@@ -127,6 +127,13 @@ class Values:
             case Param():
                 return self.params[v]
         raise CodegenError(f"unknown value {type(v).__name__}")
+
+    def _cast(self, v: Cast, ctx: Lanes, memo: Memo) -> Val:
+        if isinstance(v.a, Unary) and v.a.op == "rint" and v.a.dtype is types.f32 and not v.dtype.is_float:
+            found = convert.whole(self.arith, self.value(v.a.a, ctx, memo), v.dtype)
+            if found is not None:
+                return found
+        return convert.cast(self.arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
 
     def _binary(self, v: Binary, ctx: Lanes, memo: Memo) -> Val:
         places = _places(v)
