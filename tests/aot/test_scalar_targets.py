@@ -21,8 +21,13 @@ from graph.networks import Net
 from tilewright import ops
 from tilewright.build import deploy
 from tilewright.build.options import Clock, Options
-from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.choose.default import schedule_with_steps
+from tilewright.core import types
+from tilewright.core.compute import Buffer, Computation
+from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
+from tilewright.target.target import Target
+from tilewright.tile.ir import Space
 
 
 def mobile_net() -> Graph:
@@ -36,8 +41,8 @@ def mobile_net() -> Graph:
     return Graph("mobile", b.pool, (x,), (net.linear(b(ops.reduce_mean, y, axes=(2, 3)), 10),), ("y",))
 
 
-def memory_of(target: str) -> int:
-    manifest = deploy.export_modules(mobile_net(), Options(target=target), 1, Clock()).manifest
+def memory_of(target: str, graph: Graph | None = None) -> int:
+    manifest = deploy.export_modules(graph or mobile_net(), Options(target=target), 1, Clock()).manifest
     n_bytes: int = manifest.report["memory"]["arena_bytes"]
     return n_bytes + manifest.scratch.n_bytes(1)
 
@@ -47,6 +52,29 @@ def memory_of(target: str) -> int:
 def test_memory_is_no_more_than_with_vectors(target: str) -> None:
     """Sums went through a buffer of the result's size, and a net took twice the memory."""
     assert memory_of(target) <= memory_of("armv7")
+
+
+@pytest.fixture(scope="module")
+def mobile_net_in_bytes() -> Graph:
+    return tw.quantize(mobile_net(), np.random.default_rng(0).standard_normal((4, 3, 64, 64)).astype(np.float32))
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
+def test_a_net_of_bytes_takes_less_than_half_of_the_memory(target: str, mobile_net_in_bytes: Graph) -> None:
+    """Tensors that were made floats for a sum or for a depthwise convolution took four bytes a number."""
+    assert memory_of(target, mobile_net_in_bytes) <= 0.4 * memory_of(target)
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m3", "rv64gc"])
+def test_sums_of_integers_fit_the_general_registers(target: str) -> None:
+    """Their tiles were those of floats, which have registers of their own, and every step read sums from memory."""
+    machine = Target.parse(target)
+    x, w, out = Buffer("x", types.u8, (120, 64)), Buffer("w", types.i8, (64, 64)), Buffer("out", types.i32, (120, 64))
+    (stage,) = ops.matmul.compute((x, w), (out,), Attrs({"out_dtype": types.i32}))
+    kernel = schedule_with_steps(Computation((x, w), (out,), (stage,)), machine, constants=(w,)).kernel
+    sums = [p.buffer for p in kernel.places if p.space is Space.REG]
+    assert sums
+    assert all(1 < np.prod(s.shape) < machine.n_general_registers for s in sums)
 
 
 @pytest.mark.one_in(2)

@@ -130,7 +130,7 @@ def passes_for(
         UnscaleWeights(),  # weights that would be made in each call
         FoldConstants(),  # the biases that it summed
         *(  # weights are final, and scales stay beside them
-            (BlockProducts.on(target), QuadProducts.on(target), DepthwiseFloats())
+            (BlockProducts.on(target), QuadProducts.on(target), *(() if target.has_word_fma else (DepthwiseFloats(),)))
             if target is not None and target.lanes(f32) > 1
             else ()
         ),

@@ -27,6 +27,8 @@ from tilewright.target.sources import ASSUMED, SYSTEM
 MANY_COPIES = 256
 """More copies of a loop's body than any rule makes."""
 SMALL_COPIES = 4
+ADDRESSES = 4
+"""General registers that a loop over a tile of sums takes for two operands, its counter and the stack."""
 ADDRESS_BITS = 47
 """Of an address that a process of a 64-bit system may use, on x86-64 and AArch64."""
 NUMBERS = {
@@ -65,13 +67,14 @@ class Target:
     says of itself. ``max_copies`` is the most copies of a loop's body that a kernel may hold.
 
     What it can do: ``has_threads``: a parallel loop may ask the thread pool. ``has_f64``: instructions for double
-    precision. ``has_fma``: for ``a * b + c``, of double precision where there is that. ``has_masks``: masked loads,
-    stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar loads. ``loses_gathers``:
-    LLVM aborts where a gather turns out to be dead (``codegen.llvm.refusals``). ``has_scalef``: one instruction for
-    ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint. ``has_f16c``:
-    for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by themselves.
-    ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of AArch64,
-    ``has_dotprod``: its signed by signed alone. ``word_pairs``: the instruction that multiplies two 16-bit
+    precision. ``has_fma``: for ``a * b + c``, of double precision where there is that. ``has_word_fma``: for the same
+    of 32-bit integers in vectors, at the cost of that of floats, from bytes that a load widens. ``has_masks``: masked
+    loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar loads.
+    ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.llvm.refusals``). ``has_scalef``: one
+    instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint.
+    ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by
+    themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of
+    AArch64, ``has_dotprod``: its signed by signed alone. ``word_pairs``: the instruction that multiplies two 16-bit
     integers by two and adds both products, into 32 bits (``target.dots`` names them); empty where there is none;
     ``has_byte_pairs``: two bytes times two, unsigned by signed, into 16 bits, which saturate.
     ``byte_lookup``: the instruction that chooses bytes of one register by those of another, within each 16 bytes
@@ -111,6 +114,7 @@ class Target:
     has_threads: bool = True
     has_f64: bool = True
     has_fma: bool = False
+    has_word_fma: bool = False
     has_masks: bool = False
     has_gather: bool = False
     loses_gathers: bool = False
@@ -282,6 +286,18 @@ class Target:
     def adding_cycles(self) -> float:
         """The same for each of many vectors: their additions don't wait for each other, and one is the last."""
         return self.fma_latency
+
+    @property
+    def has_vectors(self) -> bool:
+        """Does a register hold more than one number of 32 bits?"""
+        return self.vector_bytes > f32.n_bytes
+
+    def holding(self, dtype: DType) -> Target:
+        """This machine as sums of a type see it: without vectors, integers lie in the general registers."""
+        if dtype.is_float or self.has_vectors:
+            return self
+        left = min(self.n_vector_registers, self.n_general_registers - ADDRESSES)
+        return replace(self, n_vector_registers=left)
 
     @property
     def dots(self) -> tuple[Dot, ...]:

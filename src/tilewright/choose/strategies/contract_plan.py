@@ -138,7 +138,7 @@ def plan_contraction(
     update = statement_of(nests(b.kernel, acc)[-1])
     if not isinstance(leaf, Store) or not isinstance(update, Update) or not top.loops:
         raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
-    lanes = top.loops[-1]
+    machine, lanes = machine.holding(update.buffer.dtype), top.loops[-1]
     operands = operands_of(b, acc, root, lanes.sym)
     reduced = reduced_loops(b, acc)
     dot = dot_for(machine, update, operands, reduced)

@@ -6,6 +6,7 @@ of bytes.
 
 Lanes of a depthwise convolution are channels, so no instruction that adds a group of bytes fits it, and a
 multiplication of 32-bit integers takes a vector CPU two or three steps where a fused multiply-add of floats takes one.
+Machines on which it takes one (``has_word_fma`` of a ``Target``) keep bytes, which need a quarter of the memory.
 A sum of products of bytes is a whole number; while none of its parts reaches 2**24, f32 holds each exactly, whatever
 the order. Nine products of bytes stay below 2**19.
 """
