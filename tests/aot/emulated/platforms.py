@@ -52,21 +52,23 @@ class Platform:
             return f"{self.emulator[0]} is older than {self.since}: {self.why}"
         return ""
 
-    def link(self, objects: Sequence[Path], folder: Path) -> Path:
-        """The program of ``program.c`` and these objects; ``folder`` has ``models.h``."""
+    def link(self, objects: Sequence[Path], folder: Path, main: str = "program.c", given: Sequence[str] = ()) -> Path:
+        """The program of ``main`` and these objects; ``folder`` has the headers, ``given`` are more options."""
         program, listed = folder / "program", folder / "objects.txt"
         listed.write_text("\n".join(map(str, objects)))
-        sources = [HERE / "program.c", *([HERE / self.source] if self.source.endswith(".c") else [])]
+        sources = [HERE / main, *([HERE / self.source] if self.source.endswith(".c") else [])]
         flags = [f.replace("HERE", str(HERE)) for f in self.flags]
         command = [*ZIG, "cc", "-target", self.triple, "-O1", "-g0", "-fno-builtin", "-fno-sanitize=all", *flags]
-        command += [f"-I{folder}", *map(str, sources), f"@{listed}", "-o", str(program)]
+        command += [*given, f"-I{folder}", *map(str, sources), f"@{listed}", "-o", str(program)]
         linked = subprocess.run(command, check=False, capture_output=True, text=True)
         assert linked.returncode == 0, linked.stderr[-4000:]
         return program
 
-    def run(self, program: Path, request: bytes) -> bytes:
-        """What the program answers."""
-        command = [part.replace("HERE", str(HERE)).replace("PROGRAM", str(program)) for part in self.emulator]
+    def run(self, program: Path, request: bytes, plugin: Path | None = None) -> bytes:
+        """What the program answers. A plugin of QEMU's may watch it, and leave files in the program's folder."""
+        emulator, *how = self.emulator
+        watched = [emulator, *(("-plugin", str(plugin)) if plugin else ()), *how]
+        command = [part.replace("HERE", str(HERE)).replace("PROGRAM", str(program)) for part in watched]
         (program.parent / "request.bin").write_bytes(request)
         answer = program.parent / "answer.bin"
         answer.unlink(missing_ok=True)
