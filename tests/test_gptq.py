@@ -15,6 +15,7 @@ from tilewright.graph.quantize.awq import awq_factors
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.codes import real_rows, rounded_rows
 from tilewright.graph.quantize.gptq import gptq_rows
+from tilewright.runtime.errors import InputError
 
 RNG = np.random.default_rng(0)
 INT4, INT8 = BOOKS["int4"], BOOKS["int8"]
@@ -41,9 +42,30 @@ def test_results_for_the_data_are_closer_than_those_of_nearest_codes() -> None:
 def test_without_any_spread_of_the_data_codes_are_the_nearest() -> None:
     rows = RNG.standard_normal((8, 64)).astype(np.float32)
     codes, steps = gptq_rows(rows, np.eye(64), INT8, 32)
-    want, wanted = rounded_rows(rows, INT8, 32)
-    np.testing.assert_array_equal(codes, want)
-    np.testing.assert_array_equal(steps, wanted)
+    groups = rows.reshape(8, 2, 32)
+    np.testing.assert_array_equal(steps, INT8.near_steps(groups))
+    np.testing.assert_array_equal(codes, INT8.nearest(groups, steps).reshape(8, 64))
+
+
+@pytest.mark.parametrize("codes", ["int8", "int4", "nf4", "fp4", "fp8"])
+def test_near_steps_have_less_error_than_those_of_the_largest_weights(codes: str) -> None:
+    book, groups = BOOKS[codes], RNG.standard_normal((500, 4, 32)).astype(np.float32)
+    near, first = (
+        np.square(book.numbers(book.nearest(groups, s)) * s[..., None] - groups).sum(-1)
+        for s in (book.near_steps(groups), book.steps_of(groups))
+    )
+    assert (near <= first).all()
+    assert near.sum() < 0.93 * first.sum()
+
+
+def test_the_largest_inputs_are_rounded_first_and_leave_their_errors_to_the_others() -> None:
+    """The last place has nobody to take its error: that of a large input would be the whole error."""
+    rows, x = RNG.standard_normal((24, 128)).astype(np.float32), alike(400, 128)
+    x[:, -1] *= 40
+    moments = x.astype(np.float64).T @ x
+    off = real_rows(*gptq_rows(rows, moments, INT4, 32), INT4) - rows
+    near = real_rows(*rounded_rows(rows, INT4, 32), INT4) - rows
+    assert np.square(x @ off.T).sum() < 0.1 * np.square(x @ near.T).sum()
 
 
 def layer(weights: Array) -> Graph:
@@ -112,10 +134,15 @@ def test_a_graph_by_awq_divides_its_inputs() -> None:
 
 def test_wrong_data_are_refused() -> None:
     graph = layer(RNG.standard_normal((128, 16)).astype(np.float32))
-    with pytest.raises(OptionError, match="are empty"):
+    with pytest.raises(InputError, match="are empty"):
         tilewright.quantize_weights(graph, [])
-    with pytest.raises(OptionError, match="not finite"):
-        tilewright.quantize_weights(graph, [(np.full((50, 128), np.nan, np.float32),)])
+    with pytest.raises(InputError, match="can't be a NoneType"):
+        tilewright.quantize_weights(graph, None)  # type: ignore[arg-type]  # what a user may pass
+    x = RNG.standard_normal((50, 128)).astype(np.float32)
+    with pytest.raises(InputError, match="batch 2: input 'x' has numbers that are not finite"):
+        tilewright.quantize_weights(graph, [(x,), {"x": np.where(x > 2, np.nan, x)}])
+    with pytest.warns(tilewright.CalibrationWarning, match='input "x": every number is 3 in all calibration data'):
+        tilewright.quantize_weights(graph, [(np.full_like(x, 3),)])
     with pytest.raises(OptionError, match="bits=3"):
         tilewright.quantize_weights(graph, [], bits=3)
     with pytest.raises(OptionError, match="codes='int5'"):

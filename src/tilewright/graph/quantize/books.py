@@ -22,6 +22,9 @@ from tilewright.graph.facts import MANTISSA_BITS
 from tilewright.ops.coded import NF4
 
 TOP = types.f8e4m3fn.max
+TRIED = np.linspace(0.9, 1.1, 9)
+"""Shares of the step that reaches a group's largest weight. Twice as far and five times as dense is 0.1 to 0.6 decibels
+better, and takes ten times as long."""
 MOST_COARSE = 2.0 ** (1 - MANTISSA_BITS[types.f16])
 """How far a step may be rounded, of itself, to be stored in half precision."""
 
@@ -41,6 +44,18 @@ class Book(ABC):
     @abstractmethod
     def steps_of(self, groups: Array) -> Array:
         """The step of each group of weights f32[..., group], as f32[...]; of zeros 0 or 1."""
+
+    def near_steps(self, groups: Array) -> Array:
+        """The step of each group with the least squared error, of some around the one that reaches its largest weight.
+
+        Where the weights of a group fall between codes is luck, which a slightly other step changes.
+        """
+        first = self.steps_of(groups)
+        if not self.has_steps:
+            return first
+        tried = [half_where_near(first * np.float32(share)) for share in TRIED]
+        off = [np.square(self.numbers(self.nearest(groups, s)) * s[..., None] - groups).sum(-1) for s in tried]
+        return np.asarray(np.choose(np.argmin(off, axis=0), tried))
 
     @abstractmethod
     def nearest(self, groups: Array, steps: Array) -> Array:

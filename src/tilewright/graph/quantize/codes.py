@@ -16,8 +16,11 @@ from tilewright.graph.forms.scaled import scaled_product
 from tilewright.graph.quantize.books import Book, Floats, Levels
 
 
-def rounded_rows(rows: Array, book: Book, group: int) -> tuple[Array, Array]:
-    """Each weight's nearest code: [n, K] of f32[n, K] in whole groups along K, and the steps f32[n, groups]."""
+def rounded_rows(rows: Array, book: Book, group: int, is_near: bool = False) -> tuple[Array, Array]:
+    """Each weight's nearest code: [n, K] of f32[n, K] in whole groups along K, and the steps f32[n, groups].
+
+    With ``is_near`` steps are those of the least error, which takes ten times as long.
+    """
     n, width = rows.shape
     steps = np.empty((n, width // group), np.float32)
     parts = []
@@ -25,7 +28,7 @@ def rounded_rows(rows: Array, book: Book, group: int) -> tuple[Array, Array]:
     for start in range(0, n, at_once):
         part = slice(start, start + at_once)
         groups = np.ascontiguousarray(rows[part], np.float32).reshape(-1, width // group, group)
-        steps[part] = book.steps_of(groups)
+        steps[part] = book.near_steps(groups) if is_near else book.steps_of(groups)
         parts.append(book.nearest(groups, steps[part]).reshape(-1, width))
     return np.concatenate(parts), steps
 

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import Loc
-from tilewright.core.graph import Graph, Node
+from tilewright.core.graph import INPUT, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
@@ -53,7 +53,8 @@ class QuantizeWeights(Pass):
     So do tables of rows that are taken by number, where such rows are what a product with quantised weights sums over:
     embeddings. It does not fire on other dtypes than f32; on matrices whose sums are no whole groups, whose columns
     fill no whole words, or that hold numbers beyond the format; on convolutions and einsums. Biases, norms and other
-    small tensors stay as they are.
+    small tensors stay as they are, and so do tables whose rows no input chooses: those rows are constants, and the
+    error of a few of them would be in every result.
     """
 
     name: ClassVar[str] = "quantize-weights"
@@ -84,7 +85,7 @@ class QuantizeWeights(Pass):
         why = "the user asked for weights of few bits"
         rules = [
             Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, how), why),
-            Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths, spared), why),
+            Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths, how), why),
         ]
         return rewrite(graph, RuleTable(rules), journal)
 
@@ -128,7 +129,7 @@ class QuantizeWeights(Pass):
         elif how.method == "awq":
             factors = awq_factors(rows, known, book, group)
             x = b(ops.mul, x, b.const(1 / factors))
-            found = rounded_rows(rows * factors, book, group)
+            found = rounded_rows(rows * factors, book, group, is_near=True)
         else:
             found = gptq_rows(rows, known, book, group)
         if how.chosen is not None:
@@ -140,18 +141,20 @@ class QuantizeWeights(Pass):
         """How many weights share a step: all of a column where there are no steps but 1."""
         return depth if self.codes == "fp16" else self.group
 
-    def _rows(self, b: Rewriting, node: Node, depths: set[int], spared: Container[int]) -> Node | None:
+    def _rows(self, b: Rewriting, node: Node, depths: set[int], how: _How) -> Node | None:
         """Rows of codes, and the scales of each, are taken and dequantised."""
         table, places = array_of(node.inputs[0]), node.inputs[1]
         if table is None or node.attrs["axis"] != 0 or table.ndim != 2 or table.dtype != np.float32:
             return None
-        if table.shape[1] not in depths or table.ctypes.data in spared or not np.isfinite(np.abs(table).max(initial=0)):
+        if table.shape[1] not in depths or table.ctypes.data in how.spared or not _is_asked(places):
+            return None
+        if not np.isfinite(np.abs(table).max(initial=0)):
             return None
         book = self.book
         if isinstance(book, Floats):
-            return self._float_rows(b, table, places, book)
+            return self._float_rows(b, table, places, book, bool(how.moments))
         assert isinstance(book, Levels)
-        codes, steps = rounded_rows(table, book, self.group)
+        codes, steps = rounded_rows(table, book, self.group, bool(how.moments))
         half = codes.shape[1] // 2
         # Two codes in a byte are half a row apart, so that rows are put together without taking turns.
         stored = codes if book.bits == types.u8.bits else codes[:, :half] | codes[:, half:] << book.bits
@@ -166,13 +169,13 @@ class QuantizeWeights(Pass):
         zeros = b(ops.full, value=book.zero, dtype=types.u8, shape=scales.shape)
         return b(ops.dequantize_linear, taken, scales, zeros, axis=axis, block_size=self.group)
 
-    def _float_rows(self, b: Rewriting, table: Array, places: Node, book: Floats) -> Node | None:
+    def _float_rows(self, b: Rewriting, table: Array, places: Node, book: Floats, is_near: bool) -> Node | None:
         if book.dtype is types.f16:
             if np.abs(table).max(initial=0) > types.f16.max:
                 return None
             taken = b(ops.gather, b.const(table.astype(np.float16)), places, axis=0)
             return b(ops.cast, taken, dtype=types.f32)
-        codes, steps = rounded_rows(table, book, self.group)
+        codes, steps = rounded_rows(table, book, self.group, is_near)
         taken, scales = (
             b(ops.gather, b.const(a), places, axis=0) for a in (codes.view(book.dtype.numpy), half_where_exact(steps))
         )
@@ -180,6 +183,19 @@ class QuantizeWeights(Pass):
         apart = b(ops.reshape, numbers, shape=(*scales.shape, self.group))
         each = b(ops.reshape, b(ops.cast, scales, dtype=types.f32), shape=(*scales.shape, 1))
         return b(ops.reshape, b(ops.mul, apart, each), shape=numbers.shape)
+
+
+def _is_asked(node: Node) -> bool:
+    """Does an input of the model have a part in it?"""
+    seen, todo = {node}, [node]
+    while todo:
+        x = todo.pop()
+        if x.op is INPUT:
+            return True
+        new = [y for y in x.inputs if y not in seen]
+        seen.update(new)
+        todo += new
+    return False
 
 
 class _How(NamedTuple):
