@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from tilewright.tools.debug.compare import compare
     from tilewright.tools.debug.reduce import reduce
     from tilewright.tools.prune.prune import prune
-    from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
+    from tilewright.tools.quantize.measure import CalibrationWarning
+    from tilewright.tools.quantize.quantize import quantize
     from tilewright.tools.tune import tune
     from tilewright.tools.weights import quantize_weights
 
@@ -56,7 +57,7 @@ _HOMES = {
     "reduce": "tools.debug.reduce",
     "prune": "tools.prune.prune",
     "quantize": "tools.quantize.quantize",
-    "CalibrationWarning": "tools.quantize.quantize",
+    "CalibrationWarning": "tools.quantize.measure",
     "quantize_weights": "tools.weights",
     "tune": "tools.tune",
     "refresh": "integrations.torch_compile.weights",

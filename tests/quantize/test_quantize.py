@@ -238,6 +238,7 @@ def test_forms_of_calibration_data(form, tmp_path):
     [
         ([], "the calibration data are empty"),
         (np.zeros((0, 8), np.float32), "the calibration data are empty"),
+        (np.array(["a", "b"]), "dtype <U1; the model takes float32"),
         ([np.full((2, 8), np.nan, np.float32)], "batch 1: input 'x' has numbers that are not finite"),
         ([np.zeros((2, 7), np.float32)], "input 'x', dimension 1"),
         ({"z": np.zeros((2, 8), np.float32)}, r"calibration data has \['z'\], and the model takes \['x'\]"),

@@ -17,7 +17,8 @@ from tilewright.build.options import GROUPS
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.runtime.errors import InputError
-from tilewright.tools.quantize.quantize import CalibrationWarning, quantize
+from tilewright.tools.quantize.measure import CalibrationWarning
+from tilewright.tools.quantize.quantize import quantize
 from tilewright.tools.quantize.scheme import OFFERED, OFFERED_STORED, STATIC, STORED, STORED_WEIGHTS
 
 

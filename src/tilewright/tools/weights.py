@@ -6,6 +6,7 @@ In: a model and data. Out: a graph to compile, whose products read codes. Not it
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,7 +19,8 @@ from tilewright.core.types import Array
 from tilewright.frontend.source import import_source
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.weights import METHODS, QuantizeWeights
-from tilewright.tools.quantize.measure import showing
+from tilewright.runtime.errors import InputError
+from tilewright.tools.quantize.measure import CalibrationWarning, check_finite, nothing, says_nothing, showing
 
 
 def quantize_weights(
@@ -41,8 +43,9 @@ def quantize_weights(
 
     ``source``, ``example_inputs`` and ``dynamic_shapes`` are as for ``compile``. ``data`` gives the arguments of calls,
     each a sequence or, by name, a dict; a few hundred rows per weight matrix are enough. What is kept of them is a
-    matrix f64[K, K] for every product that sums over K. ``OptionError`` for other bits, codes or methods, odd groups,
-    and data that are empty or hold numbers that are not finite; ``InputError`` for data that don't fit the model.
+    matrix f64[K, K] for every product that sums over K. Warns with ``CalibrationWarning`` naming tensors that are
+    constant in all data. ``OptionError`` for other bits, codes or methods and odd groups; ``InputError`` for data that
+    are empty, hold numbers that are not finite, or don't fit the model.
     """
     chosen = f"int{bits}" if codes is None else codes
     if chosen not in BOOKS:
@@ -56,31 +59,45 @@ def quantize_weights(
     graph = import_source(source, example_inputs, dynamic_shapes)
     plain = QuantizeWeights(chosen, group)
     found = [(m, n.inputs[0]) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
-    moments = moments_of(graph, found, data)
+    moments, texts = moments_of(graph, found, data)
+    for text in texts:
+        warnings.warn(text, CalibrationWarning, stacklevel=2)
     return plain.run(graph, moments=moments, method=method)
 
 
-def moments_of(graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]) -> dict[int, Array]:
-    """The sums f64[K, K] of ``x x^T`` over all left operands of each matrix, by the matrix's address.
+def moments_of(
+    graph: Graph, found: Sequence[tuple[Array, Node]], data: Iterable[Any]
+) -> tuple[dict[int, Array], tuple[str, ...]]:
+    """The sums f64[K, K] of ``x x^T`` over all left operands of each matrix, by the matrix's address; and warnings.
 
-    ``OptionError`` for data that are empty or lead to numbers that are not finite.
+    ``InputError`` naming the batch and the tensor for numbers that are not finite, and for no data at all.
     """
+    if not isinstance(data, Iterable):
+        remedy = "give a list of calls' arguments"
+        raise InputError(f"calibration data can't be a {type(data).__qualname__}", remedy=remedy)
     operands = list(dict.fromkeys(x for _, x in found))
     watched = compile_graph(showing(graph, operands))
     sums: list[Any] = [np.zeros((x.shape[-1],) * 2) for x in operands]
-    n_calls = 0
-    for given in data:
-        n_calls += 1
+    ends, n = [(np.inf, -np.inf)] * len(operands), 0
+    for n, given in enumerate(data, 1):
         results = watched(**given) if isinstance(given, Mapping) else watched(*given)
+        named = given.items() if isinstance(given, Mapping) else zip(_names(graph), given, strict=True)
+        for name, array in named:
+            check_finite(np.asarray(array), f"input {name!r}", n, np.asarray(array).dtype.kind == "f")
         for k, x in enumerate(results if isinstance(results, tuple) else (results,)):
             rows = np.asarray(x, np.float64).reshape(-1, len(sums[k]))
+            check_finite(rows, f"the result of {operands[k].loc}", n, is_float=True)
             sums[k] += rows.T @ rows
-    if not n_calls or not all(np.isfinite(s).all() for s in sums):
-        what = "are empty" if not n_calls else "lead to numbers that are not finite"
-        raise OptionError(f"the data {what}", remedy="pass a list of calls' arguments as the model gets them")
+            ends[k] = min(ends[k][0], rows.min(initial=np.inf)), max(ends[k][1], rows.max(initial=-np.inf))
+    if n == 0 or any(low > high for low, high in ends):
+        raise nothing()
     by_operand = dict(zip(operands, sums, strict=True))
     moments: dict[int, Array] = {}
     for matrix, x in found:
         at = matrix.ctypes.data
         moments[at] = moments[at] + by_operand[x] if at in moments else by_operand[x]
-    return moments
+    return moments, tuple(says_nothing(x, low) for x, (low, high) in zip(operands, ends, strict=True) if low == high)
+
+
+def _names(graph: Graph) -> list[str]:
+    return [x.attrs["name"] for x in graph.inputs]

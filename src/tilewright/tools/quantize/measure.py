@@ -14,7 +14,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.build.driver import compile_graph
 from tilewright.core import types
-from tilewright.core.graph import Builder, Graph, Node
+from tilewright.core.graph import INPUT, Builder, Graph, Node
 from tilewright.core.types import Array, TensorType
 from tilewright.graph.forms.affine import result_axis
 from tilewright.graph.quantize.encoding import decibels
@@ -42,17 +42,20 @@ def observe(
     n = 0
     for n, batch in enumerate(batches, 1):
         for name, array in batch.items():
-            _check_finite(array, f"input {name!r}", n, inputs[name].dtype.is_float)
+            # An array of another type is refused by the call, which says what the model takes.
+            is_float = inputs[name].dtype.is_float and array.dtype == inputs[name].dtype.numpy
+            check_finite(array, f"input {name!r}", n, is_float)
         for x, array in zip(tensors, model.run(batch).values(), strict=True):
-            _check_finite(array, f"the result of {x.loc}", n, is_float=True)
+            check_finite(array, f"the result of {x.loc}", n, is_float=True)
             found[x].add(array)
         tell("calibrate", n, 0)
     if n == 0 or any(h.n == 0 for h in found.values()):
-        raise _nothing()
+        raise nothing()
     return found, n
 
 
-def _nothing() -> InputError:
+def nothing() -> InputError:
+    """The error for data without a batch."""
     return InputError("the calibration data are empty", remedy="give at least one batch with samples")
 
 
@@ -64,11 +67,11 @@ def channel_peaks(graph: Graph, operands: Sequence[Node], batches: Sequence[Batc
     found: dict[Node, Array] = {}
     for n, batch in enumerate(batches, 1):
         for x, array in zip(operands, model.run(batch).values(), strict=True):
-            _check_finite(array, f"the result of {x.loc}", n, is_float=True)
+            check_finite(array, f"the result of {x.loc}", n, is_float=True)
             found[x] = np.maximum(found.get(x, 0), array)
         tell("measure channels", n, len(batches))
     if not batches:
-        raise _nothing()
+        raise nothing()
     return found
 
 
@@ -78,12 +81,23 @@ def showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) 
     return Graph(graph.name, graph.pool, (*graph.inputs, *inputs), tuple(outputs), names, graph.constraints)
 
 
-def _check_finite(array: Array, what: str, batch: int, is_float: bool) -> None:
+def says_nothing(tensor: Node, number: float) -> str:
+    """The warning of a tensor that is the same number everywhere in all data."""
+    what = f'input "{tensor.attrs["name"]}"' if tensor.op is INPUT else tensor.loc
+    return f"{what}: every number is {number:.6g} in all calibration data, so its range says nothing"
+
+
+def check_finite(array: Array, what: str, batch: int, is_float: bool) -> None:
+    """``InputError`` naming the tensor and the batch where a number is infinite or none."""
     if is_float and not np.isfinite(array).all():
         raise InputError(
             f"calibration batch {batch}: {what} has numbers that are not finite",
             remedy="leave such samples out: a range can't be chosen for them",
         )
+
+
+class CalibrationWarning(UserWarning):
+    """The calibration data say too little of a tensor; the text names it."""
 
 
 @dataclass

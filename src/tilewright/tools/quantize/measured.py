@@ -22,7 +22,7 @@ from tilewright.graph.quantize.places import Layer, places_of
 from tilewright.graph.quantize.rows import RowForm
 from tilewright.runtime.once import computed
 from tilewright.tools.quantize.batches import Batch
-from tilewright.tools.quantize.measure import LayerError, layer_errors, model_errors
+from tilewright.tools.quantize.measure import LayerError, layer_errors, model_errors, says_nothing
 from tilewright.tools.quantize.report import LayerReport
 from tilewright.tools.quantize.scheme import Scheme
 from tilewright.tools.tell import Tell
@@ -114,11 +114,7 @@ class Measured:
 
     def warnings(self) -> tuple[str, ...]:
         """Tensors of which the data say nothing."""
-        return tuple(
-            f"{x.loc}: every number is {h.low:.6g} in all calibration data, so its range says nothing"
-            for x, h in self.seen.items()
-            if h.low == h.high
-        )
+        return tuple(says_nothing(x, h.low) for x, h in self.seen.items() if h.low == h.high)
 
     def reports(self, spared: Mapping[Node, str], kept: Sequence[tuple[Node, str]]) -> tuple[LayerReport, ...]:
         """Every product of the graph in order."""

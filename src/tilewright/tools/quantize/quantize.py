@@ -28,16 +28,12 @@ from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, pl
 from tilewright.graph.quantize.smooth import smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of
-from tilewright.tools.quantize.measure import channel_peaks, observe
+from tilewright.tools.quantize.measure import CalibrationWarning, channel_peaks, observe
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
 from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, STORED, STORED_WEIGHTS, Scheme
 from tilewright.tools.quantize.stored import stored
 from tilewright.tools.tell import Tell
-
-
-class CalibrationWarning(UserWarning):
-    """The calibration data say too little of a tensor; the text names it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +126,7 @@ def quantize(
     batches = batches_of(data, graph.inputs, batch_size) if data is not None else iter(())
     if scheme.is_stored:
         made, report = stored(graph, scheme, batches if data is not None else None, spare)
+        _warn(report.warnings)
         return _with_report(made, report)
     if equalize:
         graph = equalised(graph, layers_of(graph)[0])
@@ -148,8 +145,7 @@ def quantize(
         spared, *pair = found.spare_until(spared, max_drop, evaluate, tell)
         scores = tuple(pair)
     texts = found.warnings()
-    for text in texts:
-        warnings.warn(text, CalibrationWarning, stacklevel=2)
+    _warn(texts)
     made = found.graph_without(spared)
     report = QuantizeReport(found.reports(spared, kept), n_batches, texts, asdict(scheme), *scores)
     return _with_report(made, report)
@@ -159,6 +155,11 @@ def _with_report(made: Graph, report: QuantizeReport) -> QuantizedGraph:
     return QuantizedGraph(
         made.name, made.pool, made.inputs, made.outputs, made.output_names, made.constraints, made.checks, report
     )
+
+
+def _warn(texts: Sequence[str]) -> None:
+    for text in texts:
+        warnings.warn(text, CalibrationWarning, stacklevel=3)
 
 
 def _tell_nobody(stage: str, done: int, total: int) -> None:

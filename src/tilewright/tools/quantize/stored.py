@@ -37,7 +37,7 @@ def stored(
     spared = {m.ctypes.data for n, m in products.items() if str(n.loc) in spare}
     given = list(batches) if batches is not None else []
     operands = [(m, n.inputs[0]) for n, m in products.items()]
-    moments = moments_of(graph, operands, given) if batches is not None else {}
+    moments, texts = moments_of(graph, operands, given) if batches is not None else ({}, ())
     chosen: list[Chosen] = []
     made = few_bits.run(graph, moments=moments, spared=spared, chosen=chosen)
     errors = {(str(c.loc), c.at): c.sqnr_db for c in chosen}
@@ -51,4 +51,4 @@ def stored(
         return LayerReport(name, node.op.name, str(node.types[0].dtype), why)
 
     reports = tuple([report(n) for n in graph.nodes() if Trait.CONTRACTION in n.op.traits and len(n.inputs) > 1])
-    return made, QuantizeReport(reports, len(given), options={"mode": scheme.mode, "weights": scheme.weights})
+    return made, QuantizeReport(reports, len(given), texts, options={"mode": scheme.mode, "weights": scheme.weights})
