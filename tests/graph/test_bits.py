@@ -1,4 +1,4 @@
-"""What the report says of each op: the type it computes in, and why a product has no fewer bits."""
+"""What the report says of each op: the type it computes in, and why it has no fewer bits."""
 
 import numpy as np
 import pytest
@@ -58,6 +58,30 @@ def test_products_of_bytes_need_no_reason():
     graph = graph_of(build, TensorType(u8, (4, 32)))
     assert why_of(graph) == [""]
     assert [t.type for t in computed_types(graph)] == ["u8 x i8"]
+
+
+def test_every_op_in_floats_says_why():
+    """Beside a product of bytes: what is rounded for it, what stands behind it, and what reads no product."""
+
+    def build(b, x):
+        scale, zero = b.const(0.5, f32), b.const(3, u8)
+        stored = b(ops.quantize_linear, b(ops.mul, x, x), scale, zero, dtype=u8, axis=0)
+        sums = b(ops.matmul, stored, b.const(numbers(32, 8).astype(np.int8)), out_dtype=i32)
+        real = b(ops.exp, b(ops.dequantize_linear, stored, scale, zero, axis=0))
+        return b(ops.neg, b(ops.cast, sums, dtype=f32)), real, b(ops.tanh, x)
+
+    why = {t.op: t.why for t in computed_types(graph_of(build, ROWS))}
+    assert "stored in bytes behind it" in why["mul"]
+    assert "stored in bytes behind it" in why["quantize_linear"]
+    assert "has no form in bytes" in why["exp"]
+    assert "no product multiplies its result" in why["neg"]
+    assert "no product multiplies its result" in why["tanh"]
+    assert why["matmul"] == why["cast"] == why["dequantize_linear"] == ""
+
+
+def test_ops_of_a_model_in_floats_say_so():
+    graph = graph_of(lambda b, x: b(ops.exp, x), ROWS)
+    assert [t.why for t in computed_types(graph)] == ["the model has f32 here, and computes nothing in bytes"]
 
 
 def test_the_report_has_every_op():

@@ -81,7 +81,7 @@ def explain_command(
 def _types(found: Mapping[ComputedType, Sequence[str]]) -> None:
     rows = [(len(at), t.op, t.type, t.why, at[0] if t.why else "") for t, at in found.items()]
     rows.sort(key=lambda row: (not row[3], -row[0]))
-    columns = ("ops", "op", "multiplies or reads", "why a product has no fewer bits", "the first")
+    columns = ("ops", "op", "multiplies or reads", "why it has no fewer bits", "the first")
     show.table("types", columns, rows)
 
 

@@ -1,15 +1,15 @@
-"""In which type each op of an optimised graph computes, and why a product is not in fewer bits.
+"""In which type each op of an optimised graph computes, and why it is not in fewer bits.
 
 In: the graph as its kernels will compute it, and the precision that was asked for. Out: ``ComputedType``s. Not its
 business: choosing types (``forms.integers``, ``forms.coded``, ``quantize``), showing them (``runtime.python.report``).
 
-The reason is read off the graph: whether what a product multiplies was bytes before arithmetic, whether its weights are
-known. So it says what is so, also of models that another tool quantised.
+The reason is read off the graph: whether what an op reads was bytes before arithmetic, whether its result becomes
+bytes, whether weights are known. So it says what is so, also of models that another tool quantised.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from tilewright import ops
@@ -24,7 +24,7 @@ MOVES = (ops.reshape, ops.transpose, ops.pad, ops.slice, ops.expand)
 
 
 class ComputedType(NamedTuple):
-    """An op, the types that it multiplies, or reads where it is no product, and why a product has no fewer bits."""
+    """An op, the types that it multiplies, or reads where it is no product, and why it has no fewer bits."""
 
     op: str
     type: str
@@ -43,7 +43,10 @@ def computed_types(graph: Graph, few_bits: QuantizeWeights | None = None) -> dic
 
 
 def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[ComputedType, Node]]:
-    for node in graph.nodes():
+    nodes = graph.nodes()
+    stored = _become_bytes(nodes)
+    has_bytes = any(x.dtype in BYTES for node in nodes if node.op is not CONST for x in node.types)
+    for node in nodes:
         for value in node.attrs.values():
             if isinstance(value, Graph):
                 yield from _computed(value, few_bits)
@@ -53,7 +56,8 @@ def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[
             yield ComputedType(node.op.name, _multiplied(node), _why(node, few_bits)), node
         else:
             read = dict.fromkeys(x.dtype.name for x in node.inputs if x.op is not CONST)
-            yield ComputedType(node.op.name, " ".join(read) or node.types[0].dtype.name), node
+            why = _why_floats(node, stored, has_bytes)
+            yield ComputedType(node.op.name, " ".join(read) or node.types[0].dtype.name, why), node
 
 
 def _multiplied(node: Node) -> str:
@@ -87,6 +91,32 @@ def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
         return "both operands are made by the call: no weights could be stored in fewer bits"
     ways = "tilewright.quantize or precision=int8" if node.op is ops.matmul else "tilewright.quantize"
     return f"the model has {x.dtype} here: {ways} would store fewer bits"
+
+
+def _become_bytes(nodes: Sequence[Node]) -> set[Node]:
+    """What is rounded to bytes, and what only arithmetic on its elements lies between that and."""
+    found: set[Node] = set()
+    for node in reversed(nodes):
+        is_rounding = node.op is ops.quantize_linear or (node.op is ops.cast and node.dtype in BYTES)
+        is_between = node in found and (Trait.ELEMENTWISE in node.op.traits or node.op in MOVES)
+        if is_rounding or is_between:
+            found.update(x for x in node.inputs if x.op is not CONST and x.dtype.is_float)
+    return found
+
+
+def _why_floats(node: Node, stored: Container[Node], has_bytes: bool) -> str:
+    """Why an op that is no product computes in floats; empty for one that does not."""
+    varying = [x for x in node.inputs if x.op is not CONST]
+    if not any(x.dtype.is_float for x in varying or node.types):
+        return ""
+    if node in stored or node.types[0].dtype in BYTES:
+        return "it scales, limits or rounds numbers that are stored in bytes behind it"
+    if any(_made_of(x, BYTES) for x in varying):
+        return "it computes what has no form in bytes, of numbers that were stored in bytes"
+    if not has_bytes:
+        read = varying[0].dtype if varying else node.types[0].dtype
+        return f"the model has {read} here, and computes nothing in bytes"
+    return "no product multiplies its result alone, so that this is not stored in bytes"
 
 
 def _why_no_integers(node: Node) -> str:

@@ -57,11 +57,11 @@ class Report(dict[str, Any]):
         return lines
 
     def _types(self) -> list[str]:
-        """What each op computes in; for products that are no products of bytes, why, and where the first one is."""
+        """What each op computes in; for those that are not in bytes, why, and where the first one is."""
         rows = self.get("types") or []
         if not rows:  # of a compiler that did not say so
             return []
-        lines = ["types (ops, op, what it multiplies or reads, why a product has no fewer bits)"]
+        lines = ["types (ops, op, what it multiplies or reads, why it has no fewer bits)"]
         for row in sorted(rows, key=lambda r: (not r["why"], -int(r["ops"]))):
             why = f"  {row['why']}; the first: {row['locations'][0]}" if row["why"] else ""
             lines.append(f"  {row['ops']:>4} {row['op']:<24} {row['type']}{why}")
