@@ -158,6 +158,18 @@ def test_planted_saturation_is_reported():
     assert 5e-5 < layers[0].saturated <= 1e-4  # all that the observer may leave out
 
 
+@pytest.mark.parametrize("data", [True, False])
+def test_one_scale_that_would_have_been_better_is_reported(data):
+    """The second channel's weights are whole steps of the first one's, and no steps of their own."""
+    weights = np.array([[127, 100], [-50, 33], [7, -61], [0, 1]], np.float32)
+    graph, x = small(lambda b, x: b(ops.matmul, x, b.const(weights)), (Sym("n", 1), 4)), numbers(64, 4)
+    mode = {"mode": "dynamic"} if not data else {}
+    (layer,) = tw.quantize(graph, x if data else None, **mode).report.layers
+    assert ("one scale for all weights would have" if data else "with one scale") in layer.why
+    (layer,) = tw.quantize(graph, x, weights="per-tensor").report.layers
+    assert layer.why == ""
+
+
 def outlying(b, x):
     """The second of three layers adds up channels of which one is a thousand times larger."""
     first = Net(b.at(Loc("first"))).linear(x, 16)

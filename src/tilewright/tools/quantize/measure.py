@@ -102,21 +102,30 @@ class CalibrationWarning(UserWarning):
 
 @dataclass
 class LayerError:
-    """Sums of squares of a layer's result and of its error, and its mean error in each channel."""
+    """Sums of squares of a layer's result and of its error, and its mean error in each channel.
+
+    ``other_noise`` is the error with other weights, where such were measured.
+    """
 
     signal: float = 0.0
     noise: float = 0.0
     shift: Array | float = 0.0
+    other_noise: float | None = None
 
     @property
     def sqnr_db(self) -> float:
         return decibels(self.signal, self.noise)
 
 
-def layer_errors(form: ByteForm | RowForm, batches: Sequence[Batch], tell: Tell) -> dict[Node, LayerError]:
-    """What rounding its operand and its weights does to each layer, when nothing before it was rounded."""
-    graph = form.graph
-    found = {layer.node: LayerError() for layer in form.layers}
+def layer_errors(
+    form: ByteForm | RowForm, batches: Sequence[Batch], tell: Tell, other: ByteForm | RowForm | None = None
+) -> dict[Node, LayerError]:
+    """What rounding its operand and its weights does to each layer, when nothing before it was rounded.
+
+    ``other`` has the layers with other weights, whose error is measured beside it.
+    """
+    graph, each = form.graph, 3 if other is None else 4
+    found = {layer.node: LayerError(other_noise=None if other is None else 0.0) for layer in form.layers}
     outputs = []
     for layer in form.layers:
         b = Builder(graph.pool, layer.node.loc)
@@ -125,11 +134,15 @@ def layer_errors(form: ByteForm | RowForm, batches: Sequence[Batch], tell: Tell)
         axes = tuple(range(y.type.rank))
         others = tuple(k for k in axes if k != result_axis(y))
         outputs += [_power(b, y), _power(b, error), b(ops.reduce_mean, error, axes=others)]
+        if other is not None:
+            outputs.append(_power(b, b(ops.sub, y, other.layer(b, layer, y))))
     model = compile_graph(showing(graph, outputs))
     for n, batch in enumerate(batches, 1):
         numbers = list(model.run(batch).values())
         for k, seen in enumerate(found.values()):
-            signal, noise, shift = numbers[3 * k : 3 * k + 3]
+            signal, noise, shift, *more = numbers[each * k : each * (k + 1)]
+            if seen.other_noise is not None:
+                seen.other_noise += float(more[0])
             seen.signal += float(signal)
             seen.noise += float(noise)
             seen.shift = seen.shift + np.asarray(shift) / len(batches)

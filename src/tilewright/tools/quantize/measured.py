@@ -7,7 +7,7 @@ layers those should be, and what the report says. Not its business: running over
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,11 +53,16 @@ class Measured:
     def measure(self, batches: Sequence[Batch], seen: Mapping[Node, Histogram], tell: Tell) -> None:
         """Each layer's own error, with the ranges of what was seen."""
         self.seen = seen
-        self.errors = layer_errors(self.form, batches, tell)
+        other = replace(self.form, weights=self._one_scale()) if self.scheme.per_channel else None
+        self.errors = layer_errors(self.form, batches, tell, other)
 
     def rank(self, batches: Sequence[Batch], tell: Tell) -> None:
         """What each layer alone does to the model's results."""
         self.model_sqnr_db = model_errors(self.form, batches, tell)
+
+    def _one_scale(self) -> dict[Node, ByteWeights]:
+        """Each layer's weights with one scale for all of them."""
+        return {x.node: self._weights(x, per_channel=False) for x in self.layers}
 
     def _weights(self, layer: Layer, per_channel: bool) -> ByteWeights:
         return weights_of(layer.weights, layer.axis if per_channel else None, self.scheme.weight_bits)
@@ -140,7 +145,14 @@ class Measured:
         )  # fmt: skip
 
     def _note(self, layer: Layer) -> str:
-        """Says so where one scale for all weights would have been better than one for each channel."""
+        """Says so where one scale for all weights would have been better than one for each channel.
+
+        For the result on the data; where there are none, for the weights themselves.
+        """
+        error = self.errors.get(layer.node)
+        if error is not None and error.other_noise is not None:
+            other_db = decibels(error.signal, error.other_noise)
+            return "" if error.sqnr_db >= other_db else f"one scale for all weights would have {other_db:.1f} dB"
         one = self._weights(layer, per_channel=False)
         power = float(np.square(layer.weights, dtype=np.float64).sum())
         each_db, one_db = (
