@@ -16,7 +16,8 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tilewright as tw
-from aot.emulated.platforms import HERE
+from aot.emulated import many
+from aot.emulated.platforms import HERE, PLATFORMS
 from graph.networks import Net
 from tilewright import ops
 from tilewright.build import deploy
@@ -25,7 +26,7 @@ from tilewright.choose.default import schedule_with_steps
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
-from tilewright.core.types import TensorType, f32
+from tilewright.core.types import Array, TensorType, f32
 from tilewright.target.target import Target
 from tilewright.tile.ir import Space
 
@@ -75,6 +76,29 @@ def test_sums_of_integers_fit_the_general_registers(target: str) -> None:
     sums = [p.buffer for p in kernel.places if p.space is Space.REG]
     assert sums
     assert all(1 < np.prod(s.shape) < machine.n_general_registers for s in sums)
+
+
+@pytest.mark.parametrize(("target", "has_halves"), [("cortex-m4", True), ("cortex-m7", True), ("cortex-m3", False)])
+def test_four_bytes_are_multiplied_by_two_instructions(
+    target: str, has_halves: bool, mobile_net_in_bytes: Graph
+) -> None:
+    texts = deploy.export_modules(mobile_net_in_bytes, Options(target=target), 1, Clock()).texts
+    assert any("@llvm.arm.smlad" in text for text in texts.values()) == has_halves
+
+
+@pytest.mark.emulation
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m7", "cortex-m55"])
+def test_a_net_of_bytes_answers_as_it_does_here(target: str, tmp_path: Path, mobile_net_in_bytes: Graph) -> None:
+    if missing := PLATFORMS[target].missing():
+        pytest.skip(missing)
+    x = np.random.default_rng(1).standard_normal((1, 3, 64, 64)).astype(np.float32)
+    expected = np.asarray(tw.compile(mobile_net_in_bytes, cache=False)(x))
+
+    def judge(results: list[Array]) -> str:
+        return "" if np.allclose(results[0], expected, rtol=1e-5, atol=1e-6) else f"{results[0]} and {expected}"
+
+    trial = many.Trial("bytes", mobile_net_in_bytes, None, [x], judge)
+    assert many.wrong(PLATFORMS[target], [trial], tmp_path) == {}
 
 
 @pytest.mark.one_in(2)

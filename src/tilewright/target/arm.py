@@ -38,13 +38,17 @@ def machines(unknown: Target) -> dict[str, Target]:
             soft, triple="thumbv6m-unknown-none-eabi", cpu="cortex-m0plus", aliases=("cortex-m0",)
         ),
         "cortex-m3": replace(soft, triple="thumbv7m-unknown-none-eabi", cpu="cortex-m3"),
-        "cortex-m4": bare.known(
+        "cortex-m4": replace(bare, has_halves=True).known(
             ARM_MANUAL.format("Cortex-M4"), issue_width=1, fma_cycles=3, fma_latency=3, load_cycles=2, store_cycles=2
         ),
-        "cortex-m7": replace(bare, cpu="cortex-m7", has_f64=True, has_round=True, issue_width=2.0).known(
+        "cortex-m7": replace(
+            bare, cpu="cortex-m7", has_halves=True, has_f64=True, has_round=True, issue_width=2.0
+        ).known(
             LLVM.format("ARMScheduleM7.td"), issue_width=2, fma_latency=3, load_ports=2, store_ports=1
         ),
-        "cortex-m33": replace(bare, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33"),
+        "cortex-m33": replace(
+            bare, triple="thumbv8m.main-unknown-none-eabihf", cpu="cortex-m33", has_halves=True
+        ),
         "cortex-m55": replace(
             bare, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", has_f64=True, has_round=True,
             has_masks=True, loses_gathers=True,

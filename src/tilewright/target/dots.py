@@ -43,6 +43,9 @@ BYTES = Dot(types.u8, types.i8, types.i32, 4)
 BYTE_PAIRS = Dot(types.u8, types.i7, types.i32, 4, instructions=3)
 """Sums of two products in 16 bits, which hold them because one of the bytes has 7: ``2 * 255 * 64 < 2**15``. Then these
 are added in pairs, and to the sums."""
+HALVES = Dot(types.u8, types.i8, types.i32, 4, registers=2)
+"""Four bytes become two pairs of 16 bits in general registers, and an instruction multiplies two pairs and adds both
+products to a sum: Arm's ``smlad``, on processors without vectors."""
 WORDS = Dot(types.i16, types.i16, types.i32, 2, instructions=2)
 WORDS_BY_BYTES = tuple([replace(WORDS, right=narrow) for narrow in (types.i8, types.u8, types.i7)])
 """Each byte of the walking operand becomes 16 bits in a register: no product is too large, as pairs of bytes can be."""

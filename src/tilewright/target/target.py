@@ -19,7 +19,7 @@ from tilewright.runtime.host import cache_sizes
 from tilewright.runtime.once import once
 from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
-from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTE_PAIRS, BYTES, WORDS, WORDS_BY_BYTES, Dot
+from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTE_PAIRS, BYTES, HALVES, WORDS, WORDS_BY_BYTES, Dot
 from tilewright.target.errors import UnknownTargetError
 from tilewright.target.gpu import gpu_names, is_gpu
 from tilewright.target.sources import ASSUMED, SYSTEM
@@ -76,7 +76,8 @@ class Target:
     themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of
     AArch64, ``has_dotprod``: its signed by signed alone. ``word_pairs``: the instruction that multiplies two 16-bit
     integers by two and adds both products, into 32 bits (``target.dots`` names them); empty where there is none;
-    ``has_byte_pairs``: two bytes times two, unsigned by signed, into 16 bits, which saturate.
+    ``has_byte_pairs``: two bytes times two, unsigned by signed, into 16 bits, which saturate. ``has_halves``: two
+    16-bit integers of a general register times two, both products added to a third.
     ``byte_lookup``: the instruction that chooses bytes of one register by those of another, within each 16 bytes
     (``target.lookups`` names them); empty where there is none.
     ``has_prefetch``: an instruction that asks for a line ahead does something.
@@ -128,6 +129,7 @@ class Target:
     has_i8mm: bool = False
     word_pairs: str = ""
     has_byte_pairs: bool = False
+    has_halves: bool = False
     byte_lookup: str = ""
     has_prefetch: bool = True
 
@@ -303,6 +305,7 @@ class Target:
     def dots(self) -> tuple[Dot, ...]:
         """The groups of narrow products that are cheaper than widening each element, the cheapest first."""
         integers = (BYTES,) if self.has_vnni or self.has_dotprod else (BYTE_PAIRS,) if self.has_byte_pairs else ()
+        integers = (HALVES,) if self.has_halves else integers
         words = (WORDS, *WORDS_BY_BYTES) if self.word_pairs else ()
         return (*integers, *words, BF16_PAIRS if self.has_bf16 else BF16_BY_SHIFTS)
 

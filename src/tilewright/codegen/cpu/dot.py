@@ -11,7 +11,7 @@ bytes is known to have 7 bits: then that instruction is taken), and with codes o
 a mask take out of their words; bf16 by bf16 into f32 in groups of 2 (``vdpbf16ps``, which flushes denormals and rounds
 sums as the instruction does). A pair of bf16 in a 32-bit word is two f32 by a shift and a mask, so targets without the
 instruction read the same layout. A last, shorter group is a whole one with zeros, where the operand that walks has room
-for it.
+for it. Without lanes, in general registers, four bytes by four are two pairs of 16 bits (Arm's ``smlad``).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from tilewright.target.dots import (
     BF16_PAIRS,
     BYTE_PAIRS,
     BYTES,
+    HALVES,
     PAIRS_OF_WASM,
     PAIRS_OF_X86,
     Dot,
@@ -89,6 +90,8 @@ class _Operands:
 
 def emit(fn: CpuFunction, f: For, extent: Dim, ctx: Lanes) -> bool:
     """Emit the loop as one dot product; False, and nothing emitted, when it does not have the pattern."""
+    if HALVES in fn.module.target.dots:
+        return _emit_halves(fn, f, extent, ctx)
     if not ctx.syms or ctx.guard is not None or ctx.count * 32 not in (128, 256, 512):
         return False
     if len(f.body) != 1 or not isinstance(f.body[0], Update) or f.body[0].op != "add":
@@ -105,6 +108,37 @@ def emit(fn: CpuFunction, f: For, extent: Dim, ctx: Lanes) -> bool:
             _emit(fn, f, update, found, dot, extent, ctx)
             return True
     return False
+
+
+def _emit_halves(fn: CpuFunction, f: For, extent: Dim, ctx: Lanes) -> bool:
+    """Four bytes times four without lanes: the even ones as two 16-bit integers, then the odd ones."""
+    update = f.body[0]
+    if ctx.count > 1 or ctx.guard is not None or extent != HALVES.group or len(f.body) != 1:
+        return False
+    loads = _operands(update, HALVES) if isinstance(update, Update) and update.op == "add" else None
+    if loads is None or not isinstance(update, Update) or not all(isinstance(x, Load) for x in loads):
+        return False
+    step = fn.space.id_of(f.loop.sym)
+    target = fn.mention(update, update.buffer, update.index)
+    mentions = [fn.mention(x, x.buffer, x.index) for x in loads if isinstance(x, Load)]
+    if dict(target.lin.terms).get(step) or any(p.dynamic for p in (target, *mentions)):
+        return False
+    if any(dict(p.lin.terms).get(step) != 1 or id(p.buffer) in fn.registers.groups for p in mentions):
+        return False
+    fn.space.bind_const(f.loop.sym, 0)
+    words = [fn.memory.load_words(fn.address(p, ctx), 0, ctx) for p in mentions]
+    total = fn.read(target, ctx, {})
+    for turn in (0, 8):
+        pairs = []
+        for x, widened in zip(words, ("uxtb16", "sxtb16"), strict=True):
+            turned = fn.arith.call("fshr", "i32", x, x, Val(str(turn), 0, 0)) if turn else x
+            pairs.append(fn.arith.writer.pure(f"call i32 @llvm.arm.{widened}(i32 {turned.text})", turned.level))
+        level = max(total.level, *(x.level for x in words))
+        call = f"call i32 @llvm.arm.smlad(i32 {pairs[0]}, i32 {pairs[1]}, i32 {total.text})"
+        total = Val(fn.arith.writer.pure(call, level), level, 0)
+    fn.write(target, total, ctx, {})
+    fn.space.unbind(f.loop.sym)
+    return True
 
 
 def _operands(update: Update, dot: Dot) -> tuple[Value, Value] | None:

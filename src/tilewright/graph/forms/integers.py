@@ -27,7 +27,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, DType, product
 from tilewright.graph.facts import array_of
-from tilewright.target.dots import BYTES
+from tilewright.target.dots import BYTES, HALVES
 from tilewright.target.target import Target
 
 BYTE = (types.i8, types.u8)
@@ -58,7 +58,7 @@ class IntegerProducts(Pass):
     @staticmethod
     def on(target: Target) -> IntegerProducts:
         """The pass for a machine."""
-        return IntegerProducts(flips=BYTES in target.dots)
+        return IntegerProducts(flips=BYTES in target.dots or HALVES in target.dots)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         return rewrite(graph, _table(self), journal)
