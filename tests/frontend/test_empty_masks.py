@@ -1,6 +1,6 @@
 """Functions of what a mask takes out, and assignments by masks, where the mask holds everywhere, somewhere, nowhere."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -122,7 +122,14 @@ def test_what_pytorch_refuses_of_a_mask(name: str) -> None:
     assert 0 < refusals < len(MASKS)
 
 
-@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+@pytest.fixture
+def found_sizes() -> Iterator[None]:
+    """Let Dynamo capture numbers and sizes of the data."""
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        yield
+
+
+@pytest.mark.usefixtures("found_sizes")
 def test_what_a_program_asserts_under_torch_compile() -> None:
     """Of numbers, sizes and truths of the data; a call that breaks it raises PyTorch's own error."""
 
@@ -131,7 +138,7 @@ def test_what_a_program_asserts_under_torch_compile() -> None:
         return x * n
 
     def small(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
-        torch._assert_async(n.sum() < 5, "too large")  # type: ignore[call-overload]
+        torch._assert_async(n.sum() < 5, "too large")
         return x + n
 
     def even(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
