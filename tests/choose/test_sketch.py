@@ -13,7 +13,7 @@ from tilewright.choose.strategies.contract_space import Arrangement, cheapest_ar
 from tilewright.target.target import Target
 
 ZEN = replace(Target.parse("znver3"), n_cores=1)
-BIG_CACHES = replace(ZEN, l1_bytes=4 << 20, l2_bytes=4 << 20)
+BIG_CACHES = replace(ZEN, l1_bytes=4 << 20, l2_bytes=4 << 20, n_near_pages=1 << 10)
 SMALL_CACHES = replace(ZEN, l1_bytes=4 << 10, l2_bytes=32 << 10, llc_bytes=256 << 10)
 
 
@@ -60,3 +60,14 @@ def test_what_is_ranked_first_has_the_least_price_of_all_tiles_in_its_order():
         seconds = sketch(tile, walks, best.order.depth, ZEN, is_shared=False)
         assert tile.least_cycles / (ZEN.ghz * 1e9) <= seconds
         assert best.seconds <= seconds
+
+
+def test_a_panel_is_copied_where_its_rows_lie_in_more_pages_than_a_core_knows():
+    """Each row of 3,072 bytes lies in another page, so that all of a panel's are asked for again for every tile."""
+    machine = replace(Target.parse("x86-64-v4"), l2_bytes=4 << 20)
+    few, many = replace(machine, n_near_pages=64), replace(machine, n_near_pages=1 << 12)
+    copied = []
+    for m in (few, many):
+        steps = schedule_with_steps(computations.matmul(384, 768, 768), m).schedule.steps
+        copied.append(any(step.primitive == "stage" for step in steps))
+    assert copied == [True, False]

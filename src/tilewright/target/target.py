@@ -36,7 +36,8 @@ NUMBERS = {
     "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
     "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
     "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
-    "line_bytes": "B", "page_bytes": "B", "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
+    "line_bytes": "B", "page_bytes": "B", "n_near_pages": "", "page_cycles": "cycles",
+    "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
     "memory_gb_per_s": "GB/s", "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us",
     "fork_cycles": "cycles",
 }  # fmt: skip
@@ -87,12 +88,13 @@ class Target:
     ``store_ports`` move a vector in ``load_cycles`` and ``store_cycles`` each. ``issue_width`` operations begin in a
     cycle, of which ``ghz`` thousand millions make a second, and a core looks ``window`` of them ahead of the oldest one
     that waits.
-    Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``; addresses ``set_span``
-    bytes apart fall into the same set of the first-level one. A core reads ``l2_bytes_per_cycle`` from its second-level
-    cache and ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s``
-    from memory, and all cores together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from
-    there. Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides
-    its iterations.
+    Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``. A core knows where the
+    last ``n_near_pages`` are, and another page takes ``page_cycles``; addresses ``set_span`` bytes apart fall into the
+    same set of the first-level cache. A core reads ``l2_bytes_per_cycle`` from its second-level cache and
+    ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s`` from
+    memory, and all cores together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there.
+    Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its
+    iterations.
 
     ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed. ``assumed`` has
     what choices take in place of some of them (:meth:`judged`).
@@ -152,6 +154,8 @@ class Target:
     llc_ways: int = 16
     line_bytes: int = 64
     page_bytes: int = 4096
+    n_near_pages: int = 64
+    page_cycles: float = 4.0
     l2_bytes_per_cycle: float = 64.0
     llc_bytes_per_cycle: float = 8.0
     memory_gb_per_s: float = 11.25

@@ -5,14 +5,15 @@ Not its business: which tiles there are (``choose.strategies``), scheduled kerne
 
 A scheduled kernel takes milliseconds to make and to price, a sketch a tenth of one. It counts what
 ``choose.cost.features`` would: the instructions of a step of the reduction, the chain of its sums, iterations, and the
-bytes that each cache brings by the reuse distance of every loop. Parts of a ragged tile count as they are. The
+bytes that each cache brings by the reuse distance of every loop; and besides, in the same way, pages of memory, which
+tell a panel that lies in the rows of a wide matrix from its copy. Parts of a ragged tile count as they are. The
 coefficients are those of the price.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product as cartesian
 from math import ceil, prod
 
@@ -245,8 +246,10 @@ def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, 
     next ones; their sums wait in memory.
     """
     parts = -(-tile.of.reduced[-1][1] // depth) if depth else 1
-    *near, alone, among_all = _moved(tile, walks, depth, parts, target)
+    caches = (*levels_of(target), levels_of(target, target.n_cores)[-1])
+    *near, alone, among_all = _moved(tile, walks, depth, parts, target, caches)
     outside = _outside(tile, walks, parts if depth else 0, target)
+    outside += _page_cycles(tile, walks, depth, parts, target)
     n_shares = walks[0].count if walks else 1
     counts = (1, target.n_cores) if is_shared and target.n_cores > 1 else (1,)
     seconds = []
@@ -287,10 +290,24 @@ def whole_copy_seconds(n_bytes: float, target: Target) -> float:
     return float(joined(row_cycles(row, target, FITTED), FITTED)) / (target.ghz * 1e9)
 
 
-def _moved(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target) -> list[float]:
-    """Bytes of a call from behind each cache, the last one first whole and then as a thread's share of it."""
-    of, line = tile.of, target.line_bytes
-    loops = _Loops((*levels_of(target), levels_of(target, target.n_cores)[-1]))
+def _page_cycles(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target) -> float:
+    """Cycles that a call waits for pages which a core does not know any more: rows of a wide matrix have one each.
+
+    What it knows is a cache of pages. Nothing looks ahead beyond the end of one, so little else is done meanwhile.
+    """
+    page = target.page_bytes
+    known = CacheLevel(target.n_near_pages * page, page, page)
+    of = replace(tile.of, operands=tuple(replace(x, beyond=0) for x in tile.of.operands))
+    (n_bytes,) = _moved(replace(tile, of=of), walks, depth, parts, target, (known,))
+    return n_bytes / page * target.page_cycles
+
+
+def _moved(
+    tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target, caches: Sequence[CacheLevel]
+) -> list[float]:
+    """Bytes of a call from behind each of the caches."""
+    of, line = tile.of, caches[0].line
+    loops = _Loops(caches)
     for x in of.operands:
         loops.touch(_area(x, tile, line, of.unrolled), _steps(x, tile))
     results = _Loops(loops.levels)
@@ -301,7 +318,7 @@ def _moved(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, targ
     last_block = max((k for k, w in enumerate(walks) if w.sym is of.lanes), default=-1)
     outside, inside = (walks[: last_block + 1], walks[last_block + 1 :]) if depth else (walks, ())
     if depth:
-        _touch_sums(loops, tile, inside, target)
+        _touch_sums(loops, tile, inside, target, line)
     for w in reversed(inside):
         loops.repeat(w.sym, w.count, w.size)
         results.repeat(w.sym, w.count, w.size)
@@ -358,7 +375,7 @@ def _steps(x: NestAccess, tile: TileSketch) -> Mapping[Sym, int]:
     return found
 
 
-def _touch_sums(loops: _Loops, tile: TileSketch, inside: Sequence[Walk], target: Target) -> None:
+def _touch_sums(loops: _Loops, tile: TileSketch, inside: Sequence[Walk], target: Target, line: int) -> None:
     """The sums of all tiles within a block of lanes lie one behind the other."""
     n_bytes = target.vector_bytes * tile.rows * tile.rows2 * tile.vectors * tile.of.registers
     steps: dict[Sym, int] = {}
@@ -366,5 +383,5 @@ def _touch_sums(loops: _Loops, tile: TileSketch, inside: Sequence[Walk], target:
     for w in reversed(inside):
         steps[w.sym] = -(-step // w.size)
         step *= w.count
-    area = Area(target.vector_bytes, float(step), target.line_bytes)
-    loops.touch(area.over(target.vector_bytes, n_bytes // target.vector_bytes, target.line_bytes), steps, is_write=True)
+    area = Area(target.vector_bytes, float(step), line)
+    loops.touch(area.over(target.vector_bytes, n_bytes // target.vector_bytes, line), steps, is_write=True)
