@@ -12,7 +12,7 @@ from benchmarks import figures
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "tilewright"
 FOUND = figures.figures()
-COMMAND = re.compile(r"python -m (benchmarks\.\w+)|tilewright (\w+)")
+COMMAND = re.compile(r"(?:PYTHONPATH=tests:\. )?python -m (benchmarks\.\w+)|tilewright (\w+)")
 
 
 def test_pages_and_plots_are_what_the_data_give() -> None:
