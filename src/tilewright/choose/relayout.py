@@ -48,7 +48,8 @@ def relay_operands(
     """``sum_k A[i, k] * B[j, k]`` -> ``B_t[k, j] = B[j, k]; sum_k A[i, k] * B_t[k, j]``.
 
     So that the last output axis can be lanes. Where a dot product fits the types, in its groups, whichever way B lies:
-    ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``. Rows that lie apart, as a head's do in
+    ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``, and an A that lies across the sums, as
+    an image whose channels come first, is turned for it. Rows that lie apart, as a head's do in
     a matrix of several, would fall into few sets of a cache; they are brought together where ``MIN_SCATTERED_ROWS``
     results share them. Not when: B is a constant; fewer than ``COPIED_ROWS`` results share an element of B, and A lies
     along the sums as B does (else only where one result has it); there are fewer than ``COPIED_LANES`` lanes (the copy
@@ -57,10 +58,13 @@ def relay_operands(
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
+    copies: set[Buffer] = set()
     for item in computation.items:
-        found = _relaid(item, constants, dots, len(temps)) if isinstance(item, Stage) else None
-        if found is not None and isinstance(item, Stage):
+        while isinstance(item, Stage) and (found := _relaid(item, constants, dots, len(temps))) is not None:
             load, copy, there = found
+            if load.buffer in copies:
+                break
+            copies.add(copy.out)
             items.insert(first_place(items, load.buffer), copy)
             temps.append(copy.out)
             item = replace(item, exprs=tuple(rewrite_value(v, partial(_swap, load, there)) for v in item.exprs))
@@ -83,6 +87,9 @@ def _relaid(
     stage: Stage, constants: Container[Buffer], dots: Sequence[Dot], serial: int
 ) -> tuple[Load, Stage, Load] | None:
     """The load to be replaced, the stage that copies its buffer, the load that replaces it."""
+    across = _across_operand(stage, constants, dots)
+    if across is not None:
+        return across, *_copied(stage, across, serial)
     grouped = _group_operand(stage, constants, dots)
     if grouped is not None:
         return grouped[0], *_in_groups(stage, *grouped, serial)
@@ -148,6 +155,20 @@ def dot_operands(stage: Stage) -> tuple[Load, Load] | None:
     walking = [x for x in loads if _depends(x, last.sym)]
     shared = [x for x in loads if not _depends(x, last.sym)]
     return (walking[0], shared[0]) if len(walking) == len(shared) == 1 else None
+
+
+def _across_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> Load | None:
+    """The run-time operand of a dot product that all lanes share, where it lies across the sums."""
+    red, found = stage.reduction, dot_operands(stage)
+    if found is None or red is None or found[1].buffer in constants:
+        return None
+    (walking, load), along = found, red.axes[-1]
+    is_dot = (load.dtype, walking.dtype, stage.exprs[0].dtype) in {(d.left, d.right, d.result) for d in dots}
+    walked = _walked(stage, load)
+    is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
+    if not is_dot or is_window or not _walks(load, {a.sym for a in walked}):
+        return None
+    return load if stride_along(load.buffer, load.index, along.sym) not in (0, 1) else None
 
 
 def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Dot]) -> tuple[Load, int] | None:
