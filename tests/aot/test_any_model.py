@@ -13,6 +13,7 @@ import fuzz_graphs
 import small_models
 import tilewright as tw
 from aot.in_process import ObjectModel
+from tilewright.aot.cpu import cpu_text
 from tilewright.build import driver
 from tilewright.codegen.cpu.llvm import assembly_of_text
 from tilewright.target import x86
@@ -133,6 +134,16 @@ def test_every_named_cpu_needs_its_level(name: str) -> None:
     assert all(needs[word] & bits == bits for word, bits in level.items())
     assert bool(needs.get("extended_c", 0) >> 11 & 1) == target.has_vnni
     assert bool(needs["extended"] >> 16 & 1) == (target.vector_bytes == 64)
+
+
+def test_matrix_registers_are_asked_of_linux_by_objects_that_use_them() -> None:
+    """Without the permission that ``arch_prctl`` gives, the first such instruction ends the process."""
+    target = Target.parse("sapphirerapids-amx")
+    needs = x86.needs_of(target.cpu, {f.removeprefix("+") for f in target.features.split(",")})
+    assert needs["extended_d"] >> 22 & 1 and needs["extended_d"] >> 24 & 3 == 3 and needs["saved"] >> 17 & 3 == 3
+    assert "@syscall(i64 158, i64 4131, i64 18)" in cpu_text(target, "net")
+    assert "syscall" not in cpu_text(Target.parse("sapphirerapids"), "net")
+    assert Target.parse("sapphirerapids-amx-windows").tile_units == ()
 
 
 TAKEN_OUT = """define <8 x i16> @f(<8 x i16> %x) {

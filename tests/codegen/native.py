@@ -2,6 +2,7 @@
 
 import ctypes
 import re
+from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -17,6 +18,7 @@ from tilewright.tile.ir import Kernel, Place, Role, Space
 POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 HOST = Target.host()
+WITHOUT_TILES = {"has_amx_bf16": False, "has_amx_int8": False}
 calls = []
 
 
@@ -37,24 +39,28 @@ def runs_here(target: Target) -> bool:
 class Native:
     """A compiled kernel; call it with arrays in the order of its parameters, then sizes.
 
+    ``tiles``: what stands in for the CPU's matrix registers (``codegen.software_tiles``).
+
     What is said of the code holds for every target; a call skips the test where this CPU can't run it.
     """
 
-    def __init__(self, kernel, target=HOST, object_bytes=None):
-        self.kernel, self.target = kernel, target
+    def __init__(self, kernel, target=HOST, object_bytes=None, tiles=None):
+        self.kernel, self.target, self.tiles = kernel, target, tiles
         made = codegen.emit(kernel, target)
         self.scratch = made.scratch
-        self.code = object_bytes or codegen.compile_text(made.text, target)
+        self.code = object_bytes or codegen.compile_text(tiles.text(made.text) if tiles else made.text, target)
         self.jit = llvm.create_lljit_compiler(codegen.target_machine(HOST), use_jit_link=True)
         builder = llvm.JITLibraryBuilder().add_object_img(self.code)
         builder.import_symbol("tw_parallel_for", ctypes.cast(_pool, ctypes.c_void_p).value)
+        for name, address in (tiles.symbols() if tiles else {}).items():
+            builder.import_symbol(name, address)
         self.library = builder.export_symbol(kernel.name).link(self.jit, kernel.name)
         n_params, n_sizes = len(kernel.params), len(kernel.sizes)
         types = [ctypes.c_void_p] * n_params + [ctypes.c_int64] * n_sizes + [ctypes.c_int32, ctypes.c_void_p]
         self.function = ctypes.CFUNCTYPE(None, *types)(self.library[kernel.name])
 
     def __call__(self, *arrays, sizes=(), threads=1):
-        if not runs_here(self.target):
+        if not runs_here(replace(self.target, **WITHOUT_TILES) if self.tiles else self.target):
             pytest.skip(f"this CPU can't run code for {self.target.name}")
         for a, b in zip(arrays, self.kernel.params, strict=True):
             assert a.flags.c_contiguous and a.dtype == b.dtype.numpy, b

@@ -143,7 +143,7 @@ def check_batched(heads, m, n, k, turned, target, symbolic, across):
     c = np.zeros((heads, m, n), np.float32)
     known = {"A": a, "B": b, "C": c}
     room = np.full(2 * heads * (k + 1) * (max(m, n) + 1), np.nan, types.bf16.numpy)  # scratch starts as anything
-    arrays = [known.get(x.name, room) for x in kernel.params]
+    arrays = [known.get(x.name, room.copy()) for x in kernel.params]  # each copy its own
     Native(kernel, target)(*arrays, sizes=(k,) if symbolic else ())
     want = (a.swapaxes(1, 2) if across else a).astype("d") @ (b.swapaxes(1, 2) if turned else b).astype("d")
     np.testing.assert_allclose(c, want, rtol=1e-5, atol=1e-5 * np.sqrt(k))

@@ -5,8 +5,8 @@ Not its business: choosing among several codes (``dispatch``), whose words of CP
 CPU's code needs (``target``).
 
 The answer is found once and kept in a word that any thread may write, because all write the same. On x86-64 the CPU
-itself is asked; on AArch64, Armv7 and RISC-V with Linux the system is, by ``getauxval``. Elsewhere nothing is asked:
-code is for what every CPU of the system has, or for a known device.
+itself is asked, and Linux for matrix registers where code has some; on AArch64, Armv7 and RISC-V with Linux the system
+is, by ``getauxval``. Elsewhere nothing is asked: code is for what every CPU of the system has, or for a known device.
 """
 
 from __future__ import annotations
@@ -18,6 +18,16 @@ from tilewright.aot.dispatch import DETECT
 from tilewright.target import aarch64, arm, riscv, x86
 from tilewright.target.target import Target
 
+_ASK_FOR_TILES = """\
+  br i1 {met}, label %ask, label %asked
+ask:
+  %refused = call i64 (i64, ...) @syscall(i64 158, i64 4131, i64 18)
+  %is_given = icmp eq i64 %refused, 0
+  br label %asked
+asked:
+  %fit = phi i1 [ false, %find ], [ %is_given, %ask ]
+"""
+"""Linux's ``arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)``, without which matrix registers are a fault."""
 _WORD = """
 define internal i32 @tw_feature_{name}() nounwind {{
   %bits = call {long} @getauxval({long} {key})
@@ -25,8 +35,8 @@ define internal i32 @tw_feature_{name}() nounwind {{
   ret i32 %word
 }}
 """
-_VECTORS = """
-declare i64 @syscall(i64, ...)
+_SYSCALL = "declare i64 @syscall(i64, ...)"
+_VECTORS = f"\n{_SYSCALL}" + """
 define internal i32 @tw_feature_vectors() nounwind {
   %pair = alloca [2 x i64], align 8
   store i64 4, ptr %pair
@@ -124,6 +134,9 @@ def cpu_text(target: Target, name: str) -> str:
             f"  %a.{word} = and i1 {met}, %e.{word}",
         ]
         met = f"%a.{word}"
+    if x86.asks_for_tiles(needs):
+        lines = [_SYSCALL, *lines, *_ASK_FOR_TILES.format(met=met).splitlines()]
+        met = "%fit"
     lines += [
         f"  %answer = select i1 {met}, i32 1, i32 2",
         f"  store atomic i32 %answer, ptr @{name}_cpu_answer monotonic, align 4",

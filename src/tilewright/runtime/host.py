@@ -18,6 +18,7 @@ from tilewright.runtime.cache import Cache
 from tilewright.runtime.cpuid import cpuid_text
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.manifest import TargetSpec
+from tilewright.runtime.matrix_registers import usable
 from tilewright.runtime.once import once
 from tilewright.runtime.threads import available_cpus
 
@@ -65,7 +66,7 @@ class HostFacts(NamedTuple):
 def host_facts() -> HostFacts:
     """The facts, without loading LLVM where it has said them before to a process like this one."""
     triple, cpu, features, llvm, ml_dtypes = _said()
-    return HostFacts(triple, cpu, features, llvm, ml_dtypes, llvmlite.__version__)
+    return HostFacts(triple, cpu, usable(features), llvm, ml_dtypes, llvmlite.__version__)
 
 
 @once  # a child forked in the middle of the import, or of a call of LLVM, would wait for it for ever

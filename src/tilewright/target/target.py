@@ -14,8 +14,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from tilewright.core.types import DType, f32
+from tilewright.core.types import DType, bf16, f32
 from tilewright.runtime.host import cache_sizes
+from tilewright.runtime.matrix_registers import usable
 from tilewright.runtime.once import once
 from tilewright.runtime.threads import available_cpus
 from tilewright.target import aarch64, arm, riscv, wasm, x86
@@ -23,6 +24,7 @@ from tilewright.target.dots import BF16_BY_SHIFTS, BF16_PAIRS, BYTE_PAIRS, BYTES
 from tilewright.target.errors import UnknownTargetError
 from tilewright.target.gpu import gpu_names, is_gpu
 from tilewright.target.sources import ASSUMED, SYSTEM
+from tilewright.target.tiles import AMX_BF16, AMX_INT8, TileUnit
 
 MANY_COPIES = 256
 """More copies of a loop's body than any rule makes."""
@@ -81,6 +83,7 @@ class Target:
     16-bit integers of a general register times two, both products added to a third.
     ``byte_lookup``: the instruction that chooses bytes of one register by those of another, within each 16 bytes
     (``target.lookups`` names them); empty where there is none.
+    ``has_amx_bf16``, ``has_amx_int8``: matrix registers, and products of theirs (``target.tiles``).
     ``has_prefetch``: an instruction that asks for a line ahead does something.
 
     How fast it is, one core unless it says otherwise: ``fma_ports`` units multiply and add, each a vector in
@@ -129,6 +132,8 @@ class Target:
     has_vnni: bool = False
     has_dotprod: bool = False
     has_i8mm: bool = False
+    has_amx_bf16: bool = False
+    has_amx_int8: bool = False
     word_pairs: str = ""
     has_byte_pairs: bool = False
     has_halves: bool = False
@@ -314,6 +319,18 @@ class Target:
         return (*integers, *words, BF16_PAIRS if self.has_bf16 else BF16_BY_SHIFTS)
 
     @property
+    def tile_units(self) -> tuple[TileUnit, ...]:
+        """What instructions on matrix registers multiply."""
+        return (AMX_BF16 if self.has_amx_bf16 else ()) + (AMX_INT8 if self.has_amx_int8 else ())
+
+    @property
+    def bf16_per_lane(self) -> int:
+        """How many products of bf16 a core adds up for each f32 that it multiplies and adds, at most."""
+        units = [u.rows * u.columns * u.depth / u.cycles for u in self.tile_units if u.left is bf16]
+        by_lanes = BF16_PAIRS.group if self.has_bf16 else 1
+        return max([by_lanes, *[round(n / self.multiplies) for n in units]])
+
+    @property
     def is_native(self) -> bool:
         """Can code for this target run in this process? True only for :meth:`host`; a named target may be too new."""
         return self.name == "native"
@@ -359,19 +376,23 @@ def _on_other_system(name: str) -> Target | None:
     stem, _, system = name.rpartition("-")
     machine = _TABLE.get(_ALIASES.get(stem, stem))
     triple = None if machine is None else _TRIPLES.get((machine.triple.split("-")[0], system))
-    return None if machine is None or triple is None else replace(machine, triple=triple)
+    if machine is None or triple is None:
+        return None
+    # Only Linux is asked for matrix registers.
+    features = "" if machine.tile_units else machine.features
+    return replace(machine, triple=triple, features=features, has_amx_bf16=False, has_amx_int8=False)
 
 
 @once
 def _host() -> Target:
     """The computer at hand, but for its share of the CPUs, which may change while the process lives."""
     cpu = llvm.get_host_cpu_name()
-    features = llvm.get_host_cpu_features()
+    features = usable(llvm.get_host_cpu_features().flatten())
     if platform.machine().lower() in ("x86_64", "amd64"):
-        flags = {name for name, on in features.items() if on}
-        machine = x86.from_features(_TABLE, cpu, features.flatten(), flags)
+        flags = {f[1:] for f in features.split(",") if f.startswith("+")}
+        machine = x86.from_features(_TABLE, cpu, features, flags)
     else:
-        machine = Target(llvm.get_default_triple(), cpu, features.flatten(), has_fma=True, has_round=True)
+        machine = Target(llvm.get_default_triple(), cpu, features, has_fma=True, has_round=True)
     row = _TABLE.get(cpu, machine)
     own = {*UNREAD} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
     for number, source in row.sources:

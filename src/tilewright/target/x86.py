@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from tilewright.target.target import Target
 
 TRIPLE = "x86_64-unknown-linux-gnu"
+AMX = ("amx-tile", "amx-bf16", "amx-int8")
+"""LLVM's names of matrix registers and of the products that we make of them. A process has to ask Linux for them."""
 
 
 def machines(unknown: Target) -> dict[str, Target]:
@@ -91,6 +93,10 @@ def _of_intel(avx2: Target, avx512: Target, vnni: Target) -> dict[str, Target]:
         "cascadelake": replace(skylake, cpu="cascadelake", has_vnni=True),
         "icelake-server": replace(icelake, cpu="icelake-server", aliases=("icelake",)),
         "sapphirerapids": replace(sapphire, cpu="sapphirerapids", has_bf16=True),
+        "sapphirerapids-amx": replace(
+            sapphire, cpu="sapphirerapids", features=",".join(f"+{f}" for f in AMX), has_bf16=True, has_amx_bf16=True,
+            has_amx_int8=True,
+        ),
     }
 
 
@@ -133,7 +139,7 @@ _FEATURES = {
                  "avx512bw": 30, "avx512vl": 31},
     "extended_c": {"avx512vbmi": 1, "avx512vbmi2": 6, "gfni": 8, "avx512vnni": 11, "avx512bitalg": 12,
                    "avx512vpopcntdq": 14},
-    "extended_d": {"avx512vp2intersect": 8, "avx512fp16": 23},
+    "extended_d": {"avx512vp2intersect": 8, "amx-bf16": 22, "avx512fp16": 23, "amx-tile": 24, "amx-int8": 25},
     "extended_1": {"avxvnni": 4, "avx512bf16": 5},
     "amd": {"sahf": 0, "lzcnt": 5, "sse4a": 6, "xop": 11, "fma4": 16, "tbm": 21},
 }  # fmt: skip
@@ -185,7 +191,14 @@ def needs_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> dict[str, i
     has_avx512 = needs["extended"] >> _FEATURES["extended"]["avx512f"] & 1
     needs["basic"] = needs["basic"] & ~_bits(_OSXSAVE) | has_avx << _OSXSAVE
     needs["saved"] = 0 if not has_avx else _V4["saved"] if has_avx512 else _V3["saved"]
+    if asks_for_tiles(needs):
+        needs["saved"] |= _bits(17, 18)
     return {word: bits for word, bits in needs.items() if bits}
+
+
+def asks_for_tiles(needs: Mapping[str, int]) -> bool:
+    """Are matrix registers among what a CPU must show?"""
+    return bool(needs.get("extended_d", 0) >> _FEATURES["extended_d"][AMX[0]] & 1)
 
 
 def features_of(cpu: str, on: Set[str], off: Set[str] = frozenset()) -> tuple[str, ...]:
@@ -210,5 +223,7 @@ def from_features(rows: Mapping[str, Target], cpu: str, features: str, flags: Se
         has_f16c="f16c" in flags,
         has_bf16=wide and "avx512bf16" in flags,
         has_vnni=wide and "avx512vnni" in flags,
+        has_amx_bf16={"amx-tile", "amx-bf16"} <= flags,
+        has_amx_int8={"amx-tile", "amx-int8"} <= flags,
         aliases=(),
     )

@@ -11,16 +11,21 @@ Grammar (the whole of it)::
             | Fold(buffers, index, combiner, values) | If(cond, stmt*) | Prefetch(buffer, index)
             | Barrier(pending, running) | Commit()
     loop   := Loop(sym, extent, kind)     kind: serial | parallel | unroll | step | vector | dot | block | thread
-            | warp
+            | warp | matrix
     value  := as in core.compute; index := as in core.compute
     space  := global (a kernel parameter) | local (a thread's scratch in cache) | reg (registers, SSA)
             | table (compile-time numbers; a constant index reads a literal) | shared (one copy for each block)
+            | matrix (registers that hold a matrix each)
 
 Kinds: ``unroll`` copies the body; ``step`` copies it with a basic-block boundary between copies (stops LLVM from
 keeping equal loads alive across copies); ``vector`` loops are lanes (nested: two-dimensional lanes); ``dot`` is a group
 of 2 or 4 narrow elements inside one 32-bit lane; ``parallel`` is split over the thread pool, iterations independent.
 An extent may depend on outer loops and on sizes. Iterations of a ragged tile are ``min(f, n - f*outer)``.
 A ``reg`` buffer's indices are constants once ``unroll``/``step``/``vector`` loops are expanded.
+
+``matrix`` loops mean what serial loops mean, and are the rows and columns of a CPU's matrix registers: perfectly
+nested, they are one instruction, which fills a matrix of sums, moves it, or multiplies two matrices and adds the
+products to it (``tile.matrix`` has the three forms). A ``matrix`` buffer is touched by such instructions alone.
 
 Kernels for GPUs hold grids and nothing else: every statement of the body is one, and is launched when the one before it
 has ended, so that it sees all that was written. A grid is one to three ``block`` loops, perfectly nested, the last of
@@ -79,6 +84,7 @@ class Kind(Enum):
     BLOCK = "block"
     THREAD = "thread"
     WARP = "warp"
+    MATRIX = "matrix"
 
 
 class Space(Enum):
@@ -89,6 +95,7 @@ class Space(Enum):
     REG = "reg"
     TABLE = "table"
     SHARED = "shared"
+    MATRIX = "matrix"
 
 
 class Role(Enum):

@@ -7,8 +7,9 @@ Rules: a loop's name is bound once on a path and used inside only; sizes are dec
 place, names are unique; indices match ranks; dtypes match; written buffers are not inputs or constants; a table has its
 numbers; scratch and registers have known sizes; indices of a register buffer are numbers once copied and lane loops are
 expanded, counted from the loop that holds all its accesses; unroll, step, vector and dot loops have a bound; a vector
-loop's body may run in lanes; packed parameters are constants of the right rank. Parallel loops may nest: an inner one
-runs in its thread. Block and thread loops and barriers form grids (``tile.grid``).
+loop's body may run in lanes; matrix loops are an instruction of ``tile.matrix``, and alone touch matrix registers;
+packed parameters are constants of the right rank. Parallel loops may nest: an inner one runs in its thread. Block and
+thread loops and barriers form grids (``tile.grid``).
 """
 
 from __future__ import annotations
@@ -38,11 +39,12 @@ from tilewright.tile.ir import (
     walk,
     written,
 )
+from tilewright.tile.matrix import matrix_nest
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.swizzle import is_swizzlable
 
 COPIED = (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT)
-IN_REGISTERS = (*COPIED, Kind.WARP)
+IN_REGISTERS = (*COPIED, Kind.WARP, Kind.MATRIX)
 """Loops whose variables may index registers: a warp's lanes hold an element each of what warp loops count."""
 
 
@@ -57,14 +59,16 @@ class _Checker:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.places: dict[Buffer, Place] = {}
+        self.matrices: set[Buffer] = set()
         self.indices: dict[Buffer, list[tuple[tuple[For, ...], tuple[IndexLike, ...]]]] = {}
 
     def run(self) -> None:
         self._places()
+        self.matrices = {b for b, p in self.places.items() if p.space is Space.MATRIX}
         self._body(self.kernel.body, ())
         check_grids(self.kernel)
         for place in self.places.values():
-            if place.space is Space.REG:
+            if place.space in (Space.REG, Space.MATRIX):
                 self._register(place.buffer)
         for p in self.kernel.packed:
             if p.param not in self.places or self.places[p.param].role is not Role.CONST:
@@ -102,6 +106,8 @@ class _Checker:
             self._statement(s, path)
             if isinstance(s, For):
                 self._loop(s, path)
+                if s.loop.kind is Kind.MATRIX and not any(x.loop.kind is Kind.MATRIX for x in path):
+                    matrix_nest(s, self.matrices)
                 self._body(s.body, (*path, s))
             elif isinstance(s, If):
                 self._body(s.body, path)
@@ -126,6 +132,8 @@ class _Checker:
     def _access(self, b: Buffer, index: tuple[IndexLike, ...], s: Stmt, path: tuple[For, ...]) -> None:
         if b not in self.places:
             raise _error(_where(s), f"{b.name} has no place")
+        if b in self.matrices and not any(f.loop.kind is Kind.MATRIX for f in path):
+            raise _error(_where(s), f"{b.name} lies in matrix registers, and this is outside of matrix loops")
         if len(index) != len(b.shape):
             raise _error(_where(s), f"{b.name} takes {len(b.shape)} indices, not {len(index)}")
         for i in index:

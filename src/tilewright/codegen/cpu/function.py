@@ -10,9 +10,12 @@ from dataclasses import dataclass
 
 from tilewright.codegen.cpu.loops import CpuLoops
 from tilewright.codegen.cpu.scratch import Locals
+from tilewright.codegen.cpu.tiles import Tiles
 from tilewright.codegen.llvm.function import KernelFunction, KernelModule
+from tilewright.codegen.llvm.lanes import Lanes
 from tilewright.core.compute import Buffer
 from tilewright.target.target import Target
+from tilewright.tile.ir import Fold, Stmt, Store, Update
 
 
 @dataclass
@@ -37,10 +40,17 @@ class CpuFunction(KernelFunction):
         self.has_polls = has_polls
         self.locals = Locals()
         super().__init__(module)
+        self.tiles = Tiles(self)
 
     def new_loops(self) -> CpuLoops:
         """Loops with threads and dot products."""
         return CpuLoops(self)
+
+    def statement(self, s: Stmt, ctx: Lanes) -> None:
+        """Emit one statement; what it writes, no matrix register holds any more."""
+        if isinstance(s, Store | Update | Fold):
+            self.tiles.forget()
+        super().statement(s, ctx)
 
     def allocate(self, buffer: Buffer, name: str, n_elements: int) -> None:
         """Memory on the stack, or in the scratch that the caller brings."""

@@ -36,10 +36,22 @@ class CpuLoops(Loops):
                 return True
             case Kind.DOT:
                 return dot.emit(self.fn, f, extent, ctx)
+            case Kind.MATRIX if self.fn.tiles.matrices:
+                self.fn.tiles.emit(f)
+                return True
             case Kind.BLOCK | Kind.THREAD | Kind.WARP as kind:
                 rule = f"{f.loop.sym} is a {kind.value} loop, of a GPU's grid, and a CPU has none"
                 raise CodegenError(rule, remedy="make it parallel or serial, or compile for a GPU")
         return False
+
+    def serial(self, f: For, extent: Dim, ctx: Lanes, window: tuple[Dim, Dim] | None = None) -> None:
+        """A loop as others have it, with the matrix registers that it needs."""
+        with self.fn.tiles.around(f):
+            super().serial(f, extent, ctx, window)
+
+    def _body(self, f: For, ctx: Lanes) -> None:
+        with self.fn.tiles.within(f):
+            super()._body(f, ctx)
 
     def end_of_turn(self, f: For, turn: str) -> None:
         """Ask whether to go on."""

@@ -254,13 +254,14 @@ def apart(indices: list[tuple[IndexLike, ...]], over: list[Sym], inner: set[Sym]
 
 
 def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
-    """Run the loop as ``kind`` (``serial parallel unroll step vector dot block thread warp``).
+    """Run the loop as ``kind`` (``serial parallel unroll step vector dot block thread warp matrix``).
 
     Fails: vector, parallel, block or thread over iterations that may not be exchanged, or that would use one memory at
     a time; vector, unroll or step over an extent without a known bound, thread over one that is no number; vector
     around anything but statements and copied loops; serial or parallel in a vector loop; block inside of any other
     kind; thread outside of all blocks; warp outside of all thread loops, which then count warps; another kind than
-    these. The third of three nested warp loops may be a sum's own, which a matrix instruction adds up at once.
+    these. The third of three nested warp loops may be a sum's own, which a matrix instruction adds up at once. That
+    matrix loops are an instruction is asked of the finished kernel (``tile.matrix``).
     """
     target = find_loop(kernel, loop, "kind")
     kinds = [k.value for k in Kind]
