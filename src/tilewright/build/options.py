@@ -206,5 +206,5 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
         return passes_for_gpu(level)
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
-        return (*passes_for(level, target=known, per_lane=2 if target.has_bf16 else 1), Precision())
+        return (*passes_for(level, target=known, per_lane=target.bf16_per_lane), Precision())
     return passes_for(level, target=known)

@@ -37,6 +37,7 @@ from tilewright.choose.strategies.ring import ring
 from tilewright.choose.strategies.row_sums import row_sums
 from tilewright.choose.strategies.rows import rows
 from tilewright.choose.strategies.short_rows import few_columns, short_rows
+from tilewright.choose.strategies.tiles import tiles
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
 from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
@@ -301,6 +302,7 @@ class _Work:
                     Strategy("narrow", partial(narrow, b, machine, names[0], top), is_quiet=True),
                     Strategy("few-columns", partial(few_columns, b, machine, names[0], top), is_quiet=True),
                     *([replace(x, is_quiet=True) for x in by_rows] if few else []),
+                    Strategy("tiles", partial(tiles, b, machine, names[0], top), is_quiet=True),
                     Strategy(
                         "contract",
                         partial(contract, b, machine, names[0], top, vectors=self.vectors, arrange=self.arrange),

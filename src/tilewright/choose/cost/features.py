@@ -23,9 +23,10 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
+from tilewright.tile.matrix import matrix_nest
 from tilewright.tile.rewrite import loads_of
 
-NOT_MEMORY = (Space.REG, Space.TABLE)
+NOT_MEMORY = (Space.REG, Space.TABLE, Space.MATRIX)
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ class _FeatureWalk:
         self.target = target
         self.sizes = CallSizes(sizes)
         self.places: dict[Buffer, Place] = {p.buffer: p for p in kernel.places}
+        self.matrices = {b for b, p in self.places.items() if p.space is Space.MATRIX}
         self.operations = Operations(target, self.sizes, self.places)
         self.levels: tuple[CacheLevel, ...] = levels_of(target, n_threads)
         self.rows = [RunTimeLoop(None, None)]
@@ -103,8 +105,23 @@ class _FeatureWalk:
         count = self.sizes.average(loop.extent, self.loops)
         if count <= 0:
             return []
+        if loop.kind is Kind.MATRIX:
+            return self._instruction(f, around)
         found = self._body(f.body, self._inside(loop, count, around))
         repeated(found, loop.sym, count, self.levels)
+        return found
+
+    def _instruction(self, f: For, around: Around) -> list[Touch]:
+        """A nest of matrix loops: one instruction, which touches what all of their iterations do."""
+        nest = matrix_nest(f, self.matrices)
+        loops = [x for x in (nest.rows, nest.columns, nest.groups, nest.group) if x is not None]
+        self.loops |= {x.sym: x.extent for x in loops}
+        counts = {x.sym: self.sizes.average(x.extent, self.loops) for x in loops}
+        self.operations.instruction(nest, counts, around)
+        inside = replace(around, extents={**around.extents, **counts}, copies={**around.copies, **counts})
+        found = self._accesses(nest.statement, inside)
+        for sym, count in reversed(counts.items()):
+            repeated(found, sym, count, self.levels)
         return found
 
     def _where(self, s: If, around: Around) -> Around:

@@ -46,6 +46,7 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.ir import Fold, If, Place, Prefetch, Space, Stmt, Store, Update
 from tilewright.tile.math import BINARY, UNARY, expand
+from tilewright.tile.matrix import MatrixNest
 
 CLASSES = ("multiply", "simple", "divide", "convert", "shuffle", "load", "store", "element", "partial", "scalar")
 """Classes of instructions: products and multiply-adds of vectors; additions, comparisons, selections and logic;
@@ -88,6 +89,25 @@ class Operations:
                 self.value(s.cond, around)
             case Prefetch():
                 around.running[-1].add("load", around.n_copies)
+
+    def instruction(self, nest: MatrixNest, counts: Mapping[Sym, float], around: Around) -> None:
+        """Count an instruction on matrix registers: the slots that its cycles are, and what moves its operands.
+
+        An operand that copies share is loaded once.
+        """
+        node, s = around.running[-1], nest.statement
+        if nest.left is None or nest.right is None or nest.groups is None:
+            kind = "store" if isinstance(s.value, Load) else "simple"
+            node.add(kind, around.n_copies * (counts[nest.rows.sym] if isinstance(s.value, Load) else 1.0))
+            return
+        types_of = (nest.left.dtype, nest.right.dtype)
+        unit = next((u for u in self.target.tile_units if (u.left, u.right) == types_of), None)
+        # Where there is no such instruction, its loops run one by one.
+        cycles = unit.cycles if unit is not None else prod(counts.values()) / self.target.fmas_per_cycle
+        node.add("multiply", around.n_copies * cycles * self.target.fmas_per_cycle)
+        for x, along in ((nest.left, nest.rows), (nest.right, nest.groups)):
+            copies = prod(n for sym, n in around.copies.items() if sym in symbols_in(x.index))
+            node.add("load", copies * counts[along.sym])
 
     # --- values ---
 

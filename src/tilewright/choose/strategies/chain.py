@@ -18,18 +18,18 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost.tile import estimate, pays_threads
-from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.operands import root_terms
 from tilewright.choose.strategies.rows import passes, rows
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import min_tasks, parallel
+from tilewright.choose.strategies.tiles import contract_inside
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, loads
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.effort import EFFORT
-from tilewright.core.estimates import COPIED_ROWS
-from tilewright.core.expr import Sym, substitute, symbol_order, symbols
+from tilewright.core.estimates import ASSUMED_SIZE, COPIED_ROWS
+from tilewright.core.expr import Dim, Sym, substitute, symbol_order, symbols
 from tilewright.core.indices import placed
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -71,10 +71,10 @@ def chain(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     if pays_threads(work, machine, machine.vector_bytes // 4):  # before uneven tiles hide that rows are apart
         parallel(b, machine, order[:2])
     if c.is_contraction:
-        contract(b, machine, c.source, c.strip, threads=False)
+        contract_inside(b, machine, c.source, c.strip)
     elif not attempt(b, partial(narrow, b, machine, c.source, c.strip, has_lanes=False, threads=False)):
         rows(b, machine, [c.source, c.strip], threads=False)
-    contract(b, machine, c.last, c.root, threads=False)
+    contract_inside(b, machine, c.last, c.root)
     apart = {_name(s) for s in find_body(b.kernel, at) if isinstance(s, For) and not _writes((s,)) <= {*c.between}}
     for name in early[2:]:
         attempt(b, partial(b.do, "reuse", name, c.strip))
@@ -198,11 +198,24 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     if len(inside) > 1:
         raise ScheduleError("chain", c.strip, "its rows are several loops")
     extent = inside[0].extent
+    if machine.tile_units:
+        return _registers_of_rows(machine, extent, most)
     if not is_known(extent):
         return min(BLOCK_ROWS, most)
     good = [r for r in range(BLOCK_ROWS // 2, min(MOST_ROWS, most) + 1) if extent % r == 0]
     even = -(-extent // -(-extent // min(BLOCK_ROWS, most)))
     return min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r), default=even)
+
+
+def _registers_of_rows(machine: Target, extent: Dim, most: int) -> int:
+    """Rows of a block that need the fewest matrix registers for all rows: part of one takes as long as a whole one."""
+    rows = machine.tile_units[0].rows
+    sizes = [n for n in range(rows, MOST_ROWS + 1) if n <= most] or [rows]
+
+    def registers(size: int) -> float:
+        return (-(-extent // size) if is_known(extent) else ASSUMED_SIZE / size) * -(-size // rows)
+
+    return min(sizes, key=lambda n: (registers(n), -n))
 
 
 def _passes_between(

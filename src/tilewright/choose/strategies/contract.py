@@ -81,7 +81,7 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     block = plan.tile.vectors * plan.width
     rest: list[BoxPiece] = []
     if plan.n_apart:
-        pieces[0], *rest = _divide(b, pieces[0], plan.lanes.sym.name, plan.width)
+        pieces[0], *rest = divided(b, pieces[0], plan.lanes.sym.name, plan.width)
     if not is_known(plan.lanes.extent) and plan.tile.vectors > 1:
         pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not is_known(plan.rows.extent):
@@ -180,14 +180,14 @@ def _divided(
                 done.append(resize(rest, size))
                 break
             if floordiv(extent, size) != 0:
-                full, rest = _divide(b, rest, loop, size)
+                full, rest = divided(b, rest, loop, size)
                 done.append(resize(full, size))
         else:
             done.append(resize(rest, 1))
     return done
 
 
-def _divide(b: ScheduleBuilder, piece: BoxPiece, loop: str, size: int) -> tuple[BoxPiece, BoxPiece]:
+def divided(b: ScheduleBuilder, piece: BoxPiece, loop: str, size: int) -> tuple[BoxPiece, BoxPiece]:
     """Divide a loop of the piece's root nest; the rest reads a fork of the accumulator.
 
     The nest must start at the divided loop, so it is moved outermost first.

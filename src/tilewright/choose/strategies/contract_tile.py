@@ -59,26 +59,24 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
-    blocks, vectors, lanes = _split_lanes(b, lane, piece)
+    blocks, vectors, lanes = split_lanes(b, lane, piece)
     outer: list[str] = []
     inner: list[str] = []
     walked: dict[str, str] = {}
     for loop in plan.outer:
         name = piece.loops[loop.sym.name]
         size = tile.rows if loop is plan.rows else tile.rows2 if loop is plan.rows2 else 1
-        walker, part = _split_rows(b, name, size)
+        walker, part = split_rows(b, name, size)
         outer.extend(walker)
         inner.extend(part)
         walked |= dict.fromkeys(walker, name)
-    pairs = zip(_names(plan, piece), plan.outer, strict=True)
-    batch = [n for n, x in pairs if not is_row(plan, x) and x not in plan.below]
-    rows = [n for n in outer if n not in batch]
+    batch, rows = _batch_and_rows(plan, piece, outer)
     order = _ordered(b, machine, plan, batch, blocks, rows)
     tiled = [*inner, *vectors, lanes]
-    if not order:  # the whole is one tile: a loop of one iteration around it
+    if not order:
         whole = tiled[0]
-        around, tiled[0] = b.split(whole, max(_number_of(b, whole), 1))
-        order, walked = [around], {around: whole}
+        order = alone_around(b, tiled)
+        walked = {order[0]: whole}
     inner, lanes = tiled[: len(inner)], tiled[-1]
     if len(order) + len(tiled) > 1:
         b.do("reorder", *order, *tiled)
@@ -116,6 +114,31 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     return TiledOrder(order, walked)
 
 
+def order_around(
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece, outer: list[str], blocks: list[str],
+    tiled: list[str],
+) -> list[str]:  # fmt: skip
+    """Order the loops ``outer`` and ``blocks`` around those of a tile; ``tiled`` changes where one takes the whole."""
+    batch, rows = _batch_and_rows(plan, piece, outer)
+    order = _ordered(b, machine, plan, batch, blocks, rows)
+    order = order or alone_around(b, tiled)
+    b.do("reorder", *order, *tiled)
+    return order
+
+
+def _batch_and_rows(plan: ContractionPlan, piece: BoxPiece, outer: list[str]) -> tuple[list[str], list[str]]:
+    """Which of the loops outside of a tile walk rows, and which others."""
+    pairs = zip(_names(plan, piece), plan.outer, strict=True)
+    batch = [n for n, x in pairs if not is_row(plan, x) and x not in plan.below]
+    return batch, [n for n in outer if n not in batch]
+
+
+def alone_around(b: ScheduleBuilder, tiled: list[str]) -> list[str]:
+    """A loop of one iteration around a tile that is the whole, in whose loops the first one is another then."""
+    around, tiled[0] = b.split(tiled[0], max(_number_of(b, tiled[0]), 1))
+    return [around]
+
+
 def _names(plan: ContractionPlan, piece: BoxPiece) -> list[str]:
     return [piece.loops[x.sym.name] for x in plan.outer]
 
@@ -129,7 +152,7 @@ def _number_of(b: ScheduleBuilder, loop: str) -> int:
     return known(e, 1)
 
 
-def _split_lanes(b: ScheduleBuilder, lane: str, piece: BoxPiece) -> tuple[list[str], list[str], str]:
+def split_lanes(b: ScheduleBuilder, lane: str, piece: BoxPiece) -> tuple[list[str], list[str], str]:
     """(block loops, loops of a tile's blocks and vectors, lane loop) after splitting the lane axis."""
     vectors, width = piece.tile.vectors, piece.width
     loop = find_loop(b.kernel, lane, "contract").loop
@@ -151,7 +174,7 @@ def _split_lanes(b: ScheduleBuilder, lane: str, piece: BoxPiece) -> tuple[list[s
     return blocks, [*inside, vector], lane
 
 
-def _split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], list[str]]:
+def split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], list[str]]:
     n = extent_of(b, loop)
     if size == 1:
         return [loop], []

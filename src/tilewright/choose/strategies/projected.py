@@ -19,10 +19,10 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost.tile import estimate, pays_threads
-from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.ring import bytes_of, in_ring, shared_rows, work_of
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.tiles import contract_inside
 from tilewright.choose.strategies.view import only_nest
 from tilewright.core.compute import Stage
 from tilewright.core.dims import is_known, known_at_least
@@ -56,9 +56,9 @@ def projected(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     if not any(attempt(b, partial(_at, b, machine, parts, work, k, *rows)) for k in loops for rows in BLOCKS):
         raise ScheduleError("projected", parts.made, "no loop walks it in blocks of rows that fit")
     if parts.source:
-        contract(b, machine, *[s.out.name for s in parts.source], threads=False)
-    contract(b, machine, parts.window, parts.made, threads=False)
-    contract(b, machine, parts.product, parts.root, threads=False)
+        contract_inside(b, machine, *[s.out.name for s in parts.source])
+    contract_inside(b, machine, parts.window, parts.made)
+    contract_inside(b, machine, parts.product, parts.root)
 
 
 def _parts(b: ScheduleBuilder, cluster: Cluster) -> _Parts:

@@ -18,8 +18,8 @@ from functools import partial
 
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost.tile import estimate, pays_threads
-from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt, cached_name
+from tilewright.choose.strategies.tiles import contract_inside
 from tilewright.choose.strategies.view import find_body, nest_with, only_nest
 from tilewright.core.compute import Stage
 from tilewright.core.dims import is_known, known, known_over
@@ -47,8 +47,8 @@ def ring(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     choices = [(n, k) for n in blocks for k in loops]
     if not any(attempt(b, partial(_at, b, machine, cluster, (source, strip, window, root), k, n)) for n, k in choices):
         raise ScheduleError("ring", strip, "no window slides along a loop of its own, or its rows are too large")
-    contract(b, machine, source, strip, threads=False)
-    contract(b, machine, window, root, threads=False)
+    contract_inside(b, machine, source, strip)
+    contract_inside(b, machine, window, root)
 
 
 def _at(

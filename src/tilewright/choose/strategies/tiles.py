@@ -1,0 +1,243 @@
+"""The rule for products of narrow elements on a CPU's matrix registers.
+
+In: a builder, the reduced buffer and the stage that reads it, as for ``contract``. Out: steps. Not its business: roles
+of loops (``contract_plan``), what the registers are (``target.tiles``), packing (``constants``).
+
+Before: ``for row: for lane: for k: S[row, lane] += A[row, k] * B[k, lane]``. After, for blocks of two by two registers
+of sums or three beside each other::
+
+    for block, for rows:
+        S = 0
+        for k_o: for each register of S: S[m, n] += A[m, g, d] * B[g, n, d] for m, g, n, d (one instruction)
+        T = S                         (one instruction for each register)
+        out[row, lane] = epilogue(T)  (a loop over rows of vectors)
+
+Loops are ordered as vectors would have them: what stays in which cache is the same question. Rows of a register are
+balanced, 49 as three 13s and a 10, since a product takes as long for one row as for sixteen. Extents that blocks leave
+a rest of are divided, so that registers change their shape once and not in every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from tilewright.choose.cost.tile import Tile, estimate, pays_threads
+from tilewright.choose.strategies.contract import contract, divided
+from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations, plan_contraction
+from tilewright.choose.strategies.contract_tile import BoxPiece, extent_of, order_around, split_lanes, split_rows
+from tilewright.choose.strategies.operands import split_groups, update_of
+from tilewright.choose.strategies.steps import attempt, cached_name, copied_apart
+from tilewright.choose.strategies.threads import parallel
+from tilewright.choose.strategies.view import find_body, statement_of
+from tilewright.core.compute import Load, loads
+from tilewright.core.dims import is_known, known
+from tilewright.core.estimates import ASSUMED_SIZE
+from tilewright.core.expr import floordiv
+from tilewright.core.indices import symbols_at
+from tilewright.target.target import Target
+from tilewright.target.tiles import TileUnit
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Loop, Store
+from tilewright.tile.matrix import index_of_sums
+from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.tree import Nest, find_place, nest_of
+
+
+@dataclass(frozen=True)
+class RegisterBlock:
+    """Registers of sums: rows of each, how many along two row loops, how many along the lanes."""
+
+    rows: int
+    n_rows: int
+    n_rows2: int
+    n_columns: int
+
+
+@dataclass(frozen=True)
+class RegisterTiling:
+    """The instruction, the steps of a sum that it takes each time, and the registers of a block."""
+
+    unit: TileUnit
+    depth: int
+    block: RegisterBlock
+
+
+SHAPES = ((2, 2), (1, 3), (3, 1), (1, 2), (2, 1), (1, 1))
+"""Registers of sums along rows and columns: with those of both operands, no more than there are."""
+
+
+def tiles(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None, *, threads: bool = True) -> list[str]:
+    """Schedule the reduction ``reduced`` together with the stage ``root`` that reads it (None: alone).
+
+    Returns the outermost loop of every piece. ``ScheduleError`` where the machine has no such registers for what is
+    multiplied, or vectors take fewer cycles.
+    """
+    if not machine.tile_units:
+        raise ScheduleError("tiles", reduced, "the machine has no matrix registers")
+    if root is None:
+        root, reduced = reduced, copied_apart(b, reduced)
+    split_groups(b, machine, reduced, root)
+    plan = plan_contraction(b, machine, reduced, root, threads=threads, apart=False)
+    tiling = _tiling(plan, machine, *_unit(b, machine, plan))
+    unit, block = tiling.unit, tiling.block
+    names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
+    sums = {x.sym.name: x.sym.name for x in plan.reduced}
+    whole = BoxPiece(plan.acc, names, sums, Tile(vectors=block.n_columns), unit.columns)
+    assert plan.rows is not None
+    pieces = _cut(b, [whole], plan.lanes, [block.n_columns * unit.columns])
+    pieces = _cut(b, pieces, plan.rows, [block.n_rows * block.rows, block.rows])
+    return [_tiled(b, machine, plan, tiling, piece) for piece in pieces]
+
+
+def contract_inside(b: ScheduleBuilder, machine: Target, reduced: str, root: str) -> None:
+    """Schedule a contraction inside of loops that threads share: on matrix registers, or else on vectors."""
+    if not attempt(b, partial(tiles, b, machine, reduced, root, threads=False)):
+        contract(b, machine, reduced, root, threads=False)
+
+
+def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[TileUnit, int]:
+    """The instruction for what is multiplied, and how many steps of the sum it takes each time."""
+    read = list(loads(update_of(b, plan.acc).value))
+    for unit in machine.tile_units:
+        if plan.is_window or plan.rows is None or plan.group != unit.group or len(read) != 2:
+            continue
+        left, right = sorted(zip(read, plan.operands, strict=True), key=lambda x: x[1].lane_stride != 0)
+        if (left[0].buffer.dtype, right[0].buffer.dtype) != (unit.left, unit.right):
+            continue
+        n = plan.reduced[-1].extent
+        if not is_known(n):
+            continue
+        found = [d for d in range(unit.group, unit.depth + 1, unit.group) if n % d == 0]
+        if found:
+            return unit, found[-1]
+    raise ScheduleError("tiles", plan.acc, "no matrix instruction multiplies such operands")
+
+
+def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) -> RegisterTiling:
+    """The block of registers that takes the fewest cycles; ``ScheduleError`` where vectors take fewer."""
+    n_lanes, n_rows = known_iterations(plan.lanes), known_iterations(plan.rows)
+    n_rows2 = 1 if plan.rows2 is None else known_iterations(plan.rows2)
+    rows = unit.rows if n_rows is None else -(-n_rows // -(-n_rows // unit.rows))
+    along = [
+        ASSUMED_SIZE / unit.rows if n_rows is None else -(-n_rows // rows),
+        ASSUMED_SIZE if n_rows2 is None else n_rows2,
+        ASSUMED_SIZE / unit.columns if n_lanes is None else -(-n_lanes // unit.columns),
+    ]
+    sums = estimate([x.extent for x in plan.reduced])
+    best: tuple[float, RegisterBlock] | None = None
+    for n_rows, n_columns in SHAPES:
+        for block in (RegisterBlock(rows, n_rows, 1, n_columns), RegisterBlock(rows, 1, n_rows, n_columns)):
+            sizes = (block.n_rows, block.n_rows2, n_columns)
+            if any(size > max(n, 1) for n, size in zip(along, sizes, strict=True)):
+                continue
+            blocks = prod(-(-n // size) for n, size in zip(along, sizes, strict=True))
+            cycles = blocks * _cycles(unit, n_rows, n_columns, sums / depth)
+            if best is None or cycles < best[0]:
+                best = cycles, block
+    if best is None or best[0] >= plan.tile.cycles * sums / plan.group:
+        raise ScheduleError("tiles", plan.acc, "vectors take fewer cycles")
+    return RegisterTiling(unit, depth, best[1])
+
+
+def _cycles(unit: TileUnit, n_rows: int, n_columns: int, steps: float) -> float:
+    """Cycles of a block: products, or the loads of their operands, or the wait for the sums; then these are moved."""
+    n = n_rows * n_columns
+    step = max(n * unit.cycles, (n_rows + n_columns) * unit.load_cycles, unit.latency)
+    return steps * step + n * 2 * unit.store_cycles
+
+
+def _cut(b: ScheduleBuilder, pieces: list[BoxPiece], loop: Loop, sizes: Sequence[int]) -> list[BoxPiece]:
+    """Each piece as whole blocks along a loop, and what they leave: of an extent that a call decides by every size."""
+    done: list[BoxPiece] = []
+    for rest in pieces:
+        for size in sizes if not is_known(loop.extent) else sizes[:1]:
+            extent = extent_of(b, rest.loops[loop.sym.name])
+            whole = floordiv(extent, size)
+            if extent == whole * size:
+                break
+            if whole != 0:
+                full, rest = divided(b, rest, loop.sym.name, size)
+                done.append(full)
+        done.append(rest)
+    return done
+
+
+def _tiled(
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, tiling: RegisterTiling, piece: BoxPiece
+) -> str:
+    """The steps of one piece; returns its outermost loop."""
+    block, acc = tiling.block, piece.acc
+    outer: list[str] = []
+    inner: list[str] = []
+    blocks, vectors, lanes = split_lanes(b, piece.loops[plan.lanes.sym.name], piece)
+    for loop in plan.outer:
+        name = piece.loops[loop.sym.name]
+        if loop is plan.rows:
+            walker, part = _split_registers(b, name, tiling)
+        else:
+            walker, part = split_rows(b, name, block.n_rows2 if loop is plan.rows2 else 1)
+        outer += walker
+        inner += part
+    tiled = [*inner, *vectors, lanes]
+    order = order_around(b, machine, plan, piece, outer, blocks, tiled)
+    vectors, lanes = tiled[len(inner) : -1], tiled[-1]
+    held, (leaf,) = acc, find_body(b.kernel, lanes)
+    is_moved = isinstance(leaf, Store) and isinstance(leaf.value, Load) and leaf.value.buffer.name == acc
+    if not is_moved:  # what is computed with the sums reads them from memory, in vectors
+        b.do("cache", acc)
+        held = cached_name(b, acc)
+        b.do("compute_at", acc, order[-1], "local")
+        for name in vectors:
+            b.do("kind", name, "unroll")
+        b.do("kind", lanes, "vector")
+    b.do("compute_at", held, order[-1], "matrix")
+    for nest in _nests_of(b, order[-1], held):
+        _as_instructions(b, nest, held, tiling)
+    if pays_threads(plan.work, machine, plan.width):
+        parallel(b, machine, order[:2])
+    return order[0]
+
+
+def _split_registers(b: ScheduleBuilder, loop: str, tiling: RegisterTiling) -> tuple[list[str], list[str]]:
+    """A row loop as (loops over blocks, loops over registers and over rows of one)."""
+    rows, n_registers = tiling.block.rows, tiling.block.n_rows
+    n = known(extent_of(b, loop), None)
+    walker: list[str] = []
+    if n is None or n > rows * n_registers:
+        around, loop = b.split(loop, rows * n_registers)
+        walker = [around]
+    else:
+        rows = -(-n // -(-n // tiling.unit.rows))
+    return walker, [loop] if n is not None and n <= rows else [*b.split(loop, rows)]
+
+
+def _nests_of(b: ScheduleBuilder, at: str, held: str) -> list[Nest]:
+    """The nests in the body of a loop that touch the matrix registers."""
+    own = {find_place(b.kernel, held, "tiles").buffer}
+    found = [nest_of(s) for s in find_body(b.kernel, at)]
+    return [n for n in found if any(index_of_sums(s, own) for s in n.leaf)]
+
+
+def _as_instructions(b: ScheduleBuilder, nest: Nest, held: str, tiling: RegisterTiling) -> None:
+    """The loops of a nest over registers as those outside of an instruction, and its own."""
+    index = index_of_sums(statement_of(nest), {find_place(b.kernel, held, "tiles").buffer})
+    columns = [x.sym.name for x in nest.loops if x.sym in symbols_at(index[-1])]
+    rows = [x.sym.name for x in nest.loops if x.sym in symbols_at(index[-2])]
+    others = [x.sym.name for x in nest.loops if any(x.sym in symbols_at(i) for i in index[:-2])]
+    sums = [x.sym.name for x in nest.loops if x.sym.name not in (*columns, *rows, *others)]
+    outside = [*others, *rows[:-1], *columns[:-1]]
+    own = [rows[-1], columns[-1]]
+    if sums:
+        steps, inside = b.split(sums[-1], tiling.depth)
+        groups, group = b.split(inside, tiling.unit.group)
+        sums = [*sums[:-1], steps]
+        own = [rows[-1], groups, columns[-1], group]
+        b.do("kind", group, "dot")
+    for name in outside:
+        b.do("kind", name, "unroll")
+    b.do("reorder", *sums, *outside, *own)
+    for name in own[:3]:
+        b.do("kind", name, "matrix")
