@@ -1,18 +1,20 @@
 """The thirty loop programs of PolyBench/C 4.2, each written in the language for kernels, in f64.
 
-In: nothing. Out: ``PROGRAMS``: kernels by the suite's names, with the shapes of their arguments for a size. Results are
-returned, where the suite writes to its arguments. Not its business: right answers
-(``tests/language/test_polybench.py``).
+In: nothing. Out: ``PROGRAMS``: kernels by the suite's names, with the shapes of their arguments for a size;
+``arguments``, numbers for them. Results are returned, where the suite writes to its arguments. Not its business: right
+answers (``tests/language/test_polybench.py``), speed (``polybench_speed.py``).
 
 Reference: L.-N. Pouchet, T. Yuki, PolyBench/C 4.2, for what each program computes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp
+from math import exp, sqrt
 from typing import Any
+
+import numpy as np
 
 import tilewright as tw
 from tilewright import lang as tl
@@ -481,3 +483,16 @@ PROGRAMS: Mapping[str, Program] = {
     "fdtd-2d": Program(fdtd_2d, lambda n: ((n, n + 1),) * 3 + ((STEPS,),)),
     "adi": Program(adi, _square(1)),
 }
+
+
+def arguments(name: str, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
+    """Random arguments of these shapes, with which the program's results are no larger than doubles can tell."""
+    rng, n = np.random.default_rng(len(name)), shapes[0][-1]
+    if name == "nussinov":
+        return [rng.integers(0, 4, shapes[0]).astype(np.int32)]
+    if name == "floyd-warshall":
+        return [rng.integers(1, 99, shapes[0]).astype(np.int32)]
+    made = [rng.uniform(-1, 1, s) for s in shapes]
+    if name in ("cholesky", "lu", "ludcmp", "trisolv"):
+        made[0] += 4 * sqrt(n) * np.eye(n)
+    return [x / (2 * n) for x in made] if name == "durbin" else made

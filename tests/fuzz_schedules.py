@@ -49,6 +49,8 @@ WORDS: Mapping[str, Sequence[str]] = {
     "kind": ("serial", "parallel", "unroll", "step", "vector"),
     "space": ("local", "reg", "global"),
     "order": ("walk", "rows"),
+    "fusion": ("fused", "apart"),
+    "bands": ("", "0 1", "1 0", "0 1:2 3", "1 0 2:0 2 2"),
 }
 NUMBERS = (-1, 0, 1, 2, 2, 3, 3, 4, 4, 8)
 

@@ -15,12 +15,22 @@ from tile.test_hints import product_with
 from tile.test_online import Case
 from tile.test_ring import window
 from tile.test_schedule import masked_rows, padded_taps, rows_twice, three_rows
-from tilewright.core.compute import Computation
+from tilewright.core.compute import Axis, Binary, Buffer, Computation, Load, Serial, Stage, loop_symbol
+from tilewright.core.types import f32
 from tilewright.tile.ir import Kernel
 from tilewright.tile.lower import lower
 from tilewright.tile.schedule import PRIMITIVES, ScheduleBuilder
 from tilewright.tile.schedule.book import read_step, signature
 from tilewright.tile.text import kernel_text
+
+
+def waves() -> Computation:
+    """Steps of time over a line, in place."""
+    x = Buffer("X", f32, (32,))
+    t, i = (Axis(loop_symbol(name, n), n) for name, n in (("t", 6), ("i", 30)))
+    value = Binary("add", Load(x, (i.sym,)), Load(x, (i.sym + 2,)))
+    return Computation((), (x,), (Serial(t, (Serial(i, (Stage((x,), (), (i.sym + 1,), (value,)),)),)),))
+
 
 PAGE = Path(__file__).parents[2] / "docs" / "schedules.md"
 BEGIN = "<!-- from here on written by tests/tile/test_schedule_docs.py -->\n"
@@ -36,6 +46,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "pipeline": (
         rows_twice(), "pipeline(t, i0_1_o, 2)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, shared)"),
     ),
+    "resequence": (waves(), "resequence(t, fused, 0 1:2 8)", ()),
     "enclose": (reduction((9,), 0, "add"), "enclose(i0)", ()),
     "alternate": (elementwise((5, 7)), "alternate(i1, i0)", ()),
     "divide": (elementwise((10,)), "divide(i0, 4)", ()),

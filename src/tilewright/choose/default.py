@@ -28,6 +28,7 @@ from tilewright.choose.strategies.copies import copied
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.nested import nested
+from tilewright.choose.strategies.ordered import nests_in_order, ordered, seconds_alone
 from tilewright.choose.strategies.padding import skip_padding
 from tilewright.choose.strategies.panels import lay_in_panels
 from tilewright.choose.strategies.plane import plane
@@ -41,6 +42,7 @@ from tilewright.choose.strategies.tiles import tiles
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
 from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
+from tilewright.core.estimates import DOUBT
 from tilewright.target.target import Target
 from tilewright.tile.errors import RuleBroke, ScheduleError
 from tilewright.tile.ir import Kernel
@@ -120,7 +122,7 @@ def schedule_with_steps(
     notes: list[str] = []
     work = _Work(builder, machine, normal, known, notes, on_broken, first, arrange)
     work.fix_vectors(normal.items)
-    work.items(normal.items)
+    work.all(normal.items)
     skip_padding(builder)
     pack_constants(builder, machine)
     lay_in_panels(builder)
@@ -209,6 +211,25 @@ class _Work:
                 clusters = self.clusters([s for s in run if all(s is not d for d in done)])
             for cluster in sorted(clusters, key=self.is_copy):  # those behind what reads them
                 self.cluster(cluster)
+
+    def all(self, items: Sequence[Stage | Serial]) -> None:
+        """By the rules alone, or with nests whose order counts in another one first, whichever costs less."""
+        start = self.b.mark()
+        self.items(items)
+        if not (loops := nests_in_order(self.computation)):
+            return
+        by_rules, steps, done = self.b.kernel, self.b.steps[start[1] :], [*self.done]
+        self.b.back(start)
+        self.done.clear()
+        for loop in loops:
+            fits(self.b, loop, partial(ordered, self.b, self.machine, loop), self.notes, self.on_broken)
+        if len(self.b.steps) > start[1]:
+            self.items(items)
+            if seconds_alone(self.b.kernel, self.machine) < seconds_alone(by_rules, self.machine) * (1 - DOUBT):
+                return
+            self.b.back(start)
+        self.b.kernel, self.done[:] = by_rules, done
+        self.b.steps += steps
 
     def is_copy(self, cluster: Cluster) -> bool:
         """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?"""

@@ -13,6 +13,7 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -120,11 +121,20 @@ def remember_answer(store: Cache, asked: str, key: str) -> None:
 def compiler_text() -> str:
     """The compiler's build: its version and state, and what else decides the bytes that it makes of a model.
 
-    LLVM selects the instructions, and NumPy folds constants and packs weights.
+    LLVM selects the instructions, NumPy folds constants and packs weights, and isl orders loops where it is installed.
     """
     host = host_facts()
-    versions = (host.llvmlite, host.llvm, np.__version__, host.ml_dtypes)
-    return f"tilewright {__version__} {_state()} made with llvmlite, LLVM, NumPy, ml_dtypes: {' '.join(versions)}"
+    versions = (host.llvmlite, host.llvm, np.__version__, host.ml_dtypes, _isl())
+    return f"tilewright {__version__} {_state()} made with llvmlite, LLVM, NumPy, ml_dtypes, isl: {' '.join(versions)}"
+
+
+@lru_cache(1)
+def _isl() -> str:
+    """What tells installed versions of islpy apart, which is not loaded for it."""
+    found = find_spec("islpy")
+    if found is None or found.origin is None:
+        return "none"
+    return str(os.stat(found.origin).st_mtime_ns)
 
 
 @lru_cache(1)

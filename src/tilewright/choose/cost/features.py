@@ -94,7 +94,8 @@ class _FeatureWalk:
             else:
                 self.operations.statement(s, self._kept(s, around))
                 found += self._accesses(s, around)
-                if isinstance(s, If):
+                # A body that is never run has loops without a single entry, which have no averages.
+                if isinstance(s, If) and self.sizes.share(s.cond, self.loops):
                     found += self._body(s.body, self._where(s, around))
         together(found, self.levels)
         return found

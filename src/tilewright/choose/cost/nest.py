@@ -14,10 +14,14 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import prod
 
+import numpy as np
+
 from tilewright.core.compute import Buffer, IndexLike, Inside, Value
 from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
+from tilewright.core.types import Array
+from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Kind, Loop
 
@@ -90,6 +94,7 @@ class CallSizes:
     def __init__(self, sizes: Mapping[Sym, int]) -> None:
         self.sizes = sizes
         self._known: dict[Dim, Dim] = {}
+        self._averages: dict[Dim, tuple[Mapping[Sym, Dim], float]] = {}
 
     def known(self, d: Dim) -> Dim:
         """``d`` with sizes as numbers; a number where no loop is left in it."""
@@ -120,14 +125,22 @@ class CallSizes:
         known = self.known(d)
         if is_known(known):
             return float(max(known, 0))
-        syms = sorted(symbols(known), key=lambda s: s.name)
-        total = weight = 0.0
-        for point in product(*(self._values(s, loops) for s in syms)):
-            share = prod(w for _, w in point)
-            value = evaluate(known, {s: v for s, (v, _) in zip(syms, point, strict=True)})
-            total += share * max(value, 0)
-            weight += share
-        return total / weight if weight else 0.0
+        if (told := self._averages.get(known)) is not None and told[0] is loops:
+            return told[1]
+        at, weights = self._points(sorted(symbols(known), key=lambda s: s.name), loops)
+        found = float(np.average(np.maximum(valued(known, at, OF_ARRAYS), 0), weights=weights))
+        self._averages[known] = loops, found
+        return found
+
+    def _points(self, syms: Sequence[Sym], loops: Mapping[Sym, Dim]) -> tuple[dict[Sym, Array], Array]:
+        """Values of loops, a place each, and how many iterations a place stands for."""
+        # Of one or two loops all places are looked at; of more than that fewer of each, for as many in all.
+        most = max(round((EFFORT.listed**2) ** (1 / len(syms))), 3) if len(syms) > 2 else EFFORT.listed
+        values = [self._values(s, loops, most) for s in syms]
+        grid = np.meshgrid(*([v for v, _ in x] for x in values), indexing="ij")
+        shares = np.meshgrid(*([w for _, w in x] for x in values), indexing="ij")
+        at = {s: g.ravel() for s, g in zip(syms, grid, strict=True)}
+        return at, np.prod([w.ravel() for w in shares], axis=0)
 
     def share(self, cond: Value, loops: Mapping[Sym, Dim]) -> float:
         """The part of its loops' iterations in which a condition on places holds; 1 of one that the data decide."""
@@ -142,7 +155,8 @@ class CallSizes:
         steps = [[coefficient(e, s) for e in exprs] for s in syms]
         most = max(EFFORT.listed // max(len(syms), 1), 3)  # the corners of several loops are a product of their places
         start = tuple(evaluate(e, dict.fromkeys(syms, 0)) for e in exprs)
-        if are_known(c for row in steps for c in row):
+        is_short = prod(len(self._values(s, loops, most)) for s in syms) <= EFFORT.points
+        if is_short and are_known(c for row in steps for c in row):
             values = {start: 1.0}
             for s, row in zip(syms, steps, strict=True):
                 wider: dict[tuple[int, ...], float] = {}
@@ -151,13 +165,9 @@ class CallSizes:
                     wider[moved] = wider.get(moved, 0.0) + n * weight
                 values = wider
             return sum(n for at, n in values.items() if min(at) >= 0) / sum(values.values())
-        held = total = 0.0
-        for point in product(*(self._values(s, loops, most) for s in syms)):
-            share = prod(w for _, w in point)
-            env = {s: v for s, (v, _) in zip(syms, point, strict=True)}
-            total += share
-            held += share * all(evaluate(e, env) >= 0 for e in exprs)
-        return held / total if total else 1.0
+        places, weights = self._points(syms, loops)
+        holds = np.all([np.broadcast_to(valued(e, places, OF_ARRAYS) >= 0, weights.shape) for e in exprs], axis=0)
+        return float(np.average(holds, weights=weights))
 
     def most(self, d: Dim, loops: Mapping[Sym, Dim]) -> int:
         """The greatest value of ``d``: at an end of each loop that it depends on."""

@@ -36,6 +36,9 @@ class Dependence:
     target: int
     pairs: isl.Map
 
+    commutes: bool = False
+    """Do both update the element, by one operation whose order is free?"""
+
 
 @dataclass(frozen=True)
 class BrokenOrder:
@@ -51,10 +54,10 @@ class BrokenOrder:
 
 def dependences(kernel: Kernel) -> list[Dependence]:
     """All dependences of the kernel; sizes are parameters. ``ScheduleError`` where something is not affine."""
-    return list(_between(instances(kernel)))
+    return list(dependences_of(instances(kernel)))
 
 
-def _between(found: Sequence[Instance]) -> Iterator[Dependence]:
+def dependences_of(found: Sequence[Instance]) -> Iterator[Dependence]:
     for a, b in product(found, found):
         before = a.time.lex_lt_map(b.time)
         for x, y in product(a.accesses, b.accesses):
@@ -62,7 +65,8 @@ def _between(found: Sequence[Instance]) -> Iterator[Dependence]:
                 pairs = _meeting(x, y).intersect(before)
                 if not pairs.is_empty():
                     kind = "output" if x.writes and y.writes else "flow" if x.writes else "anti"
-                    yield Dependence(kind, x.buffer, x.statement, y.statement, pairs)
+                    commutes = bool(x.op) and x.op == y.op
+                    yield Dependence(kind, x.buffer, x.statement, y.statement, pairs, commutes)
 
 
 def _meeting(x: ElementAccess, y: ElementAccess) -> isl.Map:
@@ -129,7 +133,7 @@ def why_not_parallel(kernel: Kernel, loop: str) -> BrokenOrder | None:
                 return _shown(
                     found, buffer, broken, (seen.reader, seen.writer), f"{rule}: {{0}} reads what {{1}} writes"
                 )
-    for d in _between(found):
+    for d in dependences_of(found):
         crossing = _apart(found, d.source, d.target, loop)
         if d.buffer in private or crossing is None or (broken := d.pairs.intersect(crossing)).is_empty():
             continue
@@ -205,7 +209,7 @@ def _first_change(
     """The first load that a new order would let see other writes, or pair of accesses whose order must stay."""
     old, new = [x.time for x in found], [moved(x) for x in found]
     inexact = {a.buffer for x in found for a in x.accesses if not a.is_exact}
-    for d in _between(found):
+    for d in dependences_of(found):
         if d.buffer in inexact or _are_unlike(found, d):
             late = new[d.target].lex_le_map(new[d.source]).reverse()
             if not (broken := d.pairs.intersect(late)).is_empty():

@@ -10,7 +10,7 @@ element.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import islpy as isl
@@ -69,15 +69,54 @@ class _Position:
     path: tuple[int, ...]
 
 
-def instances(kernel: Kernel) -> tuple[Instance, ...]:
+LARGE = 16
+"""Numbers from here on may be parameters: loops of so many iterations are not told apart by hand."""
+NEAR = 4
+"""So far from a number's parameter is another one that is spelled by it, as ``n - 1`` is."""
+
+
+def instances(kernel: Kernel, numbers: Sequence[int] = ()) -> tuple[Instance, ...]:
     """Every statement that touches memory, in program order.
+
+    ``numbers`` are parameters as sizes are, and what is found holds for any other large ones in their place: an integer
+    program gets far larger by large coefficients than by parameters.
 
     ``ScheduleError`` where an extent or index is not affine: a product of loops, or a quotient by a size.
     """
     found = list(_places(kernel.body, (), ()))
     depth = max((len(x.loops) for x in found), default=0)
     ids = {b: k for k, b in enumerate(dict.fromkeys(b for x in found for b in _buffers(x.statement)))}
-    return tuple(_instance(kernel, x, k, depth, ids) for k, x in enumerate(found))
+    return tuple(_instance(kernel, x, k, depth, ids, numbers) for k, x in enumerate(found))
+
+
+def parameters(kernel: Kernel) -> list[Sym]:
+    """The sizes that loops and indices depend on: ``n0``, ``n1``, ... of the sets."""
+    loops = {x.loop.sym for x in walk(kernel.body) if isinstance(x, For)}
+    return sorted({s for d in _dims(kernel) for s in symbols(d)} - loops, key=symbol_order)
+
+
+def large_numbers(kernel: Kernel) -> list[int]:
+    """Extents of loops that may be parameters, of those that are near to each other the largest."""
+    found: list[int] = []
+    for n in sorted(
+        {c for s in walk(kernel.body) if isinstance(s, For) for c in _constants(s.loop.extent)}, reverse=True
+    ):
+        if n >= LARGE + NEAR and (not found or found[-1] - n > NEAR):
+            found.append(n)
+    return found
+
+
+def _constants(e: Dim) -> Iterator[int]:
+    if is_known(e):
+        yield e
+    elif isinstance(e, BinaryExpr):
+        if e.op in ("min", "max"):
+            yield from _constants(e.a)
+            yield from _constants(e.b)
+    elif not isinstance(e, Sym | Mul):
+        yield e.const
+        for a, _ in e.terms:
+            yield from _constants(a)
 
 
 def _places(body: Body, loops: tuple[Loop, ...], path: tuple[int, ...]) -> Iterator[_Position]:
@@ -103,9 +142,11 @@ def _buffers(s: Store | Update | Fold) -> Iterator[Buffer]:
     yield from (x.buffer for x in loads_of(s))
 
 
-def _instance(kernel: Kernel, place: _Position, k: int, depth: int, ids: Mapping[Buffer, int]) -> Instance:
+def _instance(
+    kernel: Kernel, place: _Position, k: int, depth: int, ids: Mapping[Buffer, int], numbers: Sequence[int]
+) -> Instance:
     names = {x.sym: f"i{d}" for d, x in enumerate(place.loops)}
-    text = _Text(kernel, names, f"S{k}")
+    text = _Text(kernel, names, f"S{k}", numbers)
     domain = isl.Set(text.whole(f"S{k}[{text.inside}]", text.bounds(place.loops)))
     when = _time(place, [names[x.sym] for x in place.loops], depth)
     time = isl.Map(text.whole(f"S{k}[{text.inside}] -> T[{', '.join(when)}]", [])).intersect_domain(domain)
@@ -138,11 +179,10 @@ def _time(place: _Position, variables: list[str], depth: int) -> list[str]:
 class _Text:
     """Expressions in ``isl``'s syntax: loops by depth, sizes by number."""
 
-    def __init__(self, kernel: Kernel, names: Mapping[Sym, str], statement: str) -> None:
+    def __init__(self, kernel: Kernel, names: Mapping[Sym, str], statement: str, numbers: Sequence[int]) -> None:
         self.statement, self.inside = statement, ", ".join(names.values())
-        loops = {x.loop.sym for x in walk(kernel.body) if isinstance(x, For)}
-        used = {s for d in _dims(kernel) for s in symbols(d)} - loops
-        self.sizes = sorted(used, key=symbol_order)
+        self.sizes = parameters(kernel)
+        self.numbers = {n: f"n{len(self.sizes) + k}" for k, n in enumerate(numbers)}
         self.names = {**{s: f"n{k}" for k, s in enumerate(self.sizes)}, **names}
 
     def whole(self, what: str, conditions: Iterable[str]) -> str:
@@ -150,8 +190,9 @@ class _Text:
         for s in self.sizes:
             given += [f"{self.names[s]} >= {s.lo}"] if s.lo is not None else []
             given += [f"{self.names[s]} <= {s.hi}"] if s.hi is not None else []
-        parameters = ", ".join(self.names[s] for s in self.sizes)
-        return f"[{parameters}] -> {{ {what}{' : ' + ' and '.join(given) if given else ''} }}"
+        given += [f"{name} >= {LARGE}" for name in self.numbers.values()]
+        names = ", ".join([*(self.names[s] for s in self.sizes), *self.numbers.values()])
+        return f"[{names}] -> {{ {what}{' : ' + ' and '.join(given) if given else ''} }}"
 
     def bounds(self, loops: Iterable[Loop]) -> list[str]:
         return [f"0 <= {self.names[x.sym]} < {self.of(x.extent)}" for x in loops]
@@ -163,17 +204,26 @@ class _Text:
 
     def of(self, e: Dim) -> str:
         if is_known(e):
-            return str(e)
+            return self.number(e)
         if isinstance(e, Sym):
             return self.names[e]
         if isinstance(e, BinaryExpr):
             if e.op in ("floordiv", "mod") and not is_known(e.b):
                 raise ScheduleError("dependences", self.statement, f"{e} divides by what no number tells")
-            return _SPELLED[e.op].format(a=self.of(e.a), b=self.of(e.b))
+            b = str(e.b) if e.op in ("floordiv", "mod") else self.of(e.b)
+            return _SPELLED[e.op].format(a=self.of(e.a), b=b)
         if isinstance(e, Mul):
             raise ScheduleError("dependences", self.statement, f"{e} is no affine expression")
         assert isinstance(e, Expr)
-        return " + ".join([*(f"{c}*({self.of(a)})" for a, c in e.terms), str(e.const)])
+        return " + ".join([*(f"{c}*({self.of(a)})" for a, c in e.terms), self.number(e.const)])
+
+    def number(self, n: int) -> str:
+        """A number, by the parameter that it is near to, where there is one."""
+        for sign in (1, -1):
+            for base, name in self.numbers.items():
+                if abs(sign * n - base) <= NEAR:
+                    return f"({n - sign * base} + {sign}*{name})"
+        return str(n)
 
 
 def _dims(kernel: Kernel) -> Iterator[Dim]:

@@ -16,6 +16,16 @@ from tilewright.tile.ir import Kernel
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import grids, loops, memory, online, online_fours, operands, partials, stages, trim
 
+try:
+    from tilewright.tile.polyhedral.resequence import resequence
+except ImportError:
+
+    def resequence(kernel: Kernel, loop: str, fusion: str = "fused", bands: str = "", lanes: int = 0) -> Kernel:
+        """Refused: dependences are found by ``islpy``, which is not installed."""
+        rule = "what may be exchanged is found by islpy, which is not installed"
+        raise ScheduleError("resequence", loop, rule, remedy="pip install tilewright[poly]")
+
+
 Arg: TypeAlias = str | int
 
 PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
@@ -28,6 +38,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "alternate": loops.alternate,
     "divide": loops.divide,
     "cut": loops.cut,
+    "resequence": resequence,
     "enclose": grids.enclose,
     "fill": grids.fill,
     "pipeline": grids.pipeline,

@@ -1,0 +1,224 @@
+"""The rule for nests whose order counts: of the orders that their dependences leave, the one with the least price.
+
+In: a builder, the name of a nest's outermost loop. Out: one step, ``resequence``; ``ScheduleError`` where the nest is
+not affine, or nothing is cheaper. Not its business: what may be exchanged (``tile.polyhedral``), nests of stages, which
+have rules of their own.
+
+Loops are tried apart and fused; of each group of loops that may be exchanged all orders, and of the cheapest one tiles
+of ever more iterations, up to those that no tile divides. One group after the other: that a group's best order hangs
+on another's is rare, and there are too many of both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+
+from tilewright.choose.cost.features import features_of
+from tilewright.choose.cost.nest import CallSizes
+from tilewright.choose.cost.price import price
+from tilewright.core.compute import Computation, Serial, Stage
+from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
+from tilewright.core.estimates import ASSUMED_SIZE
+from tilewright.core.expr import BinaryExpr, Dim, Sym, symbols, terms_of
+from tilewright.core.indices import chosen
+from tilewright.target.target import Target
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kernel, walk, written
+from tilewright.tile.lower import lower
+from tilewright.tile.rewrite import Body
+from tilewright.tile.schedule import ScheduleBuilder
+
+try:
+    from tilewright.tile.polyhedral.bands import Band, bands_of, nest_alone
+    from tilewright.tile.polyhedral.orders import BandForm, forms_text
+    from tilewright.tile.polyhedral.resequence import FUSION, resequenced
+except ImportError:  # the extra poly is not installed: such nests run as they were written
+    IS_INSTALLED = False
+else:
+    IS_INSTALLED = True
+
+UNFORESEEN_CYCLES = 20
+"""Of a branch that was foreseen wrongly: what was begun behind it is thrown away."""
+MOST_ORDERED = 4
+"""Loops of a group all of whose orders are tried: 24."""
+
+
+def nests_in_order(computation: Computation) -> list[str]:
+    """The outermost loops, of the plain loops of a computation, of nests that no rule for stages schedules as a whole.
+
+    Those of one stage are in order only along the outer loops, and sums have rules that keep them in registers.
+    """
+    found: list[str] = []
+    for k, item in enumerate(computation.items):
+        if isinstance(item, Serial) and _is_in_order(item):
+            nest = lower(computation).body[len(lower(replace(computation, items=computation.items[:k])).body)]
+            assert isinstance(nest, For)
+            found.append(nest.loop.sym.name)
+    return found
+
+
+def _is_in_order(item: Serial) -> bool:
+    stages = list(_stages(item))
+    if any(s.reduction is not None or chosen(s.index) for s in stages):
+        return False
+    return len(stages) > 1 or not stages[0].axes
+
+
+def _stages(item: Serial | Stage) -> Iterator[Stage]:
+    if isinstance(item, Stage):
+        yield item
+    else:
+        for x in item.body:
+            yield from _stages(x)
+
+
+def ordered(b: ScheduleBuilder, machine: Target, loop: str) -> None:
+    """``for t: for i: for j: ..`` -> the cheapest order of its iterations that computes the same."""
+    if not IS_INSTALLED:
+        raise ScheduleError("ordered", loop, "what may be exchanged is found by islpy, which is not installed")
+    nest = next(s for s in b.kernel.body if isinstance(s, For) and s.loop.sym.name == loop)
+    search = _OrderSearch(nest_alone(b.kernel, nest), loop, machine)
+    for fusion in FUSION:
+        search.fusion(fusion)
+    if search.best is None:
+        raise ScheduleError("ordered", loop, "no order of it can be told")
+    b.do("resequence", *search.best)
+
+
+@dataclass
+class _OrderSearch:
+    """The cheapest arguments of the step so far, and their price."""
+
+    alone: Kernel
+    loop: str
+    machine: Target
+    best: tuple[str | int, ...] | None = None
+    seconds: float = float("inf")
+    seen: set[object] = field(default_factory=set)
+    n_tried: int = 0
+
+    def fusion(self, fusion: str) -> None:
+        """Try the forms of all bands, one band after the other."""
+        try:
+            bands = bands_of(self.alone, is_fused=fusion == FUSION[0])
+        except ScheduleError:
+            return
+        key = [(x.number, [sorted((k, str(m)) for k, m in lines.items()) for lines in x.loops]) for x in bands.bands]
+        if (text := repr((key, bands.paths.keys()))) in self.seen:
+            return
+        self.seen.add(text)
+        forms = [_plain(x) for x in bands.bands]
+
+        def seconds(at: int, form: BandForm) -> float:
+            tried = [*forms[:at], form, *forms[at + 1 :]]
+            args = (self.loop, fusion, forms_text(tried), self.lanes)
+            return self.price(args, lambda: resequenced(self.alone, self.alone.body[0], bands, tried, self.lanes))
+
+        for at, band in enumerate(bands.bands):
+            found = {form: seconds(at, form) for form in _orders(band)}
+            forms[at] = min(found, key=lambda x: found[x])
+            least = found[forms[at]]
+            for form in _tilings(forms[at], self.longest):
+                if (made := seconds(at, form)) < least:
+                    forms[at], least = form, made
+
+    def price(self, args: tuple[str | int, ...], make: Callable[[], Kernel]) -> float:
+        """Of what the step makes; infinite where it refuses, or enough were tried."""
+        self.n_tried += 1
+        if self.n_tried > EFFORT.listed:
+            return float("inf")
+        try:
+            kernel = make()
+        except ScheduleError:
+            return float("inf")
+        # Averages of extents and conditions that hang together count too few iterations: there are as many as before.
+        sizes = assumed(self.alone)
+        counted = n_runs(kernel.body, sizes)
+        if not counted:
+            return float("inf")
+        seconds = seconds_alone(kernel, self.machine) * max(n_runs(self.alone.body, sizes) / counted, 1.0)
+        if seconds < self.seconds:
+            self.best, self.seconds = args, seconds
+        return seconds
+
+    @property
+    def lanes(self) -> int:
+        """As many as a vector has of the widest elements that the nest stores."""
+        widest = max(x.dtype.n_bytes for s in walk(self.alone.body) for x in written(s))
+        return max(self.machine.vector_bytes // widest, 1)
+
+    @property
+    def longest(self) -> int:
+        """Iterations of the longest loop."""
+        extents = (x.extent for s in self.alone.body if isinstance(s, For) for x in s.loops)
+        return max(x if is_known(x) else ASSUMED_SIZE for x in extents)
+
+
+def seconds_alone(kernel: Kernel, machine: Target) -> float:
+    """The price of a call on one thread, with sizes that only a call knows as they are assumed.
+
+    What the price leaves out counts here, since few other kernels have it: bounds that are computed anew whenever a
+    loop begins, and ends that no processor foresees because they come after another number of iterations each time.
+    """
+    sizes = assumed(kernel)
+    features = features_of(kernel, machine, sizes)
+    cycles = 0.0
+    for row in features.rows:
+        if row.loop is not None and symbols(row.loop.extent) - set(sizes):
+            cycles += row.entries * (UNFORESEEN_CYCLES + n_computed(row.loop.extent))
+    return price(features, machine).seconds + cycles / (machine.ghz * 1e9)
+
+
+def assumed(kernel: Kernel) -> Mapping[Sym, int]:
+    """A number for each size that only a call knows."""
+    return {s: min(max(ASSUMED_SIZE, s.lo or 0), s.hi or ASSUMED_SIZE) for s in kernel.sizes}
+
+
+def n_runs(body: Body, sizes: Mapping[Sym, int]) -> float:
+    """How often statements run in a call, as the price takes it: averages of loops and of conditions, multiplied."""
+    known, loops = CallSizes(sizes), dict[Sym, Dim]()
+
+    def of(body: Body) -> float:
+        total = 0.0
+        for s in body:
+            if isinstance(s, For):
+                loops[s.loop.sym] = s.loop.extent
+                total += known.average(s.loop.extent, loops) * of(s.body)
+            else:
+                total += known.share(s.cond, loops) * of(s.body) if isinstance(s, If) else 1.0
+        return total
+
+    return of(body)
+
+
+def n_computed(e: Dim) -> int:
+    """Quotients, remainders, minima, maxima and sums in an expression."""
+    if isinstance(e, BinaryExpr):
+        return 1 + n_computed(e.a) + n_computed(e.b)
+    if is_known(e) or isinstance(e, Sym):
+        return 0
+    return len(terms_of(e)) + sum(n_computed(a) for a, _ in terms_of(e) if isinstance(a, BinaryExpr))
+
+
+def _plain(band: Band) -> BandForm:
+    n = len(band.loops)
+    return BandForm(tuple(range(n)), (0,) * n)
+
+
+def _orders(band: Band) -> Iterator[BandForm]:
+    n = len(band.loops)
+    for order in permutations(range(n)) if n <= MOST_ORDERED else [tuple(range(n))]:
+        yield BandForm(order, (0,) * n)
+
+
+def _tilings(form: BandForm, longest: int) -> Iterator[BandForm]:
+    """Tiles of all loops alike, or of all but the innermost, which then stays long: of 8 iterations, 32, ..."""
+    n, size = len(form.order), 8
+    while n > 1 and 2 * size <= longest and size <= EFFORT.listed * 2:
+        yield replace(form, tiles=(size,) * n)
+        yield replace(form, tiles=(*(size,) * (n - 1), 0))
+        yield replace(form, tiles=(*(size,) * (n - 1), 8 * size))
+        size *= 4

@@ -1,0 +1,257 @@
+"""Loops of tile IR that run iterations at given times.
+
+In: the statements of a nest and a ``RunOrder``. Out: a body, whose loops ``isl`` finds (Grosser, Verdoolaege and
+Cohen, "Polyhedral AST generation is more than scanning polyhedra", TOPLAS 2015): each runs from 0, and its bounds are
+expressions of loops outside and of sizes. Not its business: which order (``orders``), conditions that the data decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+import islpy as isl
+
+from tilewright.core.compute import Buffer, Inside, Load
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, is_nonneg, maximum, minimum, mod
+from tilewright.core.indices import symbols_in
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import For, If, Kind, Loop, Stmt, Store, Update
+from tilewright.tile.polyhedral.bands import number_of
+from tilewright.tile.polyhedral.orders import RunOrder, Timed
+from tilewright.tile.polyhedral.sets import Instance
+from tilewright.tile.rewrite import Body, loop_sym, substitute_stmt
+from tilewright.tile.schedule.partials import identity_of
+
+_OP: Any = isl.ast_expr_op_type
+_EXPR: Any = isl.ast_expr_type
+_NODE: Any = isl.ast_node_type
+_OF_TWO: Mapping[object, Callable[[Dim, Dim], Dim]] = {
+    _OP.add: lambda a, b: a + b,
+    _OP.sub: lambda a, b: a - b,
+    _OP.mul: lambda a, b: a * b,
+    _OP.fdiv_q: floordiv,
+    _OP.pdiv_q: floordiv,
+    _OP.pdiv_r: mod,
+    _OP.zdiv_r: mod,
+    _OP.div: floordiv,
+}
+_COMPARED: Mapping[object, Callable[[Dim, Dim], tuple[Dim, ...]]] = {
+    _OP.le: lambda a, b: (b - a,),
+    _OP.lt: lambda a, b: (b - a - 1,),
+    _OP.ge: lambda a, b: (a - b,),
+    _OP.gt: lambda a, b: (a - b - 1,),
+    _OP.eq: lambda a, b: (a - b, b - a),
+}
+
+
+COPIES = 4
+"""Vectors at a time: enough for a loop's turn to cost little beside them, and for sums to wait for each other less."""
+
+
+@dataclass
+class NestEmitter:
+    """``lanes``: how many elements a loop of lanes has, 0 for none. ``named`` gives a loop a name that is free."""
+
+    instances: Sequence[Instance]
+    order: RunOrder
+    sizes: Sequence[Dim]
+    lanes: int
+    named: Callable[[str], str]
+    partial: list[Buffer] = field(default_factory=list)
+    """Registers that sums along lanes are added up in."""
+
+    def body(self) -> Body:
+        union = isl.UnionMap("{ }")
+        for x in self.order.statements:
+            union = union.union(isl.UnionMap.from_map(x.time))
+        context = self.instances[0].domain.params()
+        for instance in self.instances[1:]:
+            context = context.union(instance.domain.params())
+        tree = isl.AstBuild.from_context(context.gist(context)).node_from_schedule_map(union)
+        return tuple(self._node(tree, {f"n{k}": s for k, s in enumerate(self.sizes)}))
+
+    # --- statements ---
+
+    def _node(self, node: isl.AstNode, env: Mapping[str, Dim]) -> Iterator[Stmt]:
+        kind = node.get_type()
+        if kind == _NODE.for_:
+            yield from self._loop(node, env)
+        elif kind == _NODE.if_:
+            asked, body = tuple(_conditions(node.if_get_cond(), env)), self._inner(node.if_get_then_node(), env)
+            yield from (If(Inside(asked), body),) if asked else body
+            if node.if_has_else_node():
+                otherwise = self._inner(node.if_get_else_node(), env)
+                # One of these holds where not all of what was asked does: the first that fails.
+                yield from (If(Inside((*asked[:k], -x - 1)), otherwise) for k, x in enumerate(asked))
+        elif kind == _NODE.block:
+            children = node.block_get_children()
+            for n in range(children.n_ast_node()):
+                yield from self._node(children.get_ast_node(n), env)
+        elif kind == _NODE.user:
+            yield self._statement(node.user_get_expr(), env)
+        else:
+            raise ScheduleError("resequence", "", "the loops have a node that has no form")
+
+    def _inner(self, node: isl.AstNode, env: Mapping[str, Dim]) -> Body:
+        return tuple(self._node(node, env))
+
+    def _statement(self, call: isl.AstExpr, env: Mapping[str, Dim]) -> Stmt:
+        """The statement of a call with its old loops' values as arguments."""
+        args = [call.get_op_arg(n) for n in range(call.get_op_n_arg())]
+        instance = self.instances[number_of(args[0].get_id().get_name())]
+        values = {x.sym: _dim(a, env) for x, a in zip(instance.loops, args[1:], strict=True)}
+        return substitute_stmt(instance.statement, values)
+
+    # --- loops ---
+
+    def _loop(self, node: isl.AstNode, env: Mapping[str, Dim]) -> Iterator[Stmt]:
+        name = node.for_get_iterator().get_id().get_name()
+        starts, step = _greatest_of(node.for_get_init(), env), node.for_get_inc().get_val().to_python()
+        if node.for_is_degenerate():
+            yield from self._node(node.for_get_body(), {**env, name: _greatest(starts)})
+            return
+        end = _end(node.for_get_cond(), env)
+        statement = self._lone(node.for_get_body(), name) if self.lanes else None
+        is_innermost = node.for_get_body().get_type() == _NODE.user
+        first = _greatest(starts) if is_innermost or step != 1 else _nearest(starts, end)
+        n = _count(end - first, step)
+        if statement is None:
+            # Were it to begin at the greatest of all starts, that would be a part of every index inside.
+            sym = loop_sym(self.named("c"), n)
+            at = first + sym * step
+            inner = self._inner(node.for_get_body(), {**env, name: at})
+            late = () if is_innermost or step != 1 else tuple(x for s in starts if not is_nonneg(x := at - s))
+            yield For(Loop(sym, n), (If(Inside(late), inner),) if late else inner)
+        elif statement.are_sums:
+            yield from self._sums(node, env, first, step, n)
+        else:
+            yield from self._lanes(node, env, first, step, n)
+
+    def _lone(self, body: isl.AstNode, name: str) -> Timed | None:
+        """The statement of a loop that may be lanes: it has nothing else."""
+        if body.get_type() != _NODE.user:
+            return None
+        called = body.user_get_expr().get_op_arg(0).get_id().get_name()
+        timed = self.order.statements[number_of(called)]
+        return timed if timed.are_lanes and name == f"c{timed.last}" else None
+
+    def _lanes(self, node: isl.AstNode, env: Mapping[str, Dim], first: Dim, step: int, n: Dim) -> Iterator[For]:
+        """``n`` iterations as vectors, some copies of them at a time; the last vector may have fewer lanes."""
+        at_once = self.lanes * COPIES
+        outer = loop_sym(self.named("c"), turns := ceildiv(n, at_once))
+        rest = at_once if mod(n, at_once) == 0 else minimum(at_once, n - outer * at_once)
+        copy = loop_sym(self.named("copy"), copies := ceildiv(rest, self.lanes))
+        width = self.lanes if mod(rest, self.lanes) == 0 else minimum(self.lanes, rest - copy * self.lanes)
+        lane = Sym(self.named("lane"), 0, self.lanes - 1)
+        name = node.for_get_iterator().get_id().get_name()
+        at = first + (outer * at_once + copy * self.lanes + lane) * step
+        body = self._inner(node.for_get_body(), {**env, name: at})
+        vectors = For(Loop(lane, width, Kind.VECTOR), body)
+        yield For(Loop(outer, turns), (For(Loop(copy, copies, Kind.UNROLL), (vectors,)),))
+
+    def _sums(self, node: isl.AstNode, env: Mapping[str, Dim], first: Dim, step: int, n: Dim) -> Iterator[Stmt]:
+        """A sum into one element: a partial sum for each lane, and then their sum."""
+        (nest,) = self._lanes(node, env, first, step, n)
+        (copies,) = nest.body
+        assert isinstance(copies, For)
+        (vectors,) = copies.body
+        assert isinstance(vectors, For)
+        (s,) = vectors.body
+        assert isinstance(s, Update)
+        if symbols_in(s.index) & {x.loop.sym for x in (nest, copies, vectors)}:
+            raise ScheduleError("resequence", s.buffer.name, "a sum is not into one element")
+        part = Buffer(self.named("partial"), s.buffer.dtype, (COPIES, self.lanes))
+        self.partial.append(part)
+        start, end = self._each(), self._each()
+        yield _around(start, Store(part, syms(start), identity_of(s.op, part.dtype)))
+        update = Update(part, (copies.loop.sym, vectors.loop.sym), s.op, s.value)
+        yield For(nest.loop, (_around((copies.loop, vectors.loop), update),))
+        yield _around(end, Update(s.buffer, s.index, s.op, Load(part, syms(end))))
+
+    def _each(self) -> tuple[Loop, Loop]:
+        """Loops over all partial sums."""
+        copy, lane = Sym(self.named("copy"), 0, COPIES - 1), Sym(self.named("lane"), 0, self.lanes - 1)
+        return Loop(copy, COPIES, Kind.UNROLL), Loop(lane, self.lanes, Kind.VECTOR)
+
+
+def _around(loops: Sequence[Loop], s: Store | Update) -> For:
+    outer, inner = loops
+    return For(outer, (For(inner, (s,)),))
+
+
+def syms(loops: Sequence[Loop]) -> tuple[Sym, ...]:
+    return tuple(x.sym for x in loops)
+
+
+# --- expressions ----------------------------------------------------------------------------------------------------
+
+
+def _greatest_of(e: isl.AstExpr, env: Mapping[str, Dim]) -> list[Dim]:
+    """The expressions of which ``e`` is the greatest: itself where it is no maximum."""
+    if e.get_type() == _EXPR.op and e.get_op_type() == _OP.max:
+        return [x for n in range(e.get_op_n_arg()) for x in _greatest_of(e.get_op_arg(n), env)]
+    return [_dim(e, env)]
+
+
+def _greatest(parts: Sequence[Dim]) -> Dim:
+    whole = parts[0]
+    for x in parts[1:]:
+        whole = maximum(whole, x)
+    return whole
+
+
+def _nearest(starts: Sequence[Dim], end: Dim) -> Dim:
+    """The start that is never far from the end, where one is: the tile's own."""
+    return min(starts, key=lambda x: bounds(end - x)[1] or inf)
+
+
+def _count(length: Dim, step: int) -> Dim:
+    n = floordiv(length, step) + 1
+    return n if is_nonneg(n) else maximum(n, 0)
+
+
+def _end(cond: isl.AstExpr, env: Mapping[str, Dim]) -> Dim:
+    """The last value of a loop's variable, from its condition."""
+    bound = _dim(cond.get_op_arg(1), env)
+    if cond.get_op_type() == _OP.le:
+        return bound
+    if cond.get_op_type() == _OP.lt:
+        return bound - 1
+    raise ScheduleError("resequence", "", "a loop's condition has no form")
+
+
+def _dim(e: isl.AstExpr, env: Mapping[str, Dim]) -> Dim:
+    if e.get_type() == _EXPR.int:
+        value: int = e.get_val().to_python()
+        return value
+    if e.get_type() == _EXPR.id:
+        return env[e.get_id().get_name()]
+    op = e.get_op_type()
+    args = [_dim(e.get_op_arg(n), env) for n in range(e.get_op_n_arg())]
+    if op in _OF_TWO:
+        return _OF_TWO[op](*args)
+    if op == _OP.minus:
+        return -args[0]
+    if op in (_OP.min, _OP.max):
+        whole = args[0]
+        for x in args[1:]:
+            whole = minimum(whole, x) if op == _OP.min else maximum(whole, x)
+        return whole
+    raise ScheduleError("resequence", "", "an expression of the loops has no form")
+
+
+def _conditions(e: isl.AstExpr, env: Mapping[str, Dim]) -> Iterator[Dim]:
+    """Expressions that are all at least 0 where the condition holds; those that always are do not count."""
+    op = e.get_op_type()
+    if op in (_OP.and_, _OP.and_then):
+        for n in range(2):
+            yield from _conditions(e.get_op_arg(n), env)
+    elif op in _COMPARED:
+        found = _COMPARED[op](*(_dim(e.get_op_arg(n), env) for n in range(2)))
+        yield from (x for x in found if not (is_known(x) and x >= 0))
+    else:
+        raise ScheduleError("resequence", "", "a condition of the loops has no form")

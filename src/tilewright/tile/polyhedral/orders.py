@@ -1,0 +1,214 @@
+"""When each iteration of a nest runs: bands of new loops in a certain order and tiled, proved to keep what must stay.
+
+In: ``Bands``, a ``BandForm`` for each. Out: ``RunOrder``: a map from iterations to times for each statement, all of one
+length, and which of its loops may be lanes. Not its business: which form is fast (``choose.strategies.ordered``), loops
+of it (``emitted``).
+
+A time has, from the outside in: the tiles of each band and then its loops within a tile, places between them where
+statements part, and at last the innermost loop. That one is not shared: each statement runs through it before the
+next one does, as far as dependences let them, so that a loop of lanes has one statement and no conditions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+
+import islpy as isl
+
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.polyhedral.bands import Band, Bands
+from tilewright.tile.polyhedral.dependences import Dependence
+
+_FORM = re.compile(r"(\d+(?: \d+)*)(?::(\d+(?: \d+)*))?")
+
+
+@dataclass(frozen=True)
+class BandForm:
+    """``order`` has the band's loops from the outside in; ``tiles`` how many iterations of each, in the same order,
+    are a tile, 0 where it is not tiled.
+    """
+
+    order: tuple[int, ...]
+    tiles: tuple[int, ...]
+
+    def __str__(self) -> str:
+        order = " ".join(map(str, self.order))
+        return f"{order}:{' '.join(map(str, self.tiles))}" if any(self.tiles) else order
+
+
+def forms_text(forms: Sequence[BandForm]) -> str:
+    """Forms of all bands, as :func:`read_forms` takes them: ``1 0 2:0 32 32; 0 1``."""
+    return "; ".join(map(str, forms))
+
+
+def read_forms(text: str, bands: Sequence[Band]) -> tuple[BandForm, ...]:
+    """``ScheduleError`` where the text does not fit the bands; no text is all bands as they are."""
+    if not text:
+        return tuple(BandForm(tuple(range(len(b.loops))), (0,) * len(b.loops)) for b in bands)
+    parts = [x.strip() for x in text.split(";")]
+    if len(parts) != len(bands):
+        raise ScheduleError("resequence", text, f"{len(parts)} forms for {len(bands)} bands")
+    return tuple(_read(part, len(b.loops)) for part, b in zip(parts, bands, strict=True))
+
+
+def _read(text: str, n: int) -> BandForm:
+    found = _FORM.fullmatch(text)
+    order, tiles = ([int(x) for x in (part or "").split()] for part in (found.groups() if found else ("", "")))
+    if sorted(order) != list(range(n)) or len(tiles) not in (0, n):
+        rule = f"{text!r} is no order of {n} loops, with a tile's size of each or without"
+        raise ScheduleError("resequence", text, rule, remedy="write as in 1 0 2:0 32 32")
+    return BandForm(tuple(order), tuple(tiles) or (0,) * n)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """``time`` of a statement's iterations. ``last`` is which of a time's numbers is the innermost loop.
+
+    That may be lanes where ``are_lanes``: its iterations share nothing, or (``are_sums``) update one element.
+    """
+
+    time: isl.Map
+    last: int | None = None
+    are_lanes: bool = False
+    are_sums: bool = False
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    statements: tuple[Timed, ...]
+
+
+@dataclass
+class _Draft:
+    """A statement's time up to the innermost loop, and from there on."""
+
+    outer: list[isl.Map]
+    last: isl.Map | None
+    inner: list[isl.Map]
+
+
+def order_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
+    """Times by these forms; ``ScheduleError`` where they break a dependence, which bands that may be permuted don't."""
+    drafts = {k: _draft(bands, k, forms) for k in bands.paths}
+    turns = _turns(bands, drafts)
+    n = max(len(d.outer) + len(d.inner) + 3 for d in drafts.values())
+    made: list[Timed] = []
+    for k, draft in sorted(drafts.items()):
+        parts = [*draft.outer, _constant(bands, k, turns[k])]
+        last = len(parts) if draft.last is not None else None
+        parts += [draft.last] if draft.last is not None else []
+        parts += [*draft.inner, _constant(bands, k, k)]
+        parts += [_constant(bands, k, 0)] * (n - len(parts))
+        time = _joined(parts).intersect_domain(bands.instances[k].domain)
+        is_alone = draft.last is not None and sum(turn == turns[k] for turn in turns.values()) == 1
+        carried = _carried(bands, drafts, k) if is_alone else None
+        made.append(Timed(time, last, carried in ("", "sums"), carried == "sums"))
+    order = RunOrder(tuple(made))
+    _check(bands, order)
+    return order
+
+
+def _draft(bands: Bands, k: int, forms: Sequence[BandForm]) -> _Draft:
+    """Dimensions of a statement's time; the innermost loop apart where all statements of its band end in that band."""
+    path = bands.paths[k]
+    own = [x for x in path if isinstance(x, Band)]
+    leaf = own[-1] if own and _is_leaf(bands, own[-1]) else None
+    outer: list[isl.Map] = []
+    inner: list[isl.Map] = []
+    last = None
+    for x in path:
+        if not isinstance(x, Band):
+            (inner if last is not None else outer).append(_constant(bands, k, x))
+            continue
+        form = forms[x.number]
+        loops = [x.loops[n][k] for n in form.order]
+        outer += [_tiled(m, size) for m, size in zip(loops, form.tiles, strict=True) if size]
+        outer += loops if x is not leaf else loops[:-1]
+        last = loops[-1] if x is leaf else None
+    return _Draft(outer, last, inner)
+
+
+def _is_leaf(bands: Bands, band: Band) -> bool:
+    """Is it the last band of all statements that are in it?"""
+    paths = (p for p in bands.paths.values() if band in p)
+    return all([x for x in p if isinstance(x, Band)][-1] is band for p in paths)
+
+
+def _constant(bands: Bands, k: int, value: int) -> isl.Map:
+    n = len(bands.instances[k].loops)
+    return isl.Map(f"{{ S{k}[{', '.join(f'i{d}' for d in range(n))}] -> [{value}] }}")
+
+
+def _tiled(line: isl.Map, size: int) -> isl.Map:
+    return line.apply_range(isl.Map(f"{{ [x] -> [floor(x/{size})] }}"))
+
+
+def _joined(parts: Sequence[isl.Map]) -> isl.Map:
+    whole = parts[0]
+    for x in parts[1:]:
+        whole = whole.flat_range_product(x)
+    return whole
+
+
+# --- the innermost loops --------------------------------------------------------------------------------------------
+
+
+def _together(bands: Bands, drafts: Mapping[int, _Draft], d: Dependence) -> isl.Map:
+    """The pairs of a dependence that agree in all that is outside of the innermost loop."""
+    a, b = drafts[d.source].outer, drafts[d.target].outer
+    if not a or len(a) != len(b):
+        return d.pairs
+    return d.pairs.intersect(_joined(a).apply_range(_joined(b).reverse()))
+
+
+def _turns(bands: Bands, drafts: Mapping[int, _Draft]) -> dict[int, int]:
+    """In which turn each statement runs through its innermost loop; statements that need each other have one turn."""
+    after: dict[int, set[int]] = {k: set() for k in drafts}
+    for d in bands.kept:
+        a, b = d.source, d.target
+        is_asked = a != b and a not in after[b] and _have_one_leaf(bands, a, b)
+        if is_asked and not _together(bands, drafts, d).is_empty():
+            after[b].add(a)
+    return {k: turn for turn, group in enumerate(_components(after)) for k in group}
+
+
+def _have_one_leaf(bands: Bands, a: int, b: int) -> bool:
+    ends = [[x for x in bands.paths[k] if isinstance(x, Band)][-1:] for k in (a, b)]
+    return ends[0] == ends[1]
+
+
+def _components(after: Mapping[int, set[int]]) -> list[list[int]]:
+    """Statements in an order that has each behind those that it comes after; those on a circle are one group."""
+    reach = {k: set(v) for k, v in after.items()}
+    for via, behind in reach.items():
+        for reached in reach.values():
+            if via in reached:
+                reached |= behind
+    first = {k: min([k, *(j for j in reached if k in reach[j])]) for k, reached in reach.items()}
+    groups: dict[int, set[int]] = {group: set() for group in first.values()}
+    for k, group in first.items():
+        groups[group] |= {first[j] for j in after[k]} - {group}
+    return [[k for k, group in first.items() if group == g] for g in TopologicalSorter(groups).static_order()]
+
+
+def _carried(bands: Bands, drafts: Mapping[int, _Draft], k: int) -> str:
+    """What the innermost loop of a statement carries: nothing, ``sums`` into one element, or ``order``."""
+    own = [d for d in (*bands.kept, *bands.commuting) if d.source == d.target == k]
+    found = [d for d in own if not _together(bands, drafts, d).is_empty()]
+    if any(not d.commutes for d in found):
+        return "order"
+    return "sums" if found else ""
+
+
+# --- proof ----------------------------------------------------------------------------------------------------------
+
+
+def _check(bands: Bands, order: RunOrder) -> None:
+    """Refuse times by which an iteration comes before one that it depends on."""
+    for d in bands.kept:
+        early, late = order.statements[d.source].time, order.statements[d.target].time
+        if not d.pairs.intersect(late.lex_le_map(early).reverse()).is_empty():
+            raise ScheduleError("resequence", d.buffer.name, f"this order breaks a dependence on {d.buffer.name}")

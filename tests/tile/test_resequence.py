@@ -1,0 +1,197 @@
+"""Nests in the order of Pluto's loops: random ones compute what they did, stencils are skewed and tiled along time."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from tilewright.core.compute import Binary, Buffer, Load
+from tilewright.core.expr import Sym
+from tilewright.core.types import i64
+from tilewright.target.target import Target
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.interp import run
+from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Role, Space, Store, Update, walk
+from tilewright.tile.rewrite import loop_sym
+from tilewright.tile.schedule import PRIMITIVES, ScheduleBuilder
+from tilewright.tile.text import body_text
+from tilewright.tile.verify import verify
+
+pytest.importorskip("islpy")
+bands = pytest.importorskip("tilewright.tile.polyhedral.bands")
+orders = pytest.importorskip("tilewright.tile.polyhedral.orders")
+ordered = pytest.importorskip("tilewright.choose.strategies.ordered")
+
+REACH = 2
+"""How far from its own place an iteration reads."""
+SIDE = 5
+SEEDS = [pytest.param(range(k, k + 25), marks=pytest.mark.slow if k >= 25 else ()) for k in range(0, 500, 25)]
+
+
+def place(buffer, role=Role.OUT):
+    return Place(buffer, Space.GLOBAL, role)
+
+
+def random_nest(random):
+    """Up to three statements on two buffers, in up to three loops, of which inner ones may be triangles."""
+    wide = SIDE + 2 * REACH
+    buffers = [Buffer("a", i64, (wide, wide)), Buffer("b", i64, (wide,))]
+    names = iter("ijklmnpqrs")
+
+    def index(buffer, loops):
+        return tuple(random.choice(loops).sym + random.randint(0, 2 * REACH) for _ in buffer.shape)
+
+    def statement(loops):
+        target = random.choice(buffers)
+        loads = [Load(b, index(b, loops)) for b in random.choices(buffers, k=2)]
+        value = Binary(random.choice(["add", "sub", "max"]), *loads)
+        if random.random() < 0.3:
+            return Update(target, index(target, loops), random.choice(["add", "max"]), value)
+        return Store(target, index(target, loops), value)
+
+    def body(loops, depth):
+        made = []
+        for _ in range(random.randint(1, 2)):
+            if depth and random.random() < 0.8:
+                extent = random.choice([SIDE, random.randint(1, SIDE)])
+                if loops and random.random() < 0.3:
+                    extent = loops[-1].sym + 1
+                loop = Loop(loop_sym(next(names), extent), extent)
+                made.append(For(loop, body([*loops, loop], depth - 1)))
+            else:
+                made.append(statement(loops))
+        return tuple(made[:2])
+
+    outer = Loop(loop_sym("t", SIDE), SIDE)
+    try:
+        return Kernel("k", tuple(map(place, buffers)), (), (For(outer, body([outer], 2)),))
+    except StopIteration:
+        return random_nest(random)
+
+
+def random_forms(random, kernel, fusion):
+    found = bands.bands_of(kernel, is_fused=fusion == "fused").bands
+    made = []
+    for b in found:
+        order = random.sample(range(len(b.loops)), len(b.loops))
+        tiles = [random.choice([0, 0, 2, 3]) for _ in order]
+        made.append(orders.BandForm(tuple(order), tuple(tiles)))
+    return orders.forms_text(made)
+
+
+def results(kernel, reverse=False):
+    rng = np.random.default_rng(0)
+    given = {p.buffer.name: rng.integers(-9, 9, p.buffer.shape) for p in kernel.places if p.space is Space.GLOBAL}
+    made = run(kernel, given, reverse=reverse)
+    return {p.buffer.name: made[p.buffer.name] for p in kernel.places if p.space is Space.GLOBAL}
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+def test_random_nests_compute_what_they_did(seeds):
+    """Every order and every tile of a band is legal, and none changes a result."""
+    n_lanes = n_refused = 0
+    for seed in seeds:
+        random = Random(seed)
+        kernel = random_nest(random)
+        fusion, lanes = random.choice(["fused", "apart"]), random.choice([0, 2, 4])
+        step = ("t", fusion, random_forms(random, kernel, fusion), lanes)
+        try:
+            made = PRIMITIVES["resequence"](kernel, *step)
+        except ScheduleError as e:
+            assert "has no form" in e.message  # bounds that isl writes with a choice, which no expression here has
+            n_refused += 1
+            continue
+        verify(made)
+        n_lanes += any(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(made.body))
+        before, after = results(kernel), results(made, reverse=True)
+        for name, x in before.items():
+            said = f"{seed} {step}\n{body_text(kernel.body)}\n{body_text(made.body)}"
+            np.testing.assert_array_equal(after[name], x, err_msg=said)
+    assert n_lanes and n_refused <= 2
+
+
+def heat(n=None):
+    """Steps of heat along a line, between two buffers."""
+    n = Sym("n", 3) if n is None else n
+    a, b = Buffer("a", i64, (n,)), Buffer("b", i64, (n,))
+
+    def sweep(name, source, target):
+        x = Loop(loop_sym(name, n - 2), n - 2)
+        value = Binary("add", Load(source, (x.sym,)), Load(source, (x.sym + 2,)))
+        return For(x, (Store(target, (x.sym + 1,), value),))
+
+    t = Loop(loop_sym("t", 6), 6)
+    sizes = (n,) if isinstance(n, Sym) else ()
+    return Kernel("heat", (place(a), place(b)), sizes, (For(t, (sweep("i", a, b), sweep("j", b, a))),))
+
+
+def test_a_stencil_is_tiled_along_time():
+    """Steps of time are a loop of the band, and a tile holds several of them: the outermost loop is one of tiles."""
+    kernel = heat(12)
+    (band,) = bands.bands_of(kernel, is_fused=True).bands
+    assert len(band.loops) == 2
+    made = PRIMITIVES["resequence"](kernel, "t", "fused", "0 1:2 4", 2)
+    outermost = next(s for s in made.body if isinstance(s, For))
+    assert outermost.loop.extent == 3  # of six steps
+    np.testing.assert_array_equal(results(made)["a"], results(kernel)["a"])
+
+
+def test_sizes_of_a_call_are_kept():
+    kernel = heat()
+    made = PRIMITIVES["resequence"](kernel, "t", "fused", "1 0:4 2", 4)
+    for n in (3, 4, 9, 17):
+        given = {name: np.arange(n) ** 2 % 7 for name in "ab"}
+        before, after = (run(k, {b: x.copy() for b, x in given.items()}, {"n": n}) for k in (kernel, made))
+        np.testing.assert_array_equal(after["a"], before["a"])
+
+
+def test_large_numbers_are_parameters():
+    """An order of a nest of 400 iterations takes as long to find as one of any size."""
+    numbers = pytest.importorskip("tilewright.tile.polyhedral.sets").large_numbers
+    assert numbers(heat(400)) == [398]
+    found = bands.bands_of(heat(400), is_fused=True)
+    assert [str(next(iter(x.values()))) for x in found.bands[0].loops] == [
+        str(next(iter(x.values()))) for x in bands.bands_of(heat(900), is_fused=True).bands[0].loops
+    ]
+
+
+@pytest.mark.parametrize(
+    "step, said",
+    [
+        (("t", "together"), "unknown fusion"),
+        (("t", "fused", "0 0"), "no order of 2 loops"),
+        (("t", "fused", "0 1; 0"), "2 forms for 1 bands"),
+        (("t", "fused", "0 1", -1), "-1 lanes"),
+        (("i", "fused"), "inside of another loop"),
+    ],
+)
+def test_what_does_not_fit_is_refused(step, said):
+    with pytest.raises(ScheduleError, match=said):
+        PRIMITIVES["resequence"](heat(12), *step)
+
+
+def test_a_step_that_breaks_a_dependence_is_refused():
+    """Bands are legal in any order by themselves; what a form says is proved all the same."""
+    found = bands.bands_of(heat(12), is_fused=True)
+    (band,) = found.bands
+    backwards = tuple({k: m.neg() for k, m in x.items()} for x in band.loops)
+    broken = bands.Band(0, backwards)
+    paths = {k: tuple(broken if x is band else x for x in p) for k, p in found.paths.items()}
+    wrong = bands.Bands(found.instances, found.parameters, found.kept, found.commuting, (broken,), paths)
+    with pytest.raises(ScheduleError, match="breaks a dependence on"):
+        orders.order_of(wrong, orders.read_forms("", wrong.bands))
+
+
+def test_the_cheapest_order_is_taken():
+    """Sums of rows into columns run along rows: the search exchanges the loops."""
+    n = 64
+    a, s = Buffer("a", i64, (n, n)), Buffer("s", i64, (n, n))
+    i, j = Loop(loop_sym("i", n - 1), n - 1), Loop(loop_sym("j", n), n)
+    store = Store(s, (i.sym + 1, j.sym), Binary("add", Load(s, (i.sym, j.sym)), Load(a, (i.sym, j.sym))))
+    kernel = Kernel("k", (place(a, Role.IN), place(s)), (), (For(j, (For(i, (store,)),)),))
+    b = ScheduleBuilder(kernel)
+    ordered.ordered(b, Target.parse("x86-64-v3"), "j")
+    (step,) = b.schedule.steps
+    lanes = [x for x in walk(b.kernel.body) if isinstance(x, For) and x.loop.kind is Kind.VECTOR]
+    assert step.primitive == "resequence" and lanes
+    np.testing.assert_array_equal(results(b.kernel)["s"], results(kernel)["s"])
