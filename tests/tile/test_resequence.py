@@ -1,6 +1,7 @@
 """Nests in the order of Pluto's loops: random ones compute what they did, stencils are skewed and tiled along time."""
 
 from random import Random
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -195,3 +196,24 @@ def test_the_cheapest_order_is_taken():
     lanes = [x for x in walk(b.kernel.body) if isinstance(x, For) and x.loop.kind is Kind.VECTOR]
     assert step.primitive == "resequence" and lanes
     np.testing.assert_array_equal(results(b.kernel)["s"], results(kernel)["s"])
+
+
+
+def test_threads_put_loops_in_order_at_one_time():
+    """``isl`` has one context, whose options and count of operations a search changes while it runs."""
+    kernel, texts, faults = heat(), set(), []
+
+    def turn(fusion):
+        try:
+            b = ScheduleBuilder(kernel)
+            b.do("resequence", kernel.body[0].loop.sym.name, fusion, "", 0)
+            texts.add((fusion, body_text(b.kernel.body)))
+        except Exception as error:
+            faults.append(error)
+
+    threads = [Thread(target=turn, args=(fusion,)) for fusion in ("fused", "apart") * 4]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not faults and len(texts) == 2

@@ -32,6 +32,7 @@ from tilewright.tile.rewrite import Body
 from tilewright.tile.schedule import ScheduleBuilder
 
 try:
+    from tilewright.tile.polyhedral.alone import alone
     from tilewright.tile.polyhedral.bands import Band, bands_of, nest_alone
     from tilewright.tile.polyhedral.orders import BandForm, forms_text
     from tilewright.tile.polyhedral.resequence import FUSION, resequenced
@@ -81,8 +82,7 @@ def ordered(b: ScheduleBuilder, machine: Target, loop: str) -> None:
         raise ScheduleError("ordered", loop, "what may be exchanged is found by islpy, which is not installed")
     nest = next(s for s in b.kernel.body if isinstance(s, For) and s.loop.sym.name == loop)
     search = _OrderSearch(nest_alone(b.kernel, nest), loop, machine)
-    for fusion in FUSION:
-        search.fusion(fusion)
+    alone(search.all)()
     if search.best is None:
         raise ScheduleError("ordered", loop, "no order of it can be told")
     b.do("resequence", *search.best)
@@ -99,6 +99,11 @@ class _OrderSearch:
     seconds: float = float("inf")
     seen: set[object] = field(default_factory=set)
     n_tried: int = 0
+
+    def all(self) -> None:
+        """Try both ways to fuse."""
+        for fusion in FUSION:
+            self.fusion(fusion)
 
     def fusion(self, fusion: str) -> None:
         """Try the forms of all bands, one band after the other."""

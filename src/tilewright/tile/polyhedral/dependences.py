@@ -21,6 +21,7 @@ import islpy as isl
 from tilewright.core.compute import Buffer
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, Role, Space
+from tilewright.tile.polyhedral.alone import alone
 from tilewright.tile.polyhedral.sets import ElementAccess, Instance, instances
 
 
@@ -52,6 +53,7 @@ class BrokenOrder:
         return self.text
 
 
+@alone
 def dependences(kernel: Kernel) -> list[Dependence]:
     """All dependences of the kernel; sizes are parameters. ``ScheduleError`` where something is not affine."""
     return list(dependences_of(instances(kernel)))
@@ -77,6 +79,7 @@ def _meeting(x: ElementAccess, y: ElementAccess) -> isl.Map:
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
+@alone
 def why_not_reorder(kernel: Kernel, *loops: str) -> BrokenOrder | None:
     """What breaks when loops of one perfect nest run in the order of ``loops``, outermost first; None when nothing."""
 
@@ -98,6 +101,7 @@ def _permuted(instance: Instance, order: Sequence[int]) -> isl.Map:
     return instance.time.apply_range(isl.Map(f"{{ T[{ins}] -> T[{outs}] }}"))
 
 
+@alone
 def why_not_merge(kernel: Kernel, first: str, second: str) -> BrokenOrder | None:
     """What breaks when two neighbouring loops of equal extent become one, whose body is both bodies in turn."""
     found = instances(kernel)
@@ -118,6 +122,7 @@ def why_not_merge(kernel: Kernel, first: str, second: str) -> BrokenOrder | None
     return _first_change(kernel, found, moved, f"{first} and {second} as one loop")
 
 
+@alone
 def why_not_parallel(kernel: Kernel, loop: str) -> BrokenOrder | None:
     """What breaks when iterations of ``loop`` run at one time; None when they share nothing that one of them writes.
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, Place, Space, Stmt
+from tilewright.tile.polyhedral.alone import alone
 from tilewright.tile.polyhedral.bands import Bands, bands_of, nest_alone
 from tilewright.tile.polyhedral.emitted import NestEmitter
 from tilewright.tile.polyhedral.orders import BandForm, order_of, read_forms
@@ -19,6 +20,7 @@ from tilewright.tile.schedule.tree import find_loop, fresh_among, replace_stmt
 FUSION = ("fused", "apart")
 
 
+@alone
 def resequence(kernel: Kernel, loop: str, fusion: str = "fused", bands: str = "", lanes: int = 0) -> Kernel:
     """The nest of ``loop`` as loops that its dependences suggest, whose order and tiles ``bands`` has.
 
