@@ -18,6 +18,7 @@ from typing import Any
 from tilewright.build.exact import Sizes, read_exact_sizes
 from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
+from tilewright.graph.forms.even_sums import EvenSums
 from tilewright.graph.pipeline import passes_for, passes_for_gpu
 from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.books import BOOKS
@@ -206,5 +207,5 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
         return passes_for_gpu(level)
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     if options.precision == "bf16":
-        return (*passes_for(level, target=known, per_lane=target.bf16_per_lane), Precision())
+        return (*passes_for(level, target=known, per_lane=target.bf16_per_lane), Precision(), *EvenSums.on(target))
     return passes_for(level, target=known)

@@ -1,0 +1,132 @@
+"""The pass ``even-sums``: products of bf16 whose sums matrix registers don't take whole are filled up with zeros.
+
+In: a graph whose contractions read bf16. Out: the same sums, of a few terms more that are zero on both sides. Not its
+business: registers and their blocks (``choose.strategies.tiles``).
+
+An instruction on matrix registers takes a number of pairs from each row of its operands, and masks nothing. A sum that
+has no such divisor, three channels of an image by seven columns of a window, is left to vectors, which take many times
+as long. With a fourth channel of zeros it is one instruction a row of the window. The terms are zero in both operands,
+so that a NaN beside them spreads nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, inf, prod
+from typing import ClassVar
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core import types
+from tilewright.core.dims import is_known, known
+from tilewright.core.estimates import ASSUMED_SIDE, ASSUMED_SIZE, DOUBT, PASSED_CYCLES
+from tilewright.core.expr import Dim
+from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
+from tilewright.graph.facts import array_of
+from tilewright.target.target import Target
+from tilewright.target.tiles import TileUnit
+
+
+@dataclass(frozen=True)
+class EvenSums(Pass):
+    """Pads the channels of a convolution, or the terms of a product, and its constant weights.
+
+    It fires where modelled cycles of the padded form, the copy of what a call brings included, are fewer than those of
+    the form as it is, on matrix registers or on vectors. It does not fire on convolutions in groups, nor where weights
+    are no constant or terms are of unknown number. ``lanes`` is the number of f32 in a vector, ``pairs`` how many
+    vectors of pairs a core multiplies in a cycle.
+    """
+
+    name: ClassVar[str] = "even-sums"
+    unit: TileUnit
+    lanes: int
+    pairs: float
+
+    @staticmethod
+    def on(target: Target) -> tuple[EvenSums, ...]:
+        """The pass for a machine, where it has registers for bf16."""
+        units = [u for u in target.tile_units if u.left is types.bf16]
+        return tuple(EvenSums(u, target.lanes(types.f32), target.fmas_per_cycle) for u in units)
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        def padded(b: Rewriting, node: Node) -> Node | None:
+            return _padded(b, node, self)
+
+        why = "zeros on both sides add nothing"
+        return rewrite(graph, RuleTable([Rule("even-sums", (ops.conv, ops.matmul), padded, why)]), journal)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """``n`` terms follow each other in memory, ``times`` in a row, and this ``taps`` times; for ``rows`` by ``columns``
+    results, of ``elements`` that a call brings."""
+
+    n: int
+    times: int
+    taps: int
+    rows: float
+    columns: int
+    elements: float
+
+
+def _padded(b: Rewriting, node: Node, options: EvenSums) -> Node | None:
+    x, w = node.inputs[:2]
+    if w.op is not CONST or {x.dtype, w.dtype} != {options.unit.left}:
+        return None
+    sums = _of_convolution(node) if node.op is ops.conv else _of_product(node)
+    if sums is None:
+        return None
+    lies = min(_on_registers(sums, sums.n, options), _on_vectors(sums, options))
+    found = {n: _on_registers(sums, n, options) for n in range(sums.n + 1, sums.n + options.unit.depth + 1)}
+    best = min(found, key=lambda n: found[n])
+    if found[best] >= lies * (1 - DOUBT):
+        return None
+    weights, axis = array_of(w), 1 if node.op is ops.conv else 0
+    assert weights is not None
+    behind = [(0, 0)] * weights.ndim
+    behind[axis] = (0, best - sums.n)
+    pads = ((0, 0),) * (x.type.rank - 1) + ((0, best - sums.n),)
+    wide = b(ops.pad, x, b.const(np.zeros((), x.dtype.numpy)), pads=pads, mode="constant")
+    return b(node.op, wide, b.const(np.pad(weights, behind)), *node.inputs[2:], **node.attrs)
+
+
+def _of_convolution(node: Node) -> _Sums | None:
+    (x, w), a = node.inputs[:2], node.attrs
+    n_out, n_in, *taps = w.shape
+    if a["groups"] != 1 or a["layout"] != "NHWC" or not is_known(n_in) or not is_known(n_out):
+        return None
+    sizes = [known(d, 1) for d in taps]
+    times = sizes.pop() if a["dilations"][-1] == 1 else 1
+    rows = _estimate(node.shape[:-1], ASSUMED_SIDE)
+    return _Sums(n_in, times, prod(sizes), rows, n_out, _estimate(x.shape[:-1], ASSUMED_SIDE))
+
+
+def _of_product(node: Node) -> _Sums | None:
+    x, w = node.inputs[:2]
+    if w.type.rank != 2 or x.type.rank < 2 or not is_known(w.shape[0]) or not is_known(w.shape[1]):
+        return None
+    rows = _estimate(x.shape[:-1], ASSUMED_SIZE)
+    return _Sums(w.shape[0], 1, 1, rows, w.shape[1], rows)
+
+
+def _estimate(shape: tuple[Dim, ...], size: int) -> float:
+    return float(prod(known(d, size) for d in shape))
+
+
+def _on_registers(sums: _Sums, n: int, options: EvenSums) -> float:
+    """Cycles with ``n`` terms in place of those that there are; infinite where no instruction takes them."""
+    unit, terms = options.unit, n * sums.times
+    depths = [d for d in range(unit.group, unit.depth + 1, unit.group) if terms % d == 0]
+    if not depths:
+        return inf
+    steps = sums.taps * terms / depths[-1]
+    moved = 0.0 if n == sums.n else sums.elements * ceil(n / options.lanes) * PASSED_CYCLES
+    return ceil(sums.rows / unit.rows) * ceil(sums.columns / unit.columns) * steps * unit.cycles + moved
+
+
+def _on_vectors(sums: _Sums, options: EvenSums) -> float:
+    pairs = sums.taps * ceil(sums.n * sums.times / options.unit.group)
+    return sums.rows * ceil(sums.columns / options.lanes) * pairs / options.pairs
