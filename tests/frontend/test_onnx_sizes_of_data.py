@@ -116,6 +116,14 @@ def test_in_a_loop_only_where_a_step_runs(name: str) -> None:
     check(m, [{**feeds, "trip": np.array(t), "v0": start} for feeds in marked(range(6)) for t in (0, 1, 3)])
 
 
+def test_a_refusal_names_the_node_that_decided_the_size() -> None:
+    found = node("Compress", ["x", "m"], ["d"], axis=0, name="marked")
+    nodes, constants = NODES["top"]
+    m = model([found, *nodes], [info("x", ["n"]), info("m", ["n"], BOOL)], ["y"], constants)
+    with pytest.raises(ExecutionError, match=r'>= 2 must hold where the data decide .* at node "marked" \(Compress\)'):
+        tw.compile(m, threads=1, cache=False)(**marked([1])[0])
+
+
 @pytest.mark.parametrize("step", [1, -1, 2, -3])
 def test_a_range_to_one_less_than_data_decide(step: int) -> None:
     """Of no element its end lies before its start, which is no range of a size below 0."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from tilewright.core.diag import Loc, join_locs
+from tilewright.core.diag import UNKNOWN, Loc, join_locs
 from tilewright.core.estimates import ASSUMED_SIZE, nearest_size, size_at
 from tilewright.core.expr import Dim, Expr, Sym, symbols
 from tilewright.core.graph import Node
@@ -87,6 +87,7 @@ class GraphPlan:
         self.first: list[Callable[[], Step]] = []
         self.steps: list[list[Callable[[], Step]]] = []
         self.known = {*planner.given, *planner.caps}
+        self.homes: dict[Sym, Loc] = {}  # where sizes that became known were decided
         # the loader keeps a call to the rules of what it begins with
         self.rules = [c for c in scheduled.of.graph.constraints if is_inner or not symbols(c) <= self.known]
 
@@ -153,7 +154,7 @@ class GraphPlan:
             for i in node.inputs:
                 places.touch(i, step)
             control = plan_control(places, node, self._inner_programs(node), step)
-            self.known.update(symbol for symbol, _ in s.grouped.dims)
+            self._learn([symbol for symbol, _ in s.grouped.dims], node)
             self.steps.append([*control, *self._rules_known()])
             return
         for i in made.inputs:
@@ -170,8 +171,12 @@ class GraphPlan:
         versions = [self._version(s.grouped.group, v, step) for v in s.versions]
         makers.append(partial(_choice, versions, general) if versions else general)
         makers += [partial(self._set_dim, symbol, node) for symbol in dims]
-        self.known.update(dims)
+        self._learn(dims, node)
         self.steps.append([*makers, *self._rules_known()])
+
+    def _learn(self, decided: Sequence[Sym], node: Node) -> None:
+        self.known.update(decided)
+        self.homes.update(dict.fromkeys(decided, node.loc))
 
     def _rules_known(self) -> list[Callable[[], Step]]:
         """Steps for the rules of sizes that became known, before any kernel meets a size that breaks one."""
@@ -180,9 +185,10 @@ class GraphPlan:
         return [partial(RequireSize, c, self.planner.failure(self._told(c))) for c in known]
 
     def _told(self, rule: Expr) -> str:
-        decided = sorted(s.name for s in symbols(rule) if s not in self.planner.given)
-        where = f"the data decide {', '.join(decided)}" if decided else f"{self.name} runs"
-        return f"{rule_of(rule)} must hold where {where}"
+        decided = sorted((s for s in symbols(rule) if s not in self.planner.given), key=lambda s: s.name)
+        where = f"the data decide {', '.join(s.name for s in decided)}" if decided else f"{self.name} runs"
+        places = dict.fromkeys(str(self.homes[s]) for s in decided if self.homes.get(s, UNKNOWN) is not UNKNOWN)
+        return f"{rule_of(rule)} must hold where {where}" + (f" at {', '.join(places)}" if places else "")
 
     def _inner_programs(self, node: Node) -> list[Program]:
         names = [f"{self.name}.{node.serial}.{label}" for label, _ in inner_graphs(node)]
