@@ -60,7 +60,7 @@ class EvenSums(Pass):
 
 
 @dataclass(frozen=True)
-class _Sums:
+class _SumShape:
     """``n`` terms follow each other in memory, ``times`` in a row, and this ``taps`` times; for ``rows`` by ``columns``
     results, of ``elements`` that a call brings."""
 
@@ -93,7 +93,7 @@ def _padded(b: Rewriting, node: Node, options: EvenSums) -> Node | None:
     return b(node.op, wide, b.const(np.pad(weights, behind)), *node.inputs[2:], **node.attrs)
 
 
-def _of_convolution(node: Node) -> _Sums | None:
+def _of_convolution(node: Node) -> _SumShape | None:
     (x, w), a = node.inputs[:2], node.attrs
     n_out, n_in, *taps = w.shape
     if a["groups"] != 1 or a["layout"] != "NHWC" or not is_known(n_in) or not is_known(n_out):
@@ -101,22 +101,22 @@ def _of_convolution(node: Node) -> _Sums | None:
     sizes = [known(d, 1) for d in taps]
     times = sizes.pop() if a["dilations"][-1] == 1 else 1
     rows = _estimate(node.shape[:-1], ASSUMED_SIDE)
-    return _Sums(n_in, times, prod(sizes), rows, n_out, _estimate(x.shape[:-1], ASSUMED_SIDE))
+    return _SumShape(n_in, times, prod(sizes), rows, n_out, _estimate(x.shape[:-1], ASSUMED_SIDE))
 
 
-def _of_product(node: Node) -> _Sums | None:
+def _of_product(node: Node) -> _SumShape | None:
     x, w = node.inputs[:2]
     if w.type.rank != 2 or x.type.rank < 2 or not is_known(w.shape[0]) or not is_known(w.shape[1]):
         return None
     rows = _estimate(x.shape[:-1], ASSUMED_SIZE)
-    return _Sums(w.shape[0], 1, 1, rows, w.shape[1], rows)
+    return _SumShape(w.shape[0], 1, 1, rows, w.shape[1], rows)
 
 
 def _estimate(shape: tuple[Dim, ...], size: int) -> float:
     return float(prod(known(d, size) for d in shape))
 
 
-def _on_registers(sums: _Sums, n: int, options: EvenSums) -> float:
+def _on_registers(sums: _SumShape, n: int, options: EvenSums) -> float:
     """Cycles with ``n`` terms in place of those that there are; infinite where no instruction takes them."""
     unit, terms = options.unit, n * sums.times
     depths = [d for d in range(unit.group, unit.depth + 1, unit.group) if terms % d == 0]
@@ -127,6 +127,6 @@ def _on_registers(sums: _Sums, n: int, options: EvenSums) -> float:
     return ceil(sums.rows / unit.rows) * ceil(sums.columns / unit.columns) * steps * unit.cycles + moved
 
 
-def _on_vectors(sums: _Sums, options: EvenSums) -> float:
+def _on_vectors(sums: _SumShape, options: EvenSums) -> float:
     pairs = sums.taps * ceil(sums.n * sums.times / options.unit.group)
     return sums.rows * ceil(sums.columns / options.lanes) * pairs / options.pairs
