@@ -167,7 +167,7 @@ def test_what_one_instruction_refuses_the_next_one_takes(n_refused: int, monkeyp
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize("case", [Case(24, 16, 128, has_bias=True), matmul(16, 20, 64)])
+@pytest.mark.parametrize("case", [Case(24, 16, 128, has_bias=True), matmul(32, 20, 64)])
 def test_blocks_share_terms_where_tiles_are_few(case: Case | Computation) -> None:
     computation = case.computation() if isinstance(case, Case) else case
     made = schedule_for_gpu(computation, replace(GPU, replay_us=0.0, memory_ns=0.0))

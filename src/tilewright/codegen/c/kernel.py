@@ -35,6 +35,7 @@ from tilewright.tile.ir import (
     walk,
     written,
 )
+from tilewright.tile.rewrite import loads_of
 
 _ON_GPUS = (Kind.BLOCK, Kind.THREAD, Kind.WARP)
 _ROW = 12
@@ -58,6 +59,7 @@ class _CFunction:
     def __init__(self, kernel: Kernel, helpers: Helpers) -> None:
         self.kernel, self.helpers = kernel, helpers
         self.written = {b for s in walk(kernel.body) for b in written(s)}
+        self.read = {x.buffer for s in walk(kernel.body) for x in loads_of(s)}
         self.names = Identifiers()
         self.values = ValueTexts(self.names, helpers, self.access)
         self.locals = Locals()
@@ -105,6 +107,8 @@ class _CFunction:
             offset = None if place.space is Space.REG else self.locals.place(n * buffer.dtype.n_bytes)
             if offset is None:
                 block.write(f"{element} {name}[{n}];")
+                if buffer not in self.read:  # results that nobody asks for
+                    block.write(f"(void){name};")
             else:
                 block.write(f"{element} *restrict {name} = (void *)((char *){where} + {offset});")
 
