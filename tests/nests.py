@@ -62,6 +62,11 @@ def _quantised(b: Builder, x: Node) -> Node:
     return b(ops.cast, b(ops.clamp, scaled, b.const(-128.0, f32), b.const(127.0, f32)), dtype=i8)
 
 
+def _quantised_rows(b: Builder, x: Node) -> Node:
+    """Rows enough for registers of matrices, and some beyond: 20 by 24 results of bytes."""
+    return b(ops.cast, b(ops.matmul, x, _weights(b, 64, 24, dtype=i8), out_dtype=i32), dtype=f32)
+
+
 def _quantised_conv(b: Builder, x: Node) -> Node:
     y = b(ops.dequantize_linear, x, b.const(0.02, f32), b.const(np.uint8(3)))
     y = _conv(b, y, out=8, kernel=3)
@@ -156,6 +161,7 @@ NESTS: Mapping[str, Callable[[], Graph]] = {
         ("gather", _gather, ((i64, (7,)),)),
         ("sort", _sort, ((f32, (3, 20)),)),
         ("quantised", _quantised, ((u8, (7, 40)),)),
+        ("quantised_rows", _quantised_rows, ((u8, (20, 64)),)),
         ("quantised_conv", _quantised_conv, ((u8, (1, 5, 9, 9)),)),
         ("quantised_blocks", _decoded, ((f32, (3, 32)),)),
         ("transposition", _transposition, ((f32, (20, 37)),)),

@@ -29,6 +29,7 @@ KERNELS = [
     *((name, AVX512) for name in ("matmul", "conv", "depthwise", "pooling", "softmax", "elementwise", "reduction")),
     *((name, AVX512) for name in ("attention", "scan", "recurrence", "gather", "sort", "transposition")),
     ("quantised", "cascadelake"),
+    ("quantised_rows", "sapphirerapids-amx"),
     *((name, NEON) for name in ("matmul", "softmax", "gather", "transposition")),
     ("quantised", "aarch64-dotprod"),
     *((name, CORTEX_M) for name in ("matmul", "softmax", "elementwise", "scan")),
