@@ -159,6 +159,20 @@ def test_a_sum_that_does_not_come_out_even_is_left_to_vectors():
     assert not uses_tiles(product(64, 64, 66, BYTES))
 
 
+def test_columns_that_a_call_counts_are_left_to_vectors():
+    """A register's rows may come from the call; of columns that would need registers which some calls leave empty."""
+    n = Sym("n", 1, 512)
+    left, right = Buffer("A", types.bf16, (64, 64)), Buffer("B", types.bf16, (n, 64))
+    c = Buffer("C", types.f32, (64, n))
+    axes, reduced = axes_for((64, n)), axes_for((64,), "k")
+    (i, j), (x,) = syms(axes), syms(reduced)
+    value = Cast(left[i, x], types.f32) * Cast(right[j, x], types.f32)
+    stage = Stage((c,), axes, (i, j), (value,), Reduction(reduced, "add", (Const(0, types.f32),)))
+    kernel = schedule(Computation((left, right), (c,), (stage,)), AMX, ())
+    assert not uses_tiles(kernel)
+    verify(kernel)
+
+
 def test_registers_are_configured_once_for_all_blocks():
     """Shapes of whole blocks are set outside of all loops, not in each, and given back at the end."""
     text = llvm.emit_kernel(product(64, 64, 128, BF16), AMX)

@@ -100,6 +100,8 @@ def contract_inside(b: ScheduleBuilder, machine: Target, reduced: str, root: str
 
 def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[TileUnit, int]:
     """The instruction for what is multiplied, and how many steps of the sum it takes each time."""
+    if not is_known(plan.lanes.extent):
+        raise ScheduleError("tiles", plan.acc, "only a call says how many columns its registers would have")
     read = list(loads(update_of(b, plan.acc).value))
     for unit in machine.tile_units:
         if plan.is_window or plan.rows is None or plan.group != unit.group or len(read) != 2:
@@ -118,13 +120,13 @@ def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[T
 
 def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) -> RegisterTiling:
     """The block of registers that takes the fewest cycles; ``ScheduleError`` where vectors take fewer."""
-    n_lanes, n_rows = known_iterations(plan.lanes), known_iterations(plan.rows)
+    n_rows = known_iterations(plan.rows)
     n_rows2 = 1 if plan.rows2 is None else known_iterations(plan.rows2)
     rows = unit.rows if n_rows is None else -(-n_rows // -(-n_rows // unit.rows))
     along = [
         ASSUMED_SIZE / unit.rows if n_rows is None else -(-n_rows // rows),
         ASSUMED_SIZE if n_rows2 is None else n_rows2,
-        ASSUMED_SIZE / unit.columns if n_lanes is None else -(-n_lanes // unit.columns),
+        -(-estimate([plan.lanes.extent]) // unit.columns),
     ]
     sums = estimate([x.extent for x in plan.reduced])
     best: tuple[float, RegisterBlock] | None = None
