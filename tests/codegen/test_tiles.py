@@ -216,7 +216,7 @@ def test_sums_that_something_else_reads_are_refused():
         verify(replace(kernel, places=places))
 
 
-def test_loops_without_registers_are_refused_by_code_generation():
+def test_matrix_loops_without_registers_are_refused():
     kernel = product(32, 32, 64, BF16)
     places = tuple(replace(p, space=Space.LOCAL) if p.space is Space.MATRIX else p for p in kernel.places)
     with pytest.raises(TileVerifyError, match="no matrix register"):
@@ -228,3 +228,32 @@ def test_other_cpus_run_the_same_loops():
     kernel = product(20, 24, 32, BF16)
     assert uses_tiles(kernel)
     check(kernel, 20, 24, 32, BF16, True, Native(kernel, replace(HOST, has_amx_bf16=False, has_amx_int8=False)))
+
+
+def test_rows_of_which_nothing_can_be_left():
+    """784 rows for each image of a batch that the call counts are always whole registers, and blocks of three not."""
+    batch = Sym("n", 1, 64)
+    rows = 784 * batch
+    kernel = product(rows, 8, 16, BF16)
+    assert not [x for x in kernel.notes if RULE_BROKE in x]
+    check(kernel, 1568, 8, 16, BF16, True, InSoftware(kernel), sizes=(2,))
+
+
+def test_operands_that_are_copied_for_a_block_are_copied_by_plain_loops():
+    """A part of an image whose channels come first, turned for each block: its loops were those of the registers."""
+    x, w = Buffer("X", types.bf16, (32, 29, 29)), Buffer("W", types.bf16, (40, 32))
+    y = Buffer("Y", types.f32, (28, 28, 40))
+    axes, reduced = axes_for((28, 28, 40)), axes_for((32,), "k")
+    (i, j, o), (k,) = syms(axes), syms(reduced)
+    value = Cast(x[k, i + 1, j + 1], types.f32) * Cast(w[o, k], types.f32)
+    stage = Stage((y,), axes, (i, j, o), (value,), Reduction(reduced, "add", (Const(0, types.f32),)))
+    kernel = schedule(Computation((x, w), (y,), (stage,)), AMX, (w,))
+    verify(kernel)
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(s.shape).astype(types.bf16.numpy) for s in (x, w))
+    known = {p.param.name: packed_array(p, b) for p in kernel.packed}
+    known |= {"X": a, "Y": np.zeros((28, 28, 40), np.float32)}
+    room = np.zeros(a.size + 64, a.dtype)
+    InSoftware(kernel)(*[known.get(p.name, room) for p in kernel.params])
+    want = np.einsum("kij,ok->ijo", a[:, 1:, 1:].astype("d"), b.astype("d"))
+    np.testing.assert_allclose(known["Y"], want, rtol=1e-5, atol=1e-4)

@@ -16,8 +16,8 @@ import sys
 from tilewright.runtime.once import once
 
 _ARCH_PRCTL, _REQUEST, _TILE_DATA = 158, 0x1023, 18
-FEATURES = frozenset({"amx-tile", "amx-bf16", "amx-int8", "amx-fp16", "amx-complex"})
-"""LLVM's names of what needs these registers."""
+PREFIX = "amx-"
+"""Of LLVM's names of what needs these registers."""
 
 
 @once
@@ -34,6 +34,6 @@ def are_granted() -> bool:
 def usable(features: str) -> str:
     """LLVM's list of features, those of matrix registers switched off where the process may not use them."""
     found = features.split(",")
-    if not any(f[1:] in FEATURES and f[0] == "+" for f in found) or are_granted():
+    if not any(f.startswith(f"+{PREFIX}") for f in found) or are_granted():
         return features
-    return ",".join(f"-{f[1:]}" if f[1:] in FEATURES else f for f in found)
+    return ",".join(f"-{f[1:]}" if f[1:].startswith(PREFIX) else f for f in found)

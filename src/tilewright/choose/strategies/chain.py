@@ -19,11 +19,11 @@ from functools import partial
 from tilewright.choose.clusters import Cluster
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.narrow import narrow
-from tilewright.choose.strategies.operands import root_terms
+from tilewright.choose.strategies.operands import root_terms, update_of
 from tilewright.choose.strategies.rows import passes, rows
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import min_tasks, parallel
-from tilewright.choose.strategies.tiles import contract_inside
+from tilewright.choose.strategies.tiles import contract_inside, units_of
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, loads
 from tilewright.core.dims import is_known, known_over
@@ -32,6 +32,7 @@ from tilewright.core.estimates import ASSUMED_SIZE, COPIED_ROWS
 from tilewright.core.expr import Dim, Sym, substitute, symbol_order, symbols
 from tilewright.core.indices import placed
 from tilewright.target.target import Target
+from tilewright.target.tiles import TileUnit
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Loop, Stmt, Update, walk, written
 from tilewright.tile.rewrite import loads_of
@@ -198,8 +199,9 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     if len(inside) > 1:
         raise ScheduleError("chain", c.strip, "its rows are several loops")
     extent = inside[0].extent
-    if machine.tile_units:
-        return _registers_of_rows(machine, extent, most)
+    units = [u for name in (c.source, c.last) for u in units_of(machine, update_of(b, name))]
+    if units and c.is_contraction:
+        return _registers_of_rows(units[0], extent, most)
     if not is_known(extent):
         return min(BLOCK_ROWS, most)
     good = [r for r in range(BLOCK_ROWS // 2, min(MOST_ROWS, most) + 1) if extent % r == 0]
@@ -207,10 +209,10 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     return min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r), default=even)
 
 
-def _registers_of_rows(machine: Target, extent: Dim, most: int) -> int:
+def _registers_of_rows(unit: TileUnit, extent: Dim, most: int) -> int:
     """Rows of a block that need the fewest matrix registers for all rows: part of one takes as long as a whole one."""
-    rows = machine.tile_units[0].rows
-    sizes = [n for n in range(rows, MOST_ROWS + 1) if n <= most] or [rows]
+    rows = unit.rows
+    sizes = range(rows, min(MOST_ROWS, most) + 1)
 
     def registers(size: int) -> float:
         return (-(-extent // size) if is_known(extent) else ASSUMED_SIZE / size) * -(-size // rows)

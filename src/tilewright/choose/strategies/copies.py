@@ -66,7 +66,7 @@ def _walks_panels(inner: Sequence[Loop], load: Load) -> bool:
 def _plain(b: ScheduleBuilder, name: str) -> None:
     """The copy's loops, which are those of the products' tile, become serial ones, one for each dimension."""
     for loop in only_nest(b.kernel, name).loops:
-        if loop.kind in (Kind.VECTOR, Kind.UNROLL):
+        if loop.kind is not Kind.SERIAL:
             b.do("kind", loop.sym.name, "serial")
     while pair := _halves(only_nest(b.kernel, name)):
         b.do("fuse", *pair)

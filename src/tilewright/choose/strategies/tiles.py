@@ -35,12 +35,12 @@ from tilewright.choose.strategies.view import find_body, statement_of
 from tilewright.core.compute import Load, loads
 from tilewright.core.dims import is_known, known
 from tilewright.core.estimates import ASSUMED_SIZE
-from tilewright.core.expr import floordiv
+from tilewright.core.expr import floordiv, mod
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.target.tiles import TileUnit
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Loop, Store
+from tilewright.tile.ir import Loop, Store, Update
 from tilewright.tile.matrix import index_of_sums
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of
@@ -90,6 +90,12 @@ def tiles(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None, *
     pieces = _cut(b, [whole], plan.lanes, [block.n_columns * unit.columns])
     pieces = _cut(b, pieces, plan.rows, [block.n_rows * block.rows, block.rows])
     return [_tiled(b, machine, plan, tiling, piece) for piece in pieces]
+
+
+def units_of(machine: Target, update: Update) -> list[TileUnit]:
+    """The instructions that multiply what an update reads, whichever side each operand is on."""
+    read = sorted(x.buffer.dtype.name for x in loads(update.value))
+    return [u for u in machine.tile_units if sorted((u.left.name, u.right.name)) == read]
 
 
 def contract_inside(b: ScheduleBuilder, machine: Target, reduced: str, root: str) -> None:
@@ -157,10 +163,9 @@ def _cut(b: ScheduleBuilder, pieces: list[BoxPiece], loop: Loop, sizes: Sequence
     for rest in pieces:
         for size in sizes if not is_known(loop.extent) else sizes[:1]:
             extent = extent_of(b, rest.loops[loop.sym.name])
-            whole = floordiv(extent, size)
-            if extent == whole * size:
+            if mod(extent, size) == 0:
                 break
-            if whole != 0:
+            if floordiv(extent, size) != 0:
                 full, rest = divided(b, rest, loop.sym.name, size)
                 done.append(full)
         done.append(rest)

@@ -80,7 +80,10 @@ class Tiles:
 
     @contextmanager
     def around(self, f: For) -> Iterator[None]:
-        """A region around all iterations of a loop, where its shapes are known outside of it."""
+        """A region around all iterations of a loop, where its shapes are known outside of it.
+
+        Not of a loop with several buffers of sums, each of which may take all registers.
+        """
         if self.region is not None or self._n_in(f) != 1 or self._forks(f) or not self._are_known(f):
             yield
             return
@@ -98,7 +101,7 @@ class Tiles:
             yield
 
     def _n_in(self, f: For) -> int:
-        """How many buffers of sums, of which each may take all registers, the loop touches."""
+        """How many buffers of sums the loop touches."""
         return len(self.matrices & f.touched) if self.matrices else 0
 
     def _forks(self, f: For) -> bool:
@@ -120,7 +123,7 @@ class Tiles:
         yield
         self._configure(begin, self.region)
         self.region = None
-        self._call("void", "tilerelease", "", "")
+        self._call("tilerelease", "", "")
 
     def _computed(self, extent: Dim) -> None:
         space = self.fn.space
@@ -206,14 +209,14 @@ class Tiles:
         b = self._operand(right, nest.groups.sym, groups, column_bytes, (sums, a))
         name = PRODUCTS[left.buffer.dtype, right.buffer.dtype]
         numbers = f"i8 {sums.number}, i8 {a.number}, i8 {b.number}"
-        self._call("void", name, "i8, i8, i8", numbers)
+        self._call(name, "i8, i8, i8", numbers)
 
     def _move(self, nest: MatrixNest, rows: Dim, columns: int) -> None:
         s = nest.statement
         assert isinstance(s, Store)
         if not isinstance(s.value, Load):
             number = self._sums(s.buffer, s.index, rows, columns).number
-            self._call("void", "tilezero", "i8", f"i8 {number}")
+            self._call("tilezero", "i8", f"i8 {number}")
             return
         if s.buffer in self.matrices:
             number, other = self._sums(s.buffer, s.index, rows, columns).number, s.value
@@ -223,12 +226,12 @@ class Tiles:
             name, other = "tilestored64", Load(s.buffer, s.index)
             self.forget()
         pointer, stride = self._at(other.buffer, other.index, nest.rows.sym)
-        self._call("void", name, "i8, ptr, i64", f"i8 {number}, ptr {pointer}, i64 {stride}")
+        self._call(name, "i8, ptr, i64", f"i8 {number}, ptr {pointer}, i64 {stride}")
         self.fn.memory.forget()
 
-    def _call(self, result: str, name: str, kinds: str, operands: str) -> None:
-        self.fn.writer.emit(f"call {result} @llvm.x86.{name}({operands})")
-        self.fn.module.declarations.add(f"declare {result} @llvm.x86.{name}({kinds})")
+    def _call(self, name: str, kinds: str, operands: str) -> None:
+        self.fn.writer.emit(f"call void @llvm.x86.{name}({operands})")
+        self.fn.module.declarations.add(f"declare void @llvm.x86.{name}({kinds})")
 
     def _unit(self, left: DType, right: DType) -> TileUnit:
         for unit in self.units:
@@ -274,7 +277,7 @@ class Tiles:
         else:
             raise CodegenError(f"{x.buffer.name}: no matrix register of {rows} by {row_bytes} bytes is left")
         r.holds = what
-        self._call("void", "tileloadd64", "i8, ptr, i64", f"i8 {r.number}, ptr {pointer}, i64 {stride}")
+        self._call("tileloadd64", "i8, ptr, i64", f"i8 {r.number}, ptr {pointer}, i64 {stride}")
         return r
 
     def _new(self, rows: Dim, row_bytes: int) -> Register:
