@@ -100,7 +100,7 @@ def check(kernel, m, n, k, kinds, has_epilogue, made, sizes=()):
 
 
 @pytest.mark.one_in(2)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SIZES, SIZES, DEPTHS, st.booleans())
 @example(49, 64, 64, True)  # three registers of 13 rows and one of 10
 @example(197, 40, 96, True)
