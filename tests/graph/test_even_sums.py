@@ -63,6 +63,21 @@ def test_terms_that_are_added(graph, terms):
     np.testing.assert_array_equal(run(made, [x])[0], run(graph, [x])[0])
 
 
+def test_bytes_come_in_fours():
+    """Zeros of the weights make what stands beside them nothing, whatever the bytes' zero point is."""
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.u8, (1, 112, 112, 3)))
+    rng = np.random.default_rng(1)
+    w = b.const(rng.integers(-128, 128, (64, 3, 7, 7)).astype(np.int8))
+    attrs = {"strides": [2, 2], "pads": [(3, 3), (3, 3)], "dilations": [1, 1], "groups": 1}
+    graph = Graph("g", b.pool, (x,), (b(ops.conv, x, w, layout="NHWC", out_dtype=types.i32, **attrs),), ("y",))
+    made = PASS.run(graph)
+    verify(made)
+    assert terms_of(made) == 4
+    numbers = rng.integers(0, 256, graph.inputs[0].shape).astype(np.uint8)
+    np.testing.assert_array_equal(run(made, [numbers])[0], run(graph, [numbers])[0])
+
+
 def test_not_a_number_stays_in_its_window():
     """The zeros that are added lie beside nothing but zeros."""
     graph = convolution(3, 16, 3, side=24)
@@ -76,7 +91,7 @@ def test_not_a_number_stays_in_its_window():
 
 
 def test_slow_registers_fill_nothing_up():
-    slow = replace(PASS, unit=replace(PASS.unit, cycles=1e4))
+    slow = replace(PASS, units=tuple(replace(unit, cycles=1e4) for unit in PASS.units))
     assert terms_of(slow.run(convolution(3, 64, 7))) == 3
 
 

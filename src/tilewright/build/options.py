@@ -206,6 +206,7 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     if options.gpu is not None:
         return passes_for_gpu(level)
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
+    even = EvenSums.on(target) if level > 1 and known is not None else ()
     if options.precision == "bf16":
-        return (*passes_for(level, target=known, per_lane=target.bf16_per_lane), Precision(), *EvenSums.on(target))
-    return passes_for(level, target=known)
+        return (*passes_for(level, target=known, per_lane=target.bf16_per_lane), Precision(), *even)
+    return (*passes_for(level, target=known), *even)

@@ -1,12 +1,12 @@
-"""The pass ``even-sums``: products of bf16 whose sums matrix registers don't take whole are filled up with zeros.
+"""The pass ``even-sums``: products whose sums matrix registers don't take whole are filled up with zeros.
 
-In: a graph whose contractions read bf16. Out: the same sums, of a few terms more that are zero on both sides. Not its
-business: registers and their blocks (``choose.strategies.tiles``).
+In: a graph whose contractions read bf16 or bytes. Out: the same sums, of a few terms more that are zero on both sides.
+Not its business: registers and their blocks (``choose.strategies.tiles``).
 
-An instruction on matrix registers takes a number of pairs from each row of its operands, and masks nothing. A sum that
-has no such divisor, three channels of an image by seven columns of a window, is left to vectors, which take many times
-as long. With a fourth channel of zeros it is one instruction a row of the window. The terms are zero in both operands,
-so that a NaN beside them spreads nowhere.
+An instruction on matrix registers takes a number of pairs, or of fours, from each row of its operands, and masks
+nothing. A sum that has no such divisor, three channels of an image by seven columns of a window, is left to vectors,
+which take many times as long. With a fourth channel of zeros it is one instruction a row of the window. The terms are
+zero in both operands, so that a NaN beside them spreads nowhere.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class EvenSums(Pass):
 
     It fires where modelled cycles of the padded form, the copy of what a call brings included, are fewer than those of
     the form as it is, on matrix registers or on vectors. It does not fire on convolutions in groups, nor where weights
-    are no constant or terms are of unknown number. ``lanes`` is the number of f32 in a vector, ``pairs`` how many
-    vectors of pairs a core multiplies in a cycle.
+    are no constant or terms are of unknown number, nor on types that no one of ``units`` multiplies. ``lanes`` is the
+    number of f32 in a vector, ``groups`` how many vectors of pairs or fours a core multiplies in a cycle.
     """
 
     name: ClassVar[str] = "even-sums"
-    unit: TileUnit
+    units: tuple[TileUnit, ...]
     lanes: int
-    pairs: float
+    groups: float
 
     @staticmethod
     def on(target: Target) -> tuple[EvenSums, ...]:
-        """The pass for a machine, where it has registers for bf16."""
-        units = [u for u in target.tile_units if u.left is types.bf16]
-        return tuple(EvenSums(u, target.lanes(types.f32), target.fmas_per_cycle) for u in units)
+        """The pass for a machine, where it has such registers."""
+        units = target.tile_units
+        return (EvenSums(units, target.lanes(types.f32), target.fmas_per_cycle),) if units else ()
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def padded(b: Rewriting, node: Node) -> Node | None:
@@ -74,13 +74,14 @@ class _SumShape:
 
 def _padded(b: Rewriting, node: Node, options: EvenSums) -> Node | None:
     x, w = node.inputs[:2]
-    if w.op is not CONST or {x.dtype, w.dtype} != {options.unit.left}:
+    unit = next((u for u in options.units if (u.left, u.right) == (x.dtype, w.dtype)), None)
+    if w.op is not CONST or unit is None:
         return None
     sums = _of_convolution(node) if node.op is ops.conv else _of_product(node)
     if sums is None:
         return None
-    lies = min(_on_registers(sums, sums.n, options), _on_vectors(sums, options))
-    found = {n: _on_registers(sums, n, options) for n in range(sums.n + 1, sums.n + options.unit.depth + 1)}
+    lies = min(_on_registers(sums, sums.n, unit, options), _on_vectors(sums, unit, options))
+    found = {n: _on_registers(sums, n, unit, options) for n in range(sums.n + 1, sums.n + unit.depth + 1)}
     best = min(found, key=lambda n: found[n])
     if found[best] >= lies * (1 - DOUBT):
         return None
@@ -116,9 +117,9 @@ def _estimate(shape: tuple[Dim, ...], size: int) -> float:
     return float(prod(known(d, size) for d in shape))
 
 
-def _on_registers(sums: _SumShape, n: int, options: EvenSums) -> float:
+def _on_registers(sums: _SumShape, n: int, unit: TileUnit, options: EvenSums) -> float:
     """Cycles with ``n`` terms in place of those that there are; infinite where no instruction takes them."""
-    unit, terms = options.unit, n * sums.times
+    terms = n * sums.times
     depths = [d for d in range(unit.group, unit.depth + 1, unit.group) if terms % d == 0]
     if not depths:
         return inf
@@ -127,6 +128,6 @@ def _on_registers(sums: _SumShape, n: int, options: EvenSums) -> float:
     return ceil(sums.rows / unit.rows) * ceil(sums.columns / unit.columns) * steps * unit.cycles + moved
 
 
-def _on_vectors(sums: _SumShape, options: EvenSums) -> float:
-    pairs = sums.taps * ceil(sums.n * sums.times / options.unit.group)
-    return sums.rows * ceil(sums.columns / options.lanes) * pairs / options.pairs
+def _on_vectors(sums: _SumShape, unit: TileUnit, options: EvenSums) -> float:
+    groups = sums.taps * ceil(sums.n * sums.times / unit.group)
+    return sums.rows * ceil(sums.columns / options.lanes) * groups / options.groups
