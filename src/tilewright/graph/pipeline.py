@@ -20,6 +20,7 @@ from tilewright.graph.forms.ahead import ProjectAhead
 from tilewright.graph.forms.blocked import BlockProducts
 from tilewright.graph.forms.coded import CodedProducts
 from tilewright.graph.forms.depthwise import DepthwiseFloats
+from tilewright.graph.forms.even_sums import EvenSums
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.integers import IntegerProducts
@@ -77,6 +78,7 @@ PASSES: tuple[type[Pass], ...] = (
     JoinInReaders,
     MergeMatmuls,
     Precision,
+    EvenSums,
 )
 
 

@@ -43,6 +43,11 @@ class TileUnit:
     store_cycles: float = 16.0
 
     @property
+    def name(self) -> str:
+        """The types that it multiplies, as options of passes name them."""
+        return f"{self.left.name}x{self.right.name}"
+
+    @property
     def depth(self) -> int:
         """Steps of the sum that one instruction takes at most."""
         return self.groups * self.group
@@ -53,3 +58,6 @@ AMX_INT8 = tuple(
     TileUnit(left, right, types.i32, 4) for left in (types.u8, types.i8) for right in (types.i8, types.u8)
 )
 """Bytes with and without signs on either side."""
+
+UNITS = {unit.name: unit for unit in (*AMX_BF16, *AMX_INT8)}
+"""All that any machine has, by name."""

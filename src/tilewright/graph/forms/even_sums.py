@@ -27,7 +27,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.graph.facts import array_of
 from tilewright.target.target import Target
-from tilewright.target.tiles import TileUnit
+from tilewright.target.tiles import UNITS, TileUnit
 
 
 @dataclass(frozen=True)
@@ -36,19 +36,19 @@ class EvenSums(Pass):
 
     It fires where modelled cycles of the padded form, the copy of what a call brings included, are fewer than those of
     the form as it is, on matrix registers or on vectors. It does not fire on convolutions in groups, nor where weights
-    are no constant or terms are of unknown number, nor on types that no one of ``units`` multiplies. ``lanes`` is the
-    number of f32 in a vector, ``groups`` how many vectors of pairs or fours a core multiplies in a cycle.
+    are no constant or terms are of unknown number, nor on types that none of ``units`` (``target.tiles``) multiplies.
+    ``lanes`` is the number of f32 in a vector, ``groups`` how many vectors of pairs or fours are multiplied in a cycle.
     """
 
     name: ClassVar[str] = "even-sums"
-    units: tuple[TileUnit, ...]
-    lanes: int
-    groups: float
+    units: tuple[str, ...] = ()
+    lanes: int = 16
+    groups: float = 2.0
 
     @staticmethod
     def on(target: Target) -> tuple[EvenSums, ...]:
         """The pass for a machine, where it has such registers."""
-        units = target.tile_units
+        units = tuple(unit.name for unit in target.tile_units)
         return (EvenSums(units, target.lanes(types.f32), target.fmas_per_cycle),) if units else ()
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
@@ -74,7 +74,8 @@ class _SumShape:
 
 def _padded(b: Rewriting, node: Node, options: EvenSums) -> Node | None:
     x, w = node.inputs[:2]
-    unit = next((u for u in options.units if (u.left, u.right) == (x.dtype, w.dtype)), None)
+    units = (UNITS[name] for name in options.units)
+    unit = next((u for u in units if (u.left, u.right) == (x.dtype, w.dtype)), None)
     if w.op is not CONST or unit is None:
         return None
     sums = _of_convolution(node) if node.op is ops.conv else _of_product(node)
