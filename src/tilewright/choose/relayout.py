@@ -112,8 +112,7 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
         return None
     load = turned[0]
     walked = _walked(stage, load)
-    is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
-    if load.buffer in constants or is_window or not _walks(load, {a.sym for a in walked}):
+    if load.buffer in constants or not _is_copied(load, walked):
         return None
     along = _strides(stage, load)
     rows = estimate([a.extent for a in stage.axes if a not in walked])
@@ -164,9 +163,7 @@ def _across_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[D
         return None
     (walking, load), along = found, red.axes[-1]
     is_dot = (load.dtype, walking.dtype, stage.exprs[0].dtype) in {(d.left, d.right, d.result) for d in dots}
-    walked = _walked(stage, load)
-    is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
-    if not is_dot or is_window or not _walks(load, {a.sym for a in walked}):
+    if not is_dot or not _is_copied(load, _walked(stage, load)):
         return None
     return load if stride_along(load.buffer, load.index, along.sym) not in (0, 1) else None
 
@@ -185,6 +182,12 @@ def _group_operand(stage: Stage, constants: Container[Buffer], dots: Sequence[Do
     rows = [a.extent for a in stage.axes if not _depends(load, a.sym)]
     count = red.axes[0].extent
     return (load, group) if estimate(rows) >= COPIED_ROWS and not known_under(count, group) else None
+
+
+def _is_copied(load: Load, walked: Sequence[Axis]) -> bool:
+    """May a copy of what the axes walk take its buffer's place? One of windows that overlap would be larger."""
+    is_window = not is_nonneg(product(load.buffer.shape) - product([a.extent for a in walked]))
+    return not is_window and _walks(load, {a.sym for a in walked})
 
 
 def _walks(load: Load, known: set[Sym]) -> bool:

@@ -14,6 +14,7 @@ all shapes 47.5.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tilewright.core import types
@@ -52,6 +53,10 @@ class TileUnit:
         """Steps of the sum that one instruction takes at most."""
         return self.groups * self.group
 
+    def steps_at_once(self, n: int) -> int:
+        """How many of ``n`` steps each of equal instructions takes at most, a whole number of groups; 0 where none."""
+        return max((d for d in range(self.group, self.depth + 1, self.group) if n % d == 0), default=0)
+
 
 AMX_BF16 = (TileUnit(types.bf16, types.bf16, types.f32, 2),)
 AMX_INT8 = tuple(
@@ -61,3 +66,8 @@ AMX_INT8 = tuple(
 
 UNITS = {unit.name: unit for unit in (*AMX_BF16, *AMX_INT8)}
 """All that any machine has, by name."""
+
+
+def unit_for(units: Iterable[TileUnit], left: DType, right: DType) -> TileUnit | None:
+    """The one of ``units`` that multiplies these types; None where there is none."""
+    return next((u for u in units if (u.left, u.right) == (left, right)), None)

@@ -15,7 +15,7 @@ operands lie in groups, and the rows of ``A`` and of ``B`` are any distance apar
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from tilewright.core.compute import Binary, Buffer, Cast, Const, IndexLike, Load
@@ -23,7 +23,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.indices import chosen, symbols_at
 from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import TileVerifyError
-from tilewright.tile.ir import For, Kind, Loop, Stmt, Store, Update
+from tilewright.tile.ir import For, Kind, Loop, Place, Space, Stmt, Store, Update
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,11 @@ class MatrixNest:
     group: Loop | None = None
     left: Load | None = None
     right: Load | None = None
+
+
+def matrices_of(places: Iterable[Place]) -> frozenset[Buffer]:
+    """The buffers that lie in matrix registers."""
+    return frozenset(p.buffer for p in places if p.space is Space.MATRIX)
 
 
 def index_of_sums(s: Stmt, matrices: Container[Buffer]) -> tuple[IndexLike, ...]:

@@ -39,7 +39,7 @@ from tilewright.tile.ir import (
     walk,
     written,
 )
-from tilewright.tile.matrix import matrix_nest
+from tilewright.tile.matrix import matrices_of, matrix_nest
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.swizzle import is_swizzlable
 
@@ -59,12 +59,11 @@ class _Checker:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.places: dict[Buffer, Place] = {}
-        self.matrices: set[Buffer] = set()
+        self.matrices = matrices_of(kernel.places)
         self.indices: dict[Buffer, list[tuple[tuple[For, ...], tuple[IndexLike, ...]]]] = {}
 
     def run(self) -> None:
         self._places()
-        self.matrices = {b for b, p in self.places.items() if p.space is Space.MATRIX}
         self._body(self.kernel.body, ())
         check_grids(self.kernel)
         for place in self.places.values():

@@ -23,7 +23,7 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Loop, Place, Space, Stmt, Store, Update
-from tilewright.tile.matrix import matrix_nest
+from tilewright.tile.matrix import matrices_of, matrix_nest
 from tilewright.tile.rewrite import loads_of
 
 NOT_MEMORY = (Space.REG, Space.TABLE, Space.MATRIX)
@@ -65,7 +65,7 @@ class _FeatureWalk:
         self.target = target
         self.sizes = CallSizes(sizes)
         self.places: dict[Buffer, Place] = {p.buffer: p for p in kernel.places}
-        self.matrices = {b for b, p in self.places.items() if p.space is Space.MATRIX}
+        self.matrices = matrices_of(kernel.places)
         self.operations = Operations(target, self.sizes, self.places)
         self.levels: tuple[CacheLevel, ...] = levels_of(target, n_threads)
         self.rows = [RunTimeLoop(None, None)]

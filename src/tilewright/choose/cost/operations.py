@@ -43,6 +43,7 @@ from tilewright.core.indices import chosen, symbols_in
 from tilewright.core.types import DType
 from tilewright.target.dots import Dot
 from tilewright.target.target import Target
+from tilewright.target.tiles import unit_for
 from tilewright.tile.affine import coefficient
 from tilewright.tile.ir import Fold, If, Place, Prefetch, Space, Stmt, Store, Update
 from tilewright.tile.math import BINARY, UNARY, expand
@@ -100,8 +101,7 @@ class Operations:
             kind = "store" if isinstance(s.value, Load) else "simple"
             node.add(kind, around.n_copies * (counts[nest.rows.sym] if isinstance(s.value, Load) else 1.0))
             return
-        types_of = (nest.left.dtype, nest.right.dtype)
-        unit = next((u for u in self.target.tile_units if (u.left, u.right) == types_of), None)
+        unit = unit_for(self.target.tile_units, nest.left.dtype, nest.right.dtype)
         # Where there is no such instruction, its loops run one by one.
         cycles = unit.cycles if unit is not None else prod(counts.values()) / self.target.fmas_per_cycle
         node.add("multiply", around.n_copies * cycles * self.target.fmas_per_cycle)

@@ -81,14 +81,14 @@ def _pieces(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> list[
     block = plan.tile.vectors * plan.width
     rest: list[BoxPiece] = []
     if plan.n_apart:
-        pieces[0], *rest = divided(b, pieces[0], plan.lanes.sym.name, plan.width)
+        pieces[0], *rest = _divide(b, pieces[0], plan.lanes.sym.name, plan.width)
     if not is_known(plan.lanes.extent) and plan.tile.vectors > 1:
-        pieces = _divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
+        pieces = divided(b, pieces, plan.lanes.sym.name, [block], _with_lanes)
     if plan.rows is not None and not is_known(plan.rows.extent):
         few = partial(_with_rows, plan, machine)
-        pieces = _divided(b, pieces, plan.rows.sym.name, row_sizes(plan, machine), few)
+        pieces = divided(b, pieces, plan.rows.sym.name, row_sizes(plan, machine), few)
     if plan.rows2 is not None and not is_known(plan.rows2.extent) and plan.tile.rows2 > 1:
-        pieces = _divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
+        pieces = divided(b, pieces, plan.rows2.sym.name, [plan.tile.rows2], _with_rows2)
     if plan.order.panels_first:
         pieces = _in_groups(pieces)
     orders = [tile_piece(b, machine, plan, piece) for piece in pieces]
@@ -167,10 +167,13 @@ def _with_rows2(piece: BoxPiece, size: int) -> BoxPiece:
     return replace(piece, tile=Tile(piece.tile.rows, size, piece.tile.vectors))
 
 
-def _divided(
+def divided(
     b: ScheduleBuilder, pieces: list[BoxPiece], loop: str, sizes: list[int], resize: _Resize
 ) -> list[BoxPiece]:
-    """Each piece becomes: full tiles of every size in turn, then single iterations; not those that never happen."""
+    """Each piece becomes: full tiles of every size in turn, then what is left; not those that never happen.
+
+    ``resize`` gives a piece the tile of its size, of which what is left has 1.
+    """
     done: list[BoxPiece] = []
     for piece in pieces:
         rest = piece
@@ -180,14 +183,14 @@ def _divided(
                 done.append(resize(rest, size))
                 break
             if floordiv(extent, size) != 0:
-                full, rest = divided(b, rest, loop, size)
+                full, rest = _divide(b, rest, loop, size)
                 done.append(resize(full, size))
         else:
             done.append(resize(rest, 1))
     return done
 
 
-def divided(b: ScheduleBuilder, piece: BoxPiece, loop: str, size: int) -> tuple[BoxPiece, BoxPiece]:
+def _divide(b: ScheduleBuilder, piece: BoxPiece, loop: str, size: int) -> tuple[BoxPiece, BoxPiece]:
     """Divide a loop of the piece's root nest; the rest reads a fork of the accumulator.
 
     The nest must start at the divided loop, so it is moved outermost first.

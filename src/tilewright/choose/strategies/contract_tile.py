@@ -70,16 +70,13 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
         outer.extend(walker)
         inner.extend(part)
         walked |= dict.fromkeys(walker, name)
-    batch, rows = _batch_and_rows(plan, piece, outer)
-    order = _ordered(b, machine, plan, batch, blocks, rows)
+    batch, rows = batch_and_rows(plan, piece, outer)
     tiled = [*inner, *vectors, lanes]
-    if not order:
-        whole = tiled[0]
-        order = alone_around(b, tiled)
+    whole = tiled[0]
+    order = order_around(b, machine, plan, batch, blocks, rows, tiled)
+    if tiled[0] != whole:
         walked = {order[0]: whole}
     inner, lanes = tiled[: len(inner)], tiled[-1]
-    if len(order) + len(tiled) > 1:
-        b.do("reorder", *order, *tiled)
     for name in tiled[:-1]:
         b.do("kind", name, "unroll")
     b.do("kind", lanes, "vector")
@@ -115,28 +112,26 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
 
 
 def order_around(
-    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece: BoxPiece, outer: list[str], blocks: list[str],
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str],
     tiled: list[str],
 ) -> list[str]:  # fmt: skip
-    """Order the loops ``outer`` and ``blocks`` around those of a tile; ``tiled`` changes where one takes the whole."""
-    batch, rows = _batch_and_rows(plan, piece, outer)
+    """Order loops around those of a tile, outermost first.
+
+    Around a tile that is the whole there is a loop of one iteration, in which the first of ``tiled`` is another then.
+    """
     order = _ordered(b, machine, plan, batch, blocks, rows)
-    order = order or alone_around(b, tiled)
+    if not order:
+        around, tiled[0] = b.split(tiled[0], max(_number_of(b, tiled[0]), 1))
+        order = [around]
     b.do("reorder", *order, *tiled)
     return order
 
 
-def _batch_and_rows(plan: ContractionPlan, piece: BoxPiece, outer: list[str]) -> tuple[list[str], list[str]]:
-    """Which of the loops outside of a tile walk rows, and which others."""
+def batch_and_rows(plan: ContractionPlan, piece: BoxPiece, outer: list[str]) -> tuple[list[str], list[str]]:
+    """Of the loops outside of a tile those that walk no rows, and those that do."""
     pairs = zip(_names(plan, piece), plan.outer, strict=True)
     batch = [n for n, x in pairs if not is_row(plan, x) and x not in plan.below]
     return batch, [n for n in outer if n not in batch]
-
-
-def alone_around(b: ScheduleBuilder, tiled: list[str]) -> list[str]:
-    """A loop of one iteration around a tile that is the whole, in whose loops the first one is another then."""
-    around, tiled[0] = b.split(tiled[0], max(_number_of(b, tiled[0]), 1))
-    return [around]
 
 
 def _names(plan: ContractionPlan, piece: BoxPiece) -> list[str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
+from math import factorial
 
 from tilewright.choose.cost.features import features_of
 from tilewright.choose.cost.nest import CallSizes
@@ -40,11 +41,6 @@ except ImportError:  # the extra poly is not installed: such nests run as they w
     IS_INSTALLED = False
 else:
     IS_INSTALLED = True
-
-UNFORESEEN_CYCLES = 20
-"""Of a branch that was foreseen wrongly: what was begun behind it is thrown away."""
-MOST_ORDERED = 4
-"""Loops of a group all of whose orders are tried: 24."""
 
 
 def nests_in_order(computation: Computation) -> list[str]:
@@ -115,7 +111,7 @@ class _OrderSearch:
         if (text := repr((key, bands.paths.keys()))) in self.seen:
             return
         self.seen.add(text)
-        forms = [_plain(x) for x in bands.bands]
+        forms = [BandForm.as_found(x) for x in bands.bands]
 
         def seconds(at: int, form: BandForm) -> float:
             tried = [*forms[:at], form, *forms[at + 1 :]]
@@ -173,7 +169,7 @@ def seconds_alone(kernel: Kernel, machine: Target) -> float:
     cycles = 0.0
     for row in features.rows:
         if row.loop is not None and symbols(row.loop.extent) - set(sizes):
-            cycles += row.entries * (UNFORESEEN_CYCLES + n_computed(row.loop.extent))
+            cycles += row.entries * (machine.unforeseen_cycles + n_computed(row.loop.extent))
     return price(features, machine).seconds + cycles / (machine.ghz * 1e9)
 
 
@@ -208,15 +204,11 @@ def n_computed(e: Dim) -> int:
     return len(terms_of(e)) + sum(n_computed(a) for a, _ in terms_of(e) if isinstance(a, BinaryExpr))
 
 
-def _plain(band: Band) -> BandForm:
-    n = len(band.loops)
-    return BandForm(tuple(range(n)), (0,) * n)
-
-
 def _orders(band: Band) -> Iterator[BandForm]:
-    n = len(band.loops)
-    for order in permutations(range(n)) if n <= MOST_ORDERED else [tuple(range(n))]:
-        yield BandForm(order, (0,) * n)
+    """All orders of the band's loops, the one that was found first; of many loops that one alone."""
+    found = BandForm.as_found(band)
+    for order in permutations(found.order) if factorial(len(found.order)) <= EFFORT.attempts else [found.order]:
+        yield replace(found, order=order)
 
 
 def _tilings(form: BandForm, longest: int) -> Iterator[BandForm]:

@@ -19,7 +19,6 @@ a rest of are divided, so that registers change their shape once and not in ever
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -27,7 +26,14 @@ from math import prod
 from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract import contract, divided
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations, plan_contraction
-from tilewright.choose.strategies.contract_tile import BoxPiece, extent_of, order_around, split_lanes, split_rows
+from tilewright.choose.strategies.contract_tile import (
+    BoxPiece,
+    batch_and_rows,
+    extent_of,
+    order_around,
+    split_lanes,
+    split_rows,
+)
 from tilewright.choose.strategies.operands import split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, cached_name, copied_apart
 from tilewright.choose.strategies.threads import parallel
@@ -35,12 +41,11 @@ from tilewright.choose.strategies.view import find_body, statement_of
 from tilewright.core.compute import Load, loads
 from tilewright.core.dims import is_known, known
 from tilewright.core.estimates import ASSUMED_SIZE
-from tilewright.core.expr import floordiv, mod
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
-from tilewright.target.tiles import TileUnit
+from tilewright.target.tiles import TileUnit, unit_for
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Loop, Store, Update
+from tilewright.tile.ir import Store, Update
 from tilewright.tile.matrix import index_of_sums
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_place, nest_of
@@ -87,9 +92,16 @@ def tiles(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None, *
     sums = {x.sym.name: x.sym.name for x in plan.reduced}
     whole = BoxPiece(plan.acc, names, sums, Tile(vectors=block.n_columns), unit.columns)
     assert plan.rows is not None
-    pieces = _cut(b, [whole], plan.lanes, [block.n_columns * unit.columns])
-    pieces = _cut(b, pieces, plan.rows, [block.n_rows * block.rows, block.rows])
+    rows = [block.n_rows * block.rows, block.rows]
+    pieces = divided(b, [whole], plan.lanes.sym.name, [block.n_columns * unit.columns], _as_it_is)
+    # What is left of a number of rows that is known is one block; of one that a call decides, less than a register.
+    pieces = divided(b, pieces, plan.rows.sym.name, rows[:1] if is_known(plan.rows.extent) else rows, _as_it_is)
     return [_tiled(b, machine, plan, tiling, piece) for piece in pieces]
+
+
+def _as_it_is(piece: BoxPiece, size: int) -> BoxPiece:
+    """Registers follow from what is in a piece, so none of it changes with its size."""
+    return piece
 
 
 def units_of(machine: Target, update: Update) -> list[TileUnit]:
@@ -108,19 +120,12 @@ def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[T
     """The instruction for what is multiplied, and how many steps of the sum it takes each time."""
     if not is_known(plan.lanes.extent):
         raise ScheduleError("tiles", plan.acc, "only a call says how many columns its registers would have")
-    read = list(loads(update_of(b, plan.acc).value))
-    for unit in machine.tile_units:
-        if plan.is_window or plan.rows is None or plan.group != unit.group or len(read) != 2:
-            continue
-        left, right = sorted(zip(read, plan.operands, strict=True), key=lambda x: x[1].lane_stride != 0)
-        if (left[0].buffer.dtype, right[0].buffer.dtype) != (unit.left, unit.right):
-            continue
-        n = plan.reduced[-1].extent
-        if not is_known(n):
-            continue
-        found = [d for d in range(unit.group, unit.depth + 1, unit.group) if n % d == 0]
-        if found:
-            return unit, found[-1]
+    read, n = list(loads(update_of(b, plan.acc).value)), plan.reduced[-1].extent
+    if len(read) == 2 and is_known(n) and plan.rows is not None and not plan.is_window:
+        left, right = (x for x, _ in sorted(zip(read, plan.operands, strict=True), key=lambda x: x[1].lane_stride != 0))
+        unit = unit_for(machine.tile_units, left.buffer.dtype, right.buffer.dtype)
+        if unit is not None and plan.group == unit.group and (depth := unit.steps_at_once(n)):
+            return unit, depth
     raise ScheduleError("tiles", plan.acc, "no matrix instruction multiplies such operands")
 
 
@@ -157,21 +162,6 @@ def _cycles(unit: TileUnit, n_rows: int, n_columns: int, steps: float) -> float:
     return steps * step + n * 2 * unit.store_cycles
 
 
-def _cut(b: ScheduleBuilder, pieces: list[BoxPiece], loop: Loop, sizes: Sequence[int]) -> list[BoxPiece]:
-    """Each piece as whole blocks along a loop, and what they leave: of an extent that a call decides by every size."""
-    done: list[BoxPiece] = []
-    for rest in pieces:
-        for size in sizes if not is_known(loop.extent) else sizes[:1]:
-            extent = extent_of(b, rest.loops[loop.sym.name])
-            if mod(extent, size) == 0:
-                break
-            if floordiv(extent, size) != 0:
-                full, rest = divided(b, rest, loop.sym.name, size)
-                done.append(full)
-        done.append(rest)
-    return done
-
-
 def _tiled(
     b: ScheduleBuilder, machine: Target, plan: ContractionPlan, tiling: RegisterTiling, piece: BoxPiece
 ) -> str:
@@ -189,7 +179,8 @@ def _tiled(
         outer += walker
         inner += part
     tiled = [*inner, *vectors, lanes]
-    order = order_around(b, machine, plan, piece, outer, blocks, tiled)
+    batch, rows = batch_and_rows(plan, piece, outer)
+    order = order_around(b, machine, plan, batch, blocks, rows, tiled)
     vectors, lanes = tiled[len(inner) : -1], tiled[-1]
     held, (leaf,) = acc, find_body(b.kernel, lanes)
     is_moved = isinstance(leaf, Store) and isinstance(leaf.value, Load) and leaf.value.buffer.name == acc

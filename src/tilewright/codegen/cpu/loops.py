@@ -6,6 +6,7 @@ Not its business: every other loop.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu import dot, parallel, polls
@@ -46,11 +47,11 @@ class CpuLoops(Loops):
 
     def serial(self, f: For, extent: Dim, ctx: Lanes, window: tuple[Dim, Dim] | None = None) -> None:
         """A loop as others have it, with the matrix registers that it needs."""
-        with self.fn.tiles.around(f):
+        with self.fn.tiles.around(f) if self.fn.tiles.matrices else nullcontext():
             super().serial(f, extent, ctx, window)
 
     def _body(self, f: For, ctx: Lanes) -> None:
-        with self.fn.tiles.within(f):
+        with self.fn.tiles.within(f) if self.fn.tiles.matrices else nullcontext():
             super()._body(f, ctx)
 
     def end_of_turn(self, f: For, turn: str) -> None:

@@ -27,10 +27,10 @@ from tilewright.core.compute import Buffer, IndexLike, Load
 from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.types import DType
-from tilewright.target.tiles import TileUnit
+from tilewright.target.tiles import TileUnit, unit_for
 from tilewright.tile.affine import first_offset, stride_along
-from tilewright.tile.ir import For, Kind, Space, Store
-from tilewright.tile.matrix import MatrixNest, matrix_nest
+from tilewright.tile.ir import For, Kind, Store
+from tilewright.tile.matrix import MatrixNest, matrices_of, matrix_nest
 from tilewright.tile.verify import COPIED
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class Tiles:
     def __init__(self, fn: CpuFunction) -> None:
         self.fn = fn
         self.units: tuple[TileUnit, ...] = fn.module.target.tile_units
-        places = fn.module.kernel.places if self.units else ()
-        self.matrices = frozenset(p.buffer for p in places if p.space is Space.MATRIX)
+        self.matrices = matrices_of(fn.module.kernel.places) if self.units else frozenset[Buffer]()
         self.region: TileRegion | None = None
         self._block = ""
 
@@ -84,7 +83,8 @@ class Tiles:
 
         Not of a loop with several buffers of sums, each of which may take all registers.
         """
-        if self.region is not None or self._n_in(f) != 1 or self._forks(f) or not self._are_known(f):
+        is_one = len(self.matrices & f.touched) == 1
+        if self.region is not None or not is_one or self._forks(f) or not self._are_known(f):
             yield
             return
         with self._open(f):
@@ -99,10 +99,6 @@ class Tiles:
             return
         with self._open(f):
             yield
-
-    def _n_in(self, f: For) -> int:
-        """How many buffers of sums the loop touches."""
-        return len(self.matrices & f.touched) if self.matrices else 0
 
     def _forks(self, f: For) -> bool:
         """Will other threads run parts of the loop, with registers of their own?"""
@@ -234,10 +230,10 @@ class Tiles:
         self.fn.module.declarations.add(f"declare void @llvm.x86.{name}({kinds})")
 
     def _unit(self, left: DType, right: DType) -> TileUnit:
-        for unit in self.units:
-            if (unit.left, unit.right) == (left, right):
-                return unit
-        raise CodegenError(f"no matrix instruction multiplies {left} by {right}")
+        unit = unit_for(self.units, left, right)
+        if unit is None:
+            raise CodegenError(f"no matrix instruction multiplies {left} by {right}")
+        return unit
 
     # --- registers --------------------------------------------------------------------------------------------------
 

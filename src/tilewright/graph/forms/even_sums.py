@@ -27,7 +27,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.graph.facts import array_of
 from tilewright.target.target import Target
-from tilewright.target.tiles import UNITS, TileUnit
+from tilewright.target.tiles import UNITS, TileUnit, unit_for
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ class _SumShape:
 
 def _padded(b: Rewriting, node: Node, options: EvenSums) -> Node | None:
     x, w = node.inputs[:2]
-    units = (UNITS[name] for name in options.units)
-    unit = next((u for u in units if (u.left, u.right) == (x.dtype, w.dtype)), None)
+    unit = unit_for((UNITS[name] for name in options.units), x.dtype, w.dtype)
     if w.op is not CONST or unit is None:
         return None
     sums = _of_convolution(node) if node.op is ops.conv else _of_product(node)
@@ -121,10 +120,10 @@ def _estimate(shape: tuple[Dim, ...], size: int) -> float:
 def _on_registers(sums: _SumShape, n: int, unit: TileUnit, options: EvenSums) -> float:
     """Cycles with ``n`` terms in place of those that there are; infinite where no instruction takes them."""
     terms = n * sums.times
-    depths = [d for d in range(unit.group, unit.depth + 1, unit.group) if terms % d == 0]
-    if not depths:
+    depth = unit.steps_at_once(terms)
+    if not depth:
         return inf
-    steps = sums.taps * terms / depths[-1]
+    steps = sums.taps * terms / depth
     moved = 0.0 if n == sums.n else sums.elements * ceil(n / options.lanes) * PASSED_CYCLES
     return ceil(sums.rows / unit.rows) * ceil(sums.columns / unit.columns) * steps * unit.cycles + moved
 
