@@ -37,6 +37,7 @@ NUMBERS = {
     "vector_bytes": "B", "n_vector_registers": "", "n_mask_registers": "", "n_general_registers": "",
     "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
     "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
+    "unforeseen_cycles": "cycles",
     "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
     "line_bytes": "B", "page_bytes": "B", "n_near_pages": "", "page_cycles": "cycles",
     "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
@@ -90,7 +91,7 @@ class Target:
     ``fma_cycles``; the next multiply-add of a sum begins ``fma_latency`` cycles after the last. ``load_ports`` and
     ``store_ports`` move a vector in ``load_cycles`` and ``store_cycles`` each. ``issue_width`` operations begin in a
     cycle, of which ``ghz`` thousand millions make a second, and a core looks ``window`` of them ahead of the oldest one
-    that waits.
+    that waits. A branch that it foresaw wrongly costs ``unforeseen_cycles``: what was begun behind it is thrown away.
     Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``. A core knows where the
     last ``n_near_pages`` are, and another page takes ``page_cycles``; addresses ``set_span`` bytes apart fall into the
     same set of the first-level cache. A core reads ``l2_bytes_per_cycle`` from its second-level cache and
@@ -150,6 +151,7 @@ class Target:
     store_cycles: int = 1
     issue_width: float = 4.0
     window: int = 128
+    unforeseen_cycles: float = 20.0
     ghz: float = 2.5
     l1_bytes: int = 32 << 10
     set_span: int = 4096

@@ -6,7 +6,6 @@ In: a model and data. Out: a graph to compile, whose products read codes. Not it
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +19,7 @@ from tilewright.frontend.source import import_source
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.weights import METHODS, QuantizeWeights
 from tilewright.runtime.errors import InputError
-from tilewright.tools.quantize.measure import CalibrationWarning, check_finite, nothing, says_nothing, showing
+from tilewright.tools.quantize.measure import check_finite, nothing, says_nothing, showing, warn_of
 
 
 def quantize_weights(
@@ -60,8 +59,7 @@ def quantize_weights(
     plain = QuantizeWeights(chosen, group)
     found = [(m, n.inputs[0]) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
     moments, texts = moments_of(graph, found, data)
-    for text in texts:
-        warnings.warn(text, CalibrationWarning, stacklevel=2)
+    warn_of(texts)
     return plain.run(graph, moments=moments, method=method)
 
 

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "bytes.h"
 #include "models.h"
 
 #ifndef REQUEST_BYTES
@@ -18,19 +19,6 @@ static const int BYTES[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 2, 4, 8, 1, 1, 1, 1
 _Alignas(64) unsigned char tw_request[REQUEST_BYTES];
 _Alignas(64) unsigned char tw_answer[ANSWER_BYTES];
 static _Alignas(64) unsigned char memory[MEMORY_BYTES];
-
-void *memset(void *to, int byte, size_t n) {
-  volatile unsigned char *p = to;
-  for (size_t i = 0; i < n; i++) p[i] = (unsigned char)byte;
-  return to;
-}
-
-void *memcpy(void *to, const void *from, size_t n) {
-  volatile unsigned char *p = to;
-  const unsigned char *q = from;
-  for (size_t i = 0; i < n; i++) p[i] = q[i];
-  return to;
-}
 
 static int64_t bytes_of(const tw_tensor_info *t, const int64_t *shape) {
   int64_t n = BYTES[t->dtype];

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import Loc
-from tilewright.core.graph import INPUT, Graph, Node
+from tilewright.core.graph import INPUT, Graph, Node, topological
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
@@ -146,7 +146,9 @@ class QuantizeWeights(Pass):
         table, places = array_of(node.inputs[0]), node.inputs[1]
         if table is None or node.attrs["axis"] != 0 or table.ndim != 2 or table.dtype != np.float32:
             return None
-        if table.shape[1] not in depths or table.ctypes.data in how.spared or not _is_asked(places):
+        if table.shape[1] not in depths or table.ctypes.data in how.spared:
+            return None
+        if not any(x.op is INPUT for x in topological([places])):
             return None
         if not np.isfinite(np.abs(table).max(initial=0)):
             return None
@@ -183,19 +185,6 @@ class QuantizeWeights(Pass):
         apart = b(ops.reshape, numbers, shape=(*scales.shape, self.group))
         each = b(ops.reshape, b(ops.cast, scales, dtype=types.f32), shape=(*scales.shape, 1))
         return b(ops.reshape, b(ops.mul, apart, each), shape=numbers.shape)
-
-
-def _is_asked(node: Node) -> bool:
-    """Does an input of the model have a part in it?"""
-    seen, todo = {node}, [node]
-    while todo:
-        x = todo.pop()
-        if x.op is INPUT:
-            return True
-        new = [y for y in x.inputs if y not in seen]
-        seen.update(new)
-        todo += new
-    return False
 
 
 class _How(NamedTuple):

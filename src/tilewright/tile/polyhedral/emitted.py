@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from math import inf
 from typing import Any
 
@@ -112,12 +113,12 @@ class NestEmitter:
         name = node.for_get_iterator().get_id().get_name()
         starts, step = _greatest_of(node.for_get_init(), env), node.for_get_inc().get_val().to_python()
         if node.for_is_degenerate():
-            yield from self._node(node.for_get_body(), {**env, name: _greatest(starts)})
+            yield from self._node(node.for_get_body(), {**env, name: reduce(maximum, starts)})
             return
         end = _end(node.for_get_cond(), env)
         statement = self._lone(node.for_get_body(), name) if self.lanes else None
         is_innermost = node.for_get_body().get_type() == _NODE.user
-        first = _greatest(starts) if is_innermost or step != 1 else _nearest(starts, end)
+        first = reduce(maximum, starts) if is_innermost or step != 1 else _nearest(starts, end)
         n = _count(end - first, step)
         if statement is None:
             # Were it to begin at the greatest of all starts, that would be a part of every index inside.
@@ -197,13 +198,6 @@ def _greatest_of(e: isl.AstExpr, env: Mapping[str, Dim]) -> list[Dim]:
     return [_dim(e, env)]
 
 
-def _greatest(parts: Sequence[Dim]) -> Dim:
-    whole = parts[0]
-    for x in parts[1:]:
-        whole = maximum(whole, x)
-    return whole
-
-
 def _nearest(starts: Sequence[Dim], end: Dim) -> Dim:
     """The start that is never far from the end, where one is: the tile's own."""
     return min(starts, key=lambda x: bounds(end - x)[1] or inf)
@@ -237,10 +231,7 @@ def _dim(e: isl.AstExpr, env: Mapping[str, Dim]) -> Dim:
     if op == _OP.minus:
         return -args[0]
     if op in (_OP.min, _OP.max):
-        whole = args[0]
-        for x in args[1:]:
-            whole = minimum(whole, x) if op == _OP.min else maximum(whole, x)
-        return whole
+        return reduce(minimum if op == _OP.min else maximum, args)
     raise ScheduleError("resequence", "", "an expression of the loops has no form")
 
 

@@ -34,6 +34,12 @@ class BandForm:
     order: tuple[int, ...]
     tiles: tuple[int, ...]
 
+    @staticmethod
+    def as_found(band: Band) -> BandForm:
+        """The band's loops in their own order, without tiles."""
+        n = len(band.loops)
+        return BandForm(tuple(range(n)), (0,) * n)
+
     def __str__(self) -> str:
         order = " ".join(map(str, self.order))
         return f"{order}:{' '.join(map(str, self.tiles))}" if any(self.tiles) else order
@@ -47,7 +53,7 @@ def forms_text(forms: Sequence[BandForm]) -> str:
 def read_forms(text: str, bands: Sequence[Band]) -> tuple[BandForm, ...]:
     """``ScheduleError`` where the text does not fit the bands; no text is all bands as they are."""
     if not text:
-        return tuple(BandForm(tuple(range(len(b.loops))), (0,) * len(b.loops)) for b in bands)
+        return tuple(map(BandForm.as_found, bands))
     parts = [x.strip() for x in text.split(";")]
     if len(parts) != len(bands):
         raise ScheduleError("resequence", text, f"{len(parts)} forms for {len(bands)} bands")

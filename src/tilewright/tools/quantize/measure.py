@@ -6,6 +6,7 @@ so that data stream through native code. Not its business: what follows from the
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -98,6 +99,12 @@ def check_finite(array: Array, what: str, batch: int, is_float: bool) -> None:
 
 class CalibrationWarning(UserWarning):
     """The calibration data say too little of a tensor; the text names it."""
+
+
+def warn_of(texts: Iterable[str]) -> None:
+    """Warn the one who called the caller."""
+    for text in texts:
+        warnings.warn(text, CalibrationWarning, stacklevel=3)
 
 
 @dataclass

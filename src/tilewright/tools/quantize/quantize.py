@@ -7,7 +7,6 @@ Not its business: what a step does.
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
@@ -28,7 +27,7 @@ from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, pl
 from tilewright.graph.quantize.smooth import smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of
-from tilewright.tools.quantize.measure import CalibrationWarning, channel_peaks, observe
+from tilewright.tools.quantize.measure import channel_peaks, observe, warn_of
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
 from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, STORED, STORED_WEIGHTS, Scheme
@@ -126,7 +125,7 @@ def quantize(
     batches = batches_of(data, graph.inputs, batch_size) if data is not None else iter(())
     if scheme.is_stored:
         made, report = stored(graph, scheme, batches if data is not None else None, spare)
-        _warn(report.warnings)
+        warn_of(report.warnings)
         return _with_report(made, report)
     if equalize:
         graph = equalised(graph, layers_of(graph)[0])
@@ -145,7 +144,7 @@ def quantize(
         spared, *pair = found.spare_until(spared, max_drop, evaluate, tell)
         scores = tuple(pair)
     texts = found.warnings()
-    _warn(texts)
+    warn_of(texts)
     made = found.graph_without(spared)
     report = QuantizeReport(found.reports(spared, kept), n_batches, texts, asdict(scheme), *scores)
     return _with_report(made, report)
@@ -155,11 +154,6 @@ def _with_report(made: Graph, report: QuantizeReport) -> QuantizedGraph:
     return QuantizedGraph(
         made.name, made.pool, made.inputs, made.outputs, made.output_names, made.constraints, made.checks, report
     )
-
-
-def _warn(texts: Sequence[str]) -> None:
-    for text in texts:
-        warnings.warn(text, CalibrationWarning, stacklevel=3)
 
 
 def _tell_nobody(stage: str, done: int, total: int) -> None:
