@@ -63,6 +63,11 @@ def _asymmetric(c: TfliteCall, x: Node) -> _CodedRows:
     return _CodedRows(c.b(ops.where, none, c.b.const(0, types.i32), wide), c.b(ops.where, none, one, step))
 
 
+def coded_rows(c: TfliteCall, x: Node) -> _CodedRows:
+    """Codes of rows ``[n, depth]``, with zero points where the operator's options ask for them."""
+    return _asymmetric(c, x) if c.option("AsymmetricQuantizeInputs") else _symmetric(c, x)
+
+
 def _weights(c: TfliteCall, axis: int) -> tuple[Quantisation, Array]:
     q = c.quantised[1]
     if q is None or c.x(1).dtype is not types.i8:
@@ -84,7 +89,7 @@ def fully_connected(c: TfliteCall) -> Node:
     n_out, depth = codes.shape
     outer = rows_of(c, depth)
     x = c.shaped(c.x(), (prod(outer), depth))
-    rows = _asymmetric(c, x) if c.option("AsymmetricQuantizeInputs") else _symmetric(c, x)
+    rows = coded_rows(c, x)
     weights = c.b.const(np.ascontiguousarray(codes.T.astype(np.int32)))
     sums = c.cast(c.b(ops.matmul, rows.codes, weights), types.f32)
     scale = c.b(ops.mul, rows.scale, c.b.const(np.asarray(q.scales, np.float32)))

@@ -30,6 +30,7 @@ CONVERTERS: Mapping[str, Converter] = {
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
+    **recurrent.HYBRID,
 }  # fmt: skip
 """What converts operators with quantised operands or results."""
 AS_CODES = frozenset(
@@ -61,7 +62,7 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
         "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
     _LATER:
-        "BIDIRECTIONAL_SEQUENCE_LSTM BIDIRECTIONAL_SEQUENCE_RNN UNIQUE",
+        "UNIQUE",
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}
 """The rule and the remedy for each builtin op that is not converted."""

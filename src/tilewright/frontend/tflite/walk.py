@@ -20,7 +20,7 @@ from tilewright.core.types import DType, TensorType
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.file import File
 from tilewright.frontend.tflite.quantisation import Quantisation, quantisation_of
-from tilewright.frontend.tflite.recurrent import STATES
+from tilewright.frontend.tflite.recurrent import states_of
 from tilewright.frontend.tflite.table import AS_CODES, CONVERTERS, QUANTISED, REFUSED
 
 _TYPES: dict[str, DType] = {
@@ -178,7 +178,7 @@ class SubGraphWalk:
         )  # fmt: skip
         made = _converter(name, [*quantised, *made_of])(call)
         nodes = [made] if isinstance(made, Node) else list(made)
-        kept = STATES.get(name, ())
+        kept = states_of(name, len(numbers))
         if len(nodes) != len(results) + len(kept):
             raise OpError(f"it has {len(results)} results and makes {len(nodes) - len(kept)}")
         for i, node in zip(kept, nodes[len(results) :], strict=True):
