@@ -121,6 +121,20 @@ def test_numbers_of_numpy_are_numbers():
     np.testing.assert_array_equal(made, of(SCALE) + SCALE[1])
 
 
+def test_a_quotient_is_inside_of_what_a_quotient_of_the_size_is():
+    """``y // 2`` in a loop of ``h`` iterations stays below ``(h + 1) // 2``."""
+
+    @tw.kernel
+    def halved_and_back(x: tl.f32("h")):
+        (h,) = x.shape
+        half = tl.compute((h + 1) // 2, lambda y: x[2 * y])
+        return tl.compute(h, lambda y: half[y // 2])
+
+    for n in (1, 2, 7):
+        given = np.arange(n, dtype=np.float32)
+        np.testing.assert_array_equal(halved_and_back(given), np.repeat(given[::2], 2)[:n])
+
+
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 

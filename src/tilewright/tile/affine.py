@@ -170,15 +170,30 @@ DEEPEST = EFFORT.listed.bit_length() - 1
 def least(e: Dim, extents: Mapping[Sym, Dim]) -> Dim:
     """``e`` where loops of these extents, of which outer ones come first, make it least, if each has an iteration.
 
-    Loops, inner ones first, stand at 0 or at their last iteration. One that ``e`` is not affine in stays.
+    Loops, inner ones first, stand at 0 or at their last iteration. One along which ``e`` may rise and fall stays.
     """
     for sym, extent in list(extents.items())[::-1]:
-        c = coefficient(e, sym)
-        if known_over(c, 0):
-            e = substitute(e, {sym: 0})
-        elif known_under(c, 0):
-            e = substitute(e, {sym: extent - 1})
+        slope = _slope(e, sym)
+        if slope:
+            e = substitute(e, {sym: 0 if slope > 0 else extent - 1})
     return e
+
+
+def _slope(e: Dim, sym: Sym) -> int:
+    """1 where ``e`` never falls as ``sym`` grows, -1 where it never rises; 0 where neither is told, or it stays.
+
+    A quotient by a positive number goes as its dividend does: ``(n + 1) // 2 - i // 2`` falls.
+    """
+    c = coefficient(e, sym)
+    if c is not None:
+        return (known_over(c, 0) and 1) or (known_under(c, 0) and -1) or 0
+    found: set[int] = set()
+    for atom, coef in terms_of(e):
+        if sym in symbols(atom):
+            quotient = isinstance(atom, BinaryExpr) and atom.op == "floordiv" and known_over(atom.b, 0)
+            slope = _slope(atom.a, sym) if quotient and isinstance(atom, BinaryExpr) else int(atom == sym)
+            found.add(slope if coef > 0 else -slope)
+    return found.pop() if len(found) == 1 else 0
 
 
 def never_negative(e: Dim, extents: Mapping[Sym, Dim], depth: int = DEEPEST) -> bool:
