@@ -56,6 +56,7 @@ WALK: tuple[tuple[str, int, str], ...] = (
     ("targets", 0, ""),
     ("doctor", 0, ""),
     ("verify small.tw", 0, ""),
+    ("poly loops.py", -1, 'pip install "tilewright[poly]"'),
     ("refit small.tw x.safetensors", -1, "compile it with --refit"),
     ("reduce small.txt", -1, "does not fail"),
     ("ops --of onnx", -1, ONNX),
@@ -102,6 +103,7 @@ def walk() -> None:
     """Every command, and every way into Python, in the current folder."""
     shutil.copy(MODEL, "model.onnx")
     Path("small.txt").write_text(GRAPH)
+    Path("loops.py").write_text("def f(a):\n    for i in range(len(a)):\n        a[i] = 0.0\n")
     Path("program.pt2").write_bytes(b"PK\x03\x04" + bytes(26) + b"archive_format")
     Path("key.pem").write_text("-----BEGIN PRIVATE KEY-----\n")
     Path("program.mlir").write_text("module {}")

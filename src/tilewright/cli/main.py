@@ -27,6 +27,7 @@ from tilewright.cli import (
     found,
     ir,
     machines,
+    poly,
     prune,
     quantize,
     sign,
@@ -57,6 +58,7 @@ about.register(app)
 machines.register(app)
 sign.register(app)
 conformance.register(app)
+poly.register(app)
 debug.register(app)
 
 

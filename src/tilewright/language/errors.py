@@ -18,6 +18,7 @@ from tilewright.core.diag import CompileError, Loc, Problem, loc_of_frame, users
 
 HERE = (str(Path(__file__).parent), str(Path(np.__file__).parent))
 """Where functions stand that call each other on the way from the user's line."""
+READ: ContextVar[Loc | None] = ContextVar("line of a program that is read and not run", default=None)
 TRACED: ContextVar[str] = ContextVar("name of the kernel that is traced", default="")
 
 
@@ -37,8 +38,11 @@ def refused(rule: str, remedy: str = "", loc: Loc | None = None) -> KernelError:
 
 
 def here() -> Loc:
-    """The innermost line of the user's program that is running: the first frame outside of this folder and NumPy's."""
-    return loc_of_frame(users_frame(HERE))
+    """The line of the user's program that is being read, where one is, else the innermost one that is running.
+
+    That is of the first frame outside of this folder and NumPy's.
+    """
+    return READ.get() or loc_of_frame(users_frame(HERE))
 
 
 def loc_of(function: Callable[..., Any]) -> Loc:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.build.deploy import export
 from tilewright.build.driver import compile as compile_graph
-from tilewright.core.diag import OptionError
+from tilewright.core.diag import Loc, OptionError
 from tilewright.core.expr import Expr
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.keys import key_of
@@ -141,12 +141,7 @@ class UserKernel:
         return self._graph({p: self._type_of(p, v) for p, v in self._filled(args, kwargs).items()})
 
     def _graph(self, types: Mapping[str, Any]) -> Graph:
-        (traced, op), b = self._trace(types), Builder(Pool(), self.loc)
-        c = traced.computation
-        inputs = tuple(b.pool.input(x.name, TensorType(x.dtype, x.shape), self.loc) for x in c.inputs)
-        outputs = b.results(b(op, *inputs))
-        names = tuple(x.name for x in c.outputs)
-        return Graph(self.__name__, b.pool, inputs, outputs, names, traced.constraints)
+        return graph_of(*self._trace(types), self.loc)
 
     def export(self, folder: str | os.PathLike[str], *args: Any, **options: Any) -> Any:
         """C files of the kernel for these arguments or types, as ``tw.export`` writes them."""
@@ -183,6 +178,14 @@ class UserKernel:
     def _operands(self) -> list[str]:
         """The parameters that have no default: those of the op in PyTorch, where the others are their defaults."""
         return [p for p, x in self.signature.parameters.items() if x.default is x.empty]
+
+
+def graph_of(traced: Traced, op: OpDef, loc: Loc) -> Graph:
+    """A graph of the one op that a kernel is."""
+    b, c = Builder(Pool(), loc), traced.computation
+    inputs = tuple(b.pool.input(x.name, TensorType(x.dtype, x.shape), loc) for x in c.inputs)
+    outputs = b.results(b(op, *inputs))
+    return Graph(traced.name, b.pool, inputs, outputs, tuple(x.name for x in c.outputs), traced.constraints)
 
 
 def _is_tensor(value: Any) -> bool:

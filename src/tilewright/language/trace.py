@@ -492,10 +492,10 @@ def _reduced(
 # --- loops ----------------------------------------------------------------------------------------------------------
 
 
-def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[IndexExpr]:
+def loop(first: Whole, end: Whole | None = None, step: int = 1, *, name: str = "") -> Iterator[IndexExpr]:
     """``for i in loop(n)``, ``loop(first, end)``, ``loop(n - 1, -1, -1)``: as ``range``, in order, over sizes.
 
-    The body is run once, by Python, for all iterations.
+    The body is run once, by Python, for all iterations. ``name`` is what the loop is called where not as the variable.
     """
     found = tracing("loop")
     if found.programs:
@@ -505,7 +505,7 @@ def loop(first: Whole, end: Whole | None = None, step: int = 1) -> Iterator[Inde
     if step == 0 or not isinstance(step, int):
         raise refused(f"a loop of step {step!r}", "steps are integers other than 0")
     n = floordiv(high - low + step - 1, step) if step > 0 else floordiv(low - high - step - 1, -step)
-    axis = found.axis(_loop_name(found), found.counted(n))
+    axis = found.axis(name or _loop_name(found), found.counted(n))
     found.scopes.append([])
     found.loops.append(axis)
     is_whole = False

@@ -240,14 +240,25 @@ def _are_unlike(found: Sequence[Instance], d: Dependence) -> bool:
     return d.kind == "output" and all(op for x in ops for op in x) and (ops[0] != ops[1] or len(ops[0]) > 1)
 
 
+def first_pair(pairs: isl.Map) -> tuple[dict[str, int], list[int], list[int]]:
+    """Numbers for the sets' parameters, by name, and the pair of points that comes first with them."""
+    point = pairs.wrap().lexmin().sample_point()
+
+    def values(kind: isl.dim_type) -> list[int]:
+        return [point.get_coordinate_val(kind, k).to_python() for k in range(point.get_space().dim(kind))]
+
+    space = point.get_space()
+    names = [str(space.get_dim_name(isl.dim_type.param, k)) for k in range(space.dim(isl.dim_type.param))]
+    n, both = pairs.dim(isl.dim_type.in_), values(isl.dim_type.set)
+    return dict(zip(names, values(isl.dim_type.param), strict=True)), both[:n], both[n:]
+
+
 def _shown(
     found: Sequence[Instance], buffer: Buffer, pairs: isl.Map, who: tuple[int | None, int], text: str
 ) -> BrokenOrder:
     """A broken order with the pair of iterations that comes first."""
-    first = pairs.wrap().lexmin().sample_point()
-    n, n_all = pairs.dim(isl.dim_type.in_), first.get_space().dim(isl.dim_type.set)
-    values = [first.get_coordinate_val(isl.dim_type.set, k).to_python() for k in range(n_all)]
+    n, (_, *values) = pairs.dim(isl.dim_type.in_), first_pair(pairs)
     names = [[x.sym.name for x in found[k].loops] if k is not None else [f"e{d}" for d in range(n)] for k in who]
-    points = tuple(dict(zip(x, v, strict=True)) for x, v in zip(names, (values[:n], values[n:]), strict=True))
+    points = tuple(dict(zip(x, v, strict=True)) for x, v in zip(names, values, strict=True))
     spelled = [", ".join(f"{name} = {value}" for name, value in point.items()) for point in points]
     return BrokenOrder(buffer, points, text.format(*(f"the iteration ({x})" for x in spelled)))

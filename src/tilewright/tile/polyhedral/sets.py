@@ -106,6 +106,25 @@ def large_numbers(kernel: Kernel) -> list[int]:
     return found
 
 
+def domain_text(kernel: Kernel, x: Instance, variables: Mapping[str, Dim]) -> str:
+    """The iterations of a statement as ``isl`` writes sets, in the kernel's own names of sizes.
+
+    ``variables`` are what each iteration is called by instead of its loops: expressions of those and of sizes.
+    """
+    inner = {loop.sym: f"i{d}" for d, loop in enumerate(x.loops)}
+    text, name = _Text(kernel, inner, x.domain.get_tuple_name(), ()), x.domain.get_tuple_name()
+    outer = [f"v{d}" for d in range(len(variables))]
+    equal = [f"{v} = {text.of(e)}" for v, e in zip(outer, variables.values(), strict=True)]
+    made = x.domain.apply(isl.Map(text.whole(f"{name}[{text.inside}] -> {name}[{', '.join(outer)}]", equal))).coalesce()
+    for d, variable in enumerate(variables):
+        made = made.set_dim_name(isl.dim_type.set, d, variable)
+    for d, size in enumerate(text.sizes):
+        at = made.find_dim_by_name(isl.dim_type.param, f"n{d}")
+        if at >= 0:
+            made = made.set_dim_name(isl.dim_type.param, at, size.name)
+    return str(made)
+
+
 def _constants(e: Dim) -> Iterator[int]:
     if is_known(e):
         yield e
