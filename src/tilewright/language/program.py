@@ -11,7 +11,7 @@ kernel's trace. Not its business: dependences and orders (``tile.polyhedral``), 
 
 What a parameter is follows from how it is used: an array where it is subscripted, a size where ranges and subscripts
 need it, else a number. Statements are said one by one in the language for kernels, whose rules hold: loops are
-``range``, an access has to be inside of its array for all sizes, what data decide is chosen by a conditional expression.
+``range``, an access is inside of its array for all sizes, what data decide is chosen by a conditional expression.
 """
 
 from __future__ import annotations
