@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch._higher_order_ops.scan import scan
 from torch.export import Dim
 
 import tilewright as tw
@@ -158,3 +159,76 @@ def test_assertions_about_values_hold_where_pytorch_s_do(f: Callable[..., Any], 
         else:
             torch.testing.assert_close(made(x), want)
     assert 0 < refused < 12
+
+
+class Branching(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def deeper(x: torch.Tensor) -> torch.Tensor:
+            torch.ops.aten._assert_async.msg((x < 10).all(), "below 10")
+            return x * 3
+
+        def upper(x: torch.Tensor) -> torch.Tensor:
+            torch.ops.aten._assert_async.msg((x > 0).all(), "above 0")
+            return torch.cond(x[0] > 3, deeper, lambda x: x + 1, (x,))
+
+        return torch.cond(x.sum() > 0, upper, lambda x: x - 1, (x,))
+
+
+class Looping(torch.nn.Module):
+    def forward(self, n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def step(n: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            torch.ops.aten._assert_async.msg((x < 100).all(), "below 100")
+            return torch.where(x.max() < 100, n - 1, n), x * 2  # without end, were the loop to go on
+
+        return torch.while_loop(lambda n, x: n > 0, step, (n, x))
+
+
+class Scanning(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        def step(total: torch.Tensor, row: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            torch.ops.aten._assert_async.msg((row > 0).all(), "rows above 0")
+            return total + row, total * row
+
+        return scan(step, torch.zeros(2), x)
+
+
+class Unrolled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for k in range(3):
+            torch._assert_async(x[k] > 0, "each above 0")
+        return x * 2
+
+
+IN_ORDER = [
+    (Branching(), "above 0|below 10", [[[1.0, 2.0]], [[-1.0, 2.0]], [[-9.0, 2.0]], [[4.0, 20.0]], [[1.0, 20.0]]]),
+    (Looping(), "below 100", [[2, [1.0, 3.0]], [9, [1.0, 3.0]], [0, [1000.0, 0.0]]]),
+    (Scanning(), "rows above 0", [[[[1.0, 2.0], [3.0, 4.0]]], [[[1.0, 2.0], [3.0, -4.0], [1.0, 1.0]]]]),
+    (Unrolled(), "each above 0", [[[1.0, 2.0, 3.0]], [[-1.0, 2.0, 3.0]], [[1.0, 2.0, -3.0]]]),
+]
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec")
+@pytest.mark.parametrize("is_jit", [False, True])
+@pytest.mark.parametrize(("module", "words", "calls"), IN_ORDER, ids=lambda x: type(x).__name__)
+def test_assertions_hold_only_where_control_flow_meets_them(
+    module: torch.nn.Module, words: str, calls: list[Any], *, is_jit: bool
+) -> None:
+    given = [[torch.tensor(x) for x in args] for args in calls]
+    torch._dynamo.reset()
+    if is_jit:
+        made = torch.compile(module, backend="tilewright")
+    else:
+        shapes = ({0: Dim.AUTO},) if isinstance(module, Scanning) else None
+        made = tw.compile(module, tuple(given[0]), dynamic_shapes=shapes, cache=False)
+    refused = 0
+    for args in given:
+        with torch.no_grad():
+            try:
+                want = module(*args)
+            except RuntimeError:
+                refused += 1
+                with pytest.raises(RuntimeError if is_jit else ExecutionError, match=words):
+                    made(*args)
+            else:
+                torch.testing.assert_close(made(*args), want)
+    assert 0 < refused < len(calls)

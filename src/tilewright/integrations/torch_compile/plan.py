@@ -385,7 +385,7 @@ def _run_eagerly(owner: Any, nodes: Sequence[Any], values: dict[Any, Any]) -> No
         return _attribute(owner, node) if node.op == "get_attr" else values[node]
 
     for node in nodes:
-        if any(x.op != "get_attr" and x not in values for x in node.all_input_nodes):
+        if node.op == "get_attr" or any(x.op != "get_attr" and x not in values for x in node.all_input_nodes):
             continue
         args, kwargs = map_arg((node.args, dict(node.kwargs)), value)
         with torch.no_grad():

@@ -3,11 +3,15 @@
 In: the higher-order call's values, its fx modules among them. Out: nodes. A sub-graph is closed: sizes that it uses
 reach it through the shapes of its inputs, or through an operand made only to carry a size.
 Not its business: converting the calls inside (``fx``, of which a child importer does that).
+
+What a sub-graph asserts of values is one more result of it for each assertion: whether it holds, which it does where the
+sub-graph does not run. A loop carries these results and ends at the first that does not hold.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tilewright import ops
@@ -26,10 +30,15 @@ def convert_cond(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     """``cond(pred, true_fn, false_fn, operands)``."""
     pred, true_fn, false_fn, operands = values
     captures = _Captures(b, operands)
-    branches = [_branch(importer, m, captures, name) for m, name in ((true_fn, "true"), (false_fn, "false"))]
+    made = [_branch(importer, m, captures, name) for m, name in ((true_fn, "true"), (false_fn, "false"))]
+    texts = tuple(dict.fromkeys(text for branch in made for text in branch.checks))
+    branches = [_with_conditions(branch, texts) for branch in made]
     condition = reshape(b, as_node(b, pred, bool_), ())
     node = b(ops.if_, condition, *captures.nodes, then_branch=branches[0], else_branch=branches[1])
-    return list(b.results(node))
+    results = b.results(node)
+    n = len(results) - len(texts)
+    _ask(importer, b, texts, results[n:])
+    return list(results[:n])
 
 
 def convert_while(importer: Importer, b: Builder, values: Sequence[Any]) -> list[Node]:
@@ -43,15 +52,21 @@ def convert_while(importer: Importer, b: Builder, values: Sequence[Any]) -> list
     i, going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
     now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
     given, formals = captures.formals(pool)
-    rules: dict[Expr, None] = {}
-    after = [_tensor(inner, x) for x in _inline(importer, body_fn, pool, [*now, *given], rules)]
-    again = _inline(importer, cond_fn, pool, [*after, *given], rules)[0]
-    inputs = (i, going, *now, *formals)
-    names = ("going", *(f"carried_{k}" for k in range(len(after))))
-    body = Graph("body", pool, inputs, (reshape(inner, again, ()), *after), names, tuple(rules))
+    kept = _Asked()
+    after = [_tensor(inner, x) for x in _inline(importer, body_fn, pool, [*now, *given], kept)]
+    again = reshape(inner, _inline(importer, cond_fn, pool, [*after, *given], kept)[0], ())
+    held, holds = kept.carried(inner)
+    for condition in holds:
+        again = inner(ops.logical_and, again, condition)
+    names = ("going", *(f"carried_{k}" for k in range(len(after) + len(holds))))
+    inputs = (i, going, *now, *held, *formals)
+    body = Graph("body", pool, inputs, (again, *after, *holds), names, tuple(kept.rules))
+    start = [*state, *(b.const(True, bool_) for _ in holds)]
     limit = b.const(i64.max, i64)
-    node = b(ops.loop, limit, reshape(b, first, ()), *state, *captures.nodes, body=body, n_carried=len(state))
-    return list(b.results(node))
+    node = b(ops.loop, limit, reshape(b, first, ()), *start, *captures.nodes, body=body, n_carried=len(start))
+    results = b.results(node)
+    _ask(importer, b, tuple(kept.checks), results[len(state) :])
+    return list(results[: len(state)])
 
 
 def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[Node]:
@@ -69,17 +84,21 @@ def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
     given, formals = captures.formals(pool)
     rows = [inner(ops.gather, x, i, axis=0) for x in given[: len(sources)]]
-    rules: dict[Expr, None] = {}
+    kept, n = _Asked(), len(state)
     values = [*now, *rows, *given[len(sources) :]]
-    after = [_tensor(inner, x) for x in _inline(importer, combine_fn, pool, values, rules)]
-    results = (inner.const(True, bool_), *after)
-    names = ("going", *(f"result_{k}" for k in range(len(after))))
-    body = Graph("body", pool, (i, going, *now, *formals), results, names, tuple(rules))
+    after = [_tensor(inner, x) for x in _inline(importer, combine_fn, pool, values, kept)]
+    held, holds = kept.carried(inner)
+    made = (inner.const(True, bool_), *after[:n], *holds, *after[n:])
+    names = ("going", *(f"result_{k}" for k in range(len(made) - 1)))
+    body = Graph("body", pool, (i, going, *now, *held, *formals), made, names, tuple(kept.rules))
+    start = [*state, *(b.const(True, bool_) for _ in holds)]
     node = b(
-        ops.loop, dim_scalar(b, length, i64), b.const(True, bool_), *state, *captures.nodes, body=body,
-        n_carried=len(state), length=length,
+        ops.loop, dim_scalar(b, length, i64), b.const(True, bool_), *start, *captures.nodes, body=body,
+        n_carried=len(start), length=length,
     )  # fmt: skip
-    return list(b.results(node))
+    results = b.results(node)
+    _ask(importer, b, tuple(kept.checks), results[n : len(start)])
+    return [*results[:n], *results[len(start) :]]
 
 
 class _Captures:
@@ -102,29 +121,58 @@ class _Captures:
         return [next(rest) if isinstance(x, Node) else x for x in self.values], inputs
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """What a sub-graph asks each time it runs: of its sizes, and of values, by the text of a failure."""
+
+    rules: dict[Expr, None] = field(default_factory=dict)
+    checks: dict[str, Node] = field(default_factory=dict)
+
+    def carried(self, inner: Builder) -> tuple[list[Node], list[Node]]:
+        """Inputs of a loop's body that say which checks held so far, and results that say which still do."""
+        held = [inner.pool.input(f"held_{k}", TensorType(bool_, ()), inner.loc) for k in range(len(self.checks))]
+        return held, [inner(ops.logical_and, x, now) for x, now in zip(held, self.checks.values(), strict=True)]
+
+
+def _ask(importer: Importer, b: Builder, texts: Sequence[str], holds: Sequence[Node]) -> None:
+    """Let what is around control flow ask what came out of it."""
+    for text, condition in zip(texts, holds, strict=True):
+        importer.require_truth(b, condition, text)
+
+
 def _branch(importer: Importer, module: Any, captures: _Captures, name: str) -> Graph:
     pool = Pool()
     values, inputs = captures.formals(pool)
-    b = Builder(pool)
-    rules: dict[Expr, None] = {}
-    outputs = tuple(_tensor(b, x) for x in _inline(importer, module, pool, values, rules))
+    b, kept = Builder(pool), _Asked()
+    outputs = tuple(_tensor(b, x) for x in _inline(importer, module, pool, values, kept))
     names = tuple(f"output_{k}" for k in range(len(outputs)))
-    return Graph(name, pool, tuple(inputs), outputs, names, tuple(rules))
+    return Graph(name, pool, tuple(inputs), outputs, names, tuple(kept.rules)).with_checks(kept.checks)
+
+
+def _with_conditions(branch: Graph, texts: Sequence[str]) -> Graph:
+    """The branch with a result for each of ``texts``: whether it holds, as those do that only the other branch asks."""
+    own = dict(zip(branch.checks, branch.conditions(), strict=True))
+    plain = branch.unchecked()
+    more = tuple(own.get(text) or branch.pool.const(True, bool_) for text in texts)
+    names = tuple(f"holds_{k}" for k in range(len(texts)))
+    return replace(plain, outputs=(*plain.outputs, *more), output_names=(*plain.output_names, *names))
 
 
 def _inline(
-    importer: Importer, module: Any, pool: Pool, values: Sequence[Any], rules: dict[Expr, None] | None = None
+    importer: Importer, module: Any, pool: Pool, values: Sequence[Any], kept: _Asked | None = None
 ) -> list[Any]:
-    """The module's calls in ``pool``, its placeholders standing for ``values``; what its sizes must keep is added to
-    ``rules``, to those of ``importer`` where there are none."""
+    """The module's calls in ``pool``, its placeholders standing for ``values``; what they ask is added to ``kept``, to
+    what ``importer`` asks where there is none."""
     child = importer.child(pool, module)
+    if kept is not None and importer.checks is not None:
+        child.checks, child.asks_lookups = kept.checks, False
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     child.env.update(zip(placeholders, values, strict=True))
     outputs = child.run(module.graph)
-    if rules is None:
+    if kept is None:
         importer.constraints += [e for e in child.constraints if e not in importer.constraints]
     else:
-        rules |= dict.fromkeys(child.constraints)
+        kept.rules.update(dict.fromkeys(child.constraints))
     if child.problems:
         importer.add_problems(child.problems)
         named = ", ".join(dict.fromkeys(p.op for p in child.problems))

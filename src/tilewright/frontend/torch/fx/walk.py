@@ -11,7 +11,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from tilewright import ops
@@ -318,7 +317,7 @@ class Importer:
             else:
                 holds = truth(b, self.symbols, self.numbers, condition)
             if holds is not None:
-                self.checks.setdefault(f"{location_of(node)}: {text}", holds)
+                self.require_truth(b, holds, f"{b.loc}: {text}")
 
     def _number(self, node: Any, x: Any, value: Any) -> Any:
         """An element as a number: a size where it is never negative and something bounds it, else a 0-d tensor."""
@@ -370,7 +369,7 @@ class Importer:
         types = tuple(self.type_of(v) if hasattr(v, "dtype") else None for v in results)
         gives_complex = is_complex_tensor(results[0]) if results else False
         b = self.builder(location_of(node))
-        check = None if self.checks is None else partial(self._require_truth, location_of(node))
+        check = None if self.checks is None else lambda holds, text: self.require_truth(b, holds, f"{b.loc}: {text}")
         made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer, check))
         _check_results(made, types)
         self._bind_sizes(made, types)
@@ -384,13 +383,14 @@ class Importer:
         """Let calls fail where an index of theirs is out of range, if ``found`` is a lookup by such indices."""
         b = self.builder(location_of(node))
         check = found and index_check(b, lambda d: dim_scalar(b, d, i64), *found, b.loc)
-        if check and self.checks is not None:
-            self.checks.setdefault(check[1], check[0])
+        if check:
+            self.require_truth(b, *check)
 
-    def _require_truth(self, loc: Loc, holds: Node, text: str) -> None:
-        """Let calls fail where a call's own condition on values does not hold."""
-        assert self.checks is not None
-        self.checks.setdefault(f"{loc}: {text}", holds)
+    def require_truth(self, b: Builder, holds: Node, text: str) -> None:
+        """Let calls fail with ``text`` where ``holds`` is false, or what was asked before by the same text is."""
+        if self.checks is not None:
+            before = self.checks.get(text, holds)
+            self.checks[text] = holds if before is holds else b(ops.logical_and, before, holds)
 
     def _need_elements(self, node: Any, name: str, args: Mapping[str, Any]) -> None:
         """Let calls keep sizes along which an element is picked at 1 or more; a check names the line of one that data
@@ -405,7 +405,7 @@ class Importer:
                 continue
             b = self.builder(location_of(node))
             holds = b(ops.ge, dim_scalar(b, size, i64), b.const(1, i64))
-            self._require_truth(b.loc, holds, f"{name.partition('.')[0]} needs an element, and {size} is 0")
+            self.require_truth(b, holds, f"{b.loc}: {name.partition('.')[0]} needs an element, and {size} is 0")
 
     def _kernel(self, node: Any, add: AddNodes, operands: Sequence[Any]) -> tuple[Node, ...]:
         """The results of a kernel of the language; callers keep what it asks of their sizes."""
