@@ -77,6 +77,18 @@ def test_results_that_are_not_empty() -> None:
         tw.compile(product(), fix_dims={"b": -1}, cache=False)
 
 
+def test_a_result_that_is_empty_for_rows_alone_is_not_taken_for_empty() -> None:
+    """A range from b - 1 up to 0 has no element for 1 and more rows, and one for none."""
+    nodes = [node("Shape", ["x"], ["s"], end=1), node("Squeeze", ["s"], ["n"]), node("Sub", ["n", "one"], ["last"])]
+    nodes += [node("Range", ["last", "zero", "one"], ["y"])]
+    source = model(nodes, [info("x", ["b", 8])], ["y"], {"one": np.array(1), "zero": np.array(0)})
+    assert tw.compile(source, fix_dims={"b": 0}, cache=False)(NONE).tolist() == [-1]
+    made = tw.compile(source, cache=False)
+    assert made(np.ones((3, 8), np.float32)).shape == (0,)
+    with pytest.raises(tw.InputError, match="b is 0; the model is compiled for at least 1"):
+        made(NONE)
+
+
 def test_graphs_that_are_fixed() -> None:
     """A graph was made for rows: with none of them it is right where nothing is left to be wrong."""
     assert [n.shape for n in fix_symbols(rows(), {"b": 0}).outputs] == [(0,), (0, 8)]

@@ -40,9 +40,11 @@ def is_empty(w: FunctionWriter, manifest: Manifest, values: Mapping[str, str]) -
     found = w.joined(zeros, "or")
     w.take_by_zero()
     for o in manifest.outputs:
-        least, *rest = [w.size(compile_size(d), values) for d in o.shape]
-        for size in rest:
-            least = w.let(f"call i64 @llvm.smin.i64(i64 {least}, i64 {size})")
+        # what is 0 for 1 and more need not be so for 0
+        sizes = [size for d in o.shape if isinstance(size := compile_size(d), ParsedExpr)]
+        least, *rest = [w.size(size, values) for size in sizes]
+        for other in rest:
+            least = w.let(f"call i64 @llvm.smin.i64(i64 {least}, i64 {other})")
         found = w.let(f"and i1 {found}, {w.let(f'icmp eq i64 {least}, 0')}")
     wrong = [x for x in (w.take_by_zero(), w.take_beyond()) if x]
     if not wrong:

@@ -29,8 +29,9 @@ def fix_symbols(graph: Graph, sizes: Mapping[str, int]) -> Graph:
 
 def _fixed(graph: Graph, values: Mapping[Sym, Dim]) -> Graph:
     if any(size == 0 < (s.lo or 0) for s, size in values.items()):
-        shapes = [[substitute(d, values) for d in n.shape] for n in graph.outputs]
-        if not all(0 in shape for shape in shapes):
+        # what is 0 for 1 and more need not be so for 0
+        sizes = [[substitute(d, values) for d in n.shape if isinstance(d, Expr)] for n in graph.outputs]
+        if not all(0 in known for known in sizes):
             given = ", ".join(f"{s.name}=0" for s, size in values.items() if size == 0 < (s.lo or 0))
             raise OptionError(f"{given} leaves results that are not empty", remedy="choose sizes of 1 and more")
     for c in graph.constraints:

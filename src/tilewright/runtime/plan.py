@@ -103,13 +103,17 @@ class Planner:
 
     def _empty(self, shapes: Sequence[Shape]) -> Plan | None:
         """The plan of a call with sizes of 0 where the code is for 1 and more: there is nothing to compute where each
-        result is empty. None for other calls."""
+        result is empty. None for other calls.
+
+        A size that is 0 for 1 and more does not say what it is for 0: a range from n - 1 up to 0 has an element then.
+        """
         values, violations = self._binder.bind(shapes, may_be_empty=True)
         outputs = []
         for dtype, expressions, is_dynamic in self._outputs:
             found = [evaluate(e, values) for e in expressions]
             shape = tuple(n for n in found if n is not None and n >= 0)
-            if violations or is_dynamic or len(shape) != len(found) or 0 not in shape:
+            vanishes = any(n == 0 and not isinstance(e, int) for e, n in zip(expressions, found, strict=True))
+            if violations or is_dynamic or len(shape) != len(found) or not vanishes:
                 return None
             outputs.append(OutputPlan(dtype, shape, 0, None))
         return Plan([], values, 0, tuple(outputs), is_dynamic=False, is_empty=True) if outputs else None
