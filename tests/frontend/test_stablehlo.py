@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import export
+from jax import export, lax
 from typer.testing import CliRunner
 
 import tilewright as tw
@@ -69,6 +69,57 @@ def test_symbolic_sizes_stay_symbolic() -> None:
     for shape in ((2, 3), (5, 4)):
         x = np.ones(shape, np.float32)
         assert_equal(model(x), f(x))
+
+
+def windows(start, op, dims, strides, pads="VALID", dtype=np.float32):
+    return lambda x: lax.reduce_window(x.astype(dtype), dtype(start), op, dims, strides, pads)
+
+
+def convolved(stride, pads, **options):
+    kernel = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    numbers = ("NWC", "WIO", "NWC")
+    return lambda x: lax.conv_general_dilated(x[..., None] * x[:2].sum(), kernel[:, :1], (stride,), pads, **options,
+                                              dimension_numbers=numbers)  # fmt: skip
+
+
+OF_A_SYMBOLIC_SIZE = {
+    "cumulative": lambda x: (jnp.cumsum(x, 1), lax.cumprod(x, 1, reverse=True), lax.cummax(x, 0), lax.cummin(x, 1)),
+    "cumulative, integers": lambda x: lax.cumsum(x.astype(jnp.int32), 1, reverse=True),
+    "products": windows(1, lax.mul, (1, 3), (1, 1)),
+    "minima": windows(np.inf, lax.min, (1, 3), (1, 2), ((0, 0), (1, 1))),
+    "integers": windows(-(2**31), lax.max, (1, 3), (1, 1), "SAME", np.int32),
+    "strides": windows(-np.inf, lax.max, (1, 1), (1, 2)),
+    "cropped": windows(-np.inf, lax.max, (1, 2), (1, 1), ((0, 0), (-1, 0))),
+    "padding that follows": windows(0, lax.add, (1, 3), (1, 2), "SAME"),
+    "gradient": jax.grad(lambda x: jnp.sum(windows(-np.inf, lax.max, (1, 3), (1, 1), "SAME")(x) ** 2)),
+    "convolution": convolved(2, "SAME"),
+    "spread convolution": convolved(1, ((2, 2),), lhs_dilation=(2,)),
+    "quotients": lambda x: (x[:, : x.shape[1] // 2], x[:, x.shape[1] % 3 :], x[:, -(-x.shape[1] // 2) :]),
+    "turned": lambda x: jnp.roll(x, -1, 1),
+    "edges": lambda x: jnp.pad(x, ((0, 0), (1, 1)), mode="edge"),
+    "extremes": lambda x: (jnp.argmax(x, 1), jnp.argmin(x, 1)),
+}
+
+
+@pytest.mark.parametrize("name", OF_A_SYMBOLIC_SIZE)
+def test_windows_and_sizes_that_follow_from_a_symbol(name: str) -> None:
+    """Also for sizes for which no window fits."""
+    function, n = OF_A_SYMBOLIC_SIZE[name], export.symbolic_shape("n")[0]
+    model = tw.compile(exported(function, jax.ShapeDtypeStruct((2, n), np.float32)), cache=False)
+    for size in (1, 2, 3, 8):
+        x = np.random.default_rng(size).standard_normal((2, size)).astype(np.float32) * 3
+        assert_equal(model(x), function(x))
+
+
+def test_an_extreme_s_place_is_one_op() -> None:
+    """Of two NaN JAX takes the first, in order, without a look at their places."""
+    for function, op in ((jnp.argmax, "argmax"), (jnp.argmin, "argmin")):
+        program = exported(function, np.zeros(4, np.float32))
+        assert op in {node.op.name for node in import_exported(program).graph.nodes()}
+        model = tw.compile(program, cache=False)
+        for values in ([np.nan, 1, 2, np.nan], [1, np.nan, 0, np.nan], [-np.inf] * 4, [np.inf] * 4, [0.0, -0.0, 0, 0]):
+            x = np.array(values, np.float32)
+            assert_equal(model(x), function(x))
 
 
 @pytest.mark.parametrize("suffix", [".mlir", ".mlirbc"])

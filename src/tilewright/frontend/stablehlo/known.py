@@ -14,6 +14,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, floordiv, mod, symbols
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
+from tilewright.core.rewrite import P, Pattern, Var, const
 from tilewright.core.types import bool_
 from tilewright.ops.size_arithmetic import ARITHMETIC, COMPARISONS
 
@@ -74,13 +75,23 @@ class Known:
             return tuple(node.attrs["dims"])
         if node.op in _SAME:
             return self.of(node.inputs[0])
-        if node.op is ops.concat and len(node.shape) == 1:
+        if node.op is ops.concat and all(n == 1 for n in node.shape[: node.attrs["axis"]]):
             parts = [self.of(x) for x in node.inputs]
             return None if any(p is None for p in parts) else tuple(e for p in parts if p is not None for e in p)
         if node.op is ops.slice and len(node.shape) == 1:
             return self._slice(node)
         if node.op in _TWO:
             return self._pairwise(_TWO[node.op], *node.inputs)
+        return self._floored(node) if node.op is ops.where else None
+
+    def _floored(self, node: Node) -> Elements | None:
+        """``p // q`` and ``p % q`` as JAX spells them, by a quotient and a rest that are rounded towards zero."""
+        for pattern, of in ((_FLOOR_QUOTIENT, floordiv), (_FLOOR_REST, mod)):
+            found = pattern.match(node)
+            divisor = self.one(found["q"]) if found else None
+            least = None if divisor is None else bounds(divisor)[0]
+            if found and least is not None and least > 0:
+                return self._pairwise(of, found["p"], found["q"])
         return None
 
     def _slice(self, node: Node) -> Elements | None:
@@ -123,6 +134,29 @@ def _quotient(a: Dim, b: Dim) -> Dim | None:
 def _rest(a: Dim, b: Dim) -> Dim | None:
     return None if _quotient(a, b) is None else mod(a, b)
 
+
+def _number(value: int) -> Var:
+    return const(f"{value}", lambda node: node.type.is_static and bool((node.attrs["data"].array == value).all()))
+
+
+def _towards_zero(op: OpDef, of_zero: Pattern) -> Pattern:
+    """A quotient or a rest of StableHLO, which says what it is of a divisor of 0."""
+    return P(ops.where, P(ops.eq, Var("q"), _number(0)), of_zero, P(op, Var("p"), Var("q")))
+
+
+def _is_below_zero(x: Pattern) -> Pattern:
+    return P(ops.cast, P(ops.lt, x, _number(0)))
+
+
+_QUOTIENT = _towards_zero(ops.div, _number(-1))
+_REST = _towards_zero(ops.fmod, Var("p"))
+_HAS_REST = P(ops.ne, _REST, _number(0))
+_SIGNS_DIFFER = P(ops.ne, P(ops.sign, Var("p")), P(ops.sign, Var("q")))
+_REST_IS_WRONG = P(ops.ne, _is_below_zero(_REST), _is_below_zero(Var("q")))
+_FLOOR_QUOTIENT = P(
+    ops.where, P(ops.logical_and, _SIGNS_DIFFER, _HAS_REST), P(ops.sub, _QUOTIENT, _number(1)), _QUOTIENT
+)
+_FLOOR_REST = P(ops.where, P(ops.logical_and, _REST_IS_WRONG, _HAS_REST), P(ops.add, _REST, Var("q")), _REST)
 
 _SAME = frozenset({ops.cast, ops.reshape})
 _TWO: Mapping[OpDef, Callable[[Dim, Dim], Dim | None]] = {

@@ -142,6 +142,14 @@ class BlockWalker:
             raise NoForm("its region reads what could not be converted", "see the problems listed before")
         return made
 
+    def called(self, call: Operation) -> Any:
+        """The region of the function by which a custom call combines scalars."""
+        names = [x.value for x in call.attribute("called_computations")]
+        found = self.functions.get(names[0]) if len(names) == 1 else None
+        if found is None or not found.regions[0].blocks:
+            raise NoForm("a call by functions that the module lacks", "export the whole program")
+        return found.regions[0]
+
     def static_shape(self, call: Operation) -> tuple[Dim, ...]:
         """The shape that the program states for an operation's result; its sizes must be numbers."""
         found = call.type().shape

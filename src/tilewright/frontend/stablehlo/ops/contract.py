@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, bool_, i32, product
@@ -96,7 +97,7 @@ class _Convolution:
 
     numbers: Any
     strides: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
+    pads: tuple[tuple[Dim, Dim], ...]
     spread: tuple[int, ...]
     dilations: tuple[int, ...]
     reversed_axes: tuple[int, ...]
@@ -113,8 +114,12 @@ def _convolution(c: Operation) -> Result:
     if n > 3:
         raise NoForm(f"a convolution over {n} axes", "use at most 3")
     turned = c.ints("window_reversal", (0,) * n)
+    pads: tuple[tuple[Dim, Dim], ...] = c.pads("padding", n)
+    if c.op.name == "stablehlo.dynamic_conv":  # JAX's, where padding follows from a symbolic size
+        counts = c.sizes(2)
+        pads = tuple(zip(counts[::2], counts[1::2], strict=True))
     a = _Convolution(
-        numbers, c.ints("window_strides", ones), c.pads("padding", n), c.ints("lhs_dilation", ones),
+        numbers, c.ints("window_strides", ones), pads, c.ints("lhs_dilation", ones),
         c.ints("rhs_dilation", ones), tuple(k for k in range(n) if turned[k]),
         c.integer("feature_group_count", 1), c.integer("batch_group_count", 1),
     )  # fmt: skip
@@ -161,15 +166,18 @@ def _correlated(c: Operation, image: Node, kernel: Node, a: _Convolution, layout
     pads = a.pads or ((0, 0),) * n
     first = 1 if layout == "NHWC" else 2
     is_plain = dtype is image.dtype is kernel.dtype
-    if set(spread) != {1} and set(strides) == {1} and is_plain and groups == 1:
-        return _transposed(c, image, kernel, pads, spread, dilations, layout)
-    if set(spread) != {1}:
+    known = tuple((lo, hi) for lo, hi in pads if is_known(lo) and is_known(hi))
+    if len(known) == n and set(spread) != {1} and set(strides) == {1} and is_plain and groups == 1:
+        return _transposed(c, image, kernel, known, spread, dilations, layout)
+    if len(known) < n or set(spread) != {1}:
         edges: list[tuple[Dim, Dim]] = [(0, 0)] * len(image.shape)
         between = [0] * len(image.shape)
         between[first : first + n] = [s - 1 for s in spread]
+        if len(known) < n:
+            edges[first : first + n], known = pads, ((0, 0),) * n
         image = pad_real(c, image, c.b.const(0, image.dtype), edges, between)
     return c.b(
-        ops.conv, image, kernel, strides=strides, pads=pads, dilations=dilations, groups=groups, layout=layout,
+        ops.conv, image, kernel, strides=strides, pads=known, dilations=dilations, groups=groups, layout=layout,
         out_dtype=None if is_plain else dtype,
     )  # fmt: skip
 
@@ -199,4 +207,5 @@ TABLE: Mapping[str, Convert] = {
     "stablehlo.dot_general": _dot_general,
     "stablehlo.dot": _dot,
     "stablehlo.convolution": _convolution,
+    "stablehlo.dynamic_conv": _convolution,
 }

@@ -14,7 +14,7 @@ from tilewright.core.graph import Node
 from tilewright.core.types import i32
 from tilewright.frontend.matrices import orthogonal, solve_triangular, swapped
 from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result
-from tilewright.frontend.stablehlo.ops import order
+from tilewright.frontend.stablehlo.ops import order, window
 from tilewright.frontend.stablehlo.ops.linalg import cholesky, real_matrix
 
 Convert = Callable[[Operation], Result]
@@ -109,6 +109,7 @@ TARGETS: Mapping[str, Convert] = {
     "xla.sdy.FuncResultSharding": _same,
     "shape_assertion": _assertion,
     "mhlo.topk": order.TABLE["chlo.top_k"],
+    "stablehlo.dynamic_reduce_window": window.TABLE["stablehlo.dynamic_reduce_window"],
 }
 
 

@@ -84,7 +84,7 @@ def _slice(c: Operation, x: Node) -> Node:
 
 def strided(c: Operation, x: Node, starts: Sequence[Dim], stops: Sequence[Dim], steps: Sequence[int]) -> Node:
     """Every step-th element of a box."""
-    if all(s == 1 for s in steps) and not any(starts) and tuple(stops) == x.shape:
+    if all(s == 1 for s in steps) and all(n == 0 for n in starts) and tuple(stops) == x.shape:
         return x
     return c.b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=tuple(steps))
 

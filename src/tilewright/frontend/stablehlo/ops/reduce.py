@@ -111,15 +111,20 @@ def _is_ramp(x: Node, axis: int) -> bool:
 
 
 def _picks(c: Operation, region: Any, dtype: DType, at_dtype: DType, *, is_max: bool) -> bool:
-    """Does a region of (value, place, value, place) pick as ``argmax`` or ``argmin`` does?"""
+    """Does a region of (value, place, value, place) pick as ``argmax`` or ``argmin`` does?
+
+    The first place is always before the second one, since operands keep their order: of two NaN some regions take the
+    first whatever its place.
+    """
     values, places = samples(dtype), np.arange(3).astype(at_dtype.numpy)
     grid = np.meshgrid(*[np.arange(len(s)) for s in (values, places, values, places)], indexing="ij")
-    x, i, y, j = (s[k.ravel()] for s, k in zip((values, places, values, places), grid, strict=True))
+    in_order = grid[1] < grid[3]
+    x, i, y, j = (s[k[in_order]] for s, k in zip((values, places, values, places), grid, strict=True))
     best, at = results_of(c, region, [x, i, y, j])
     first_nan, second_nan = (x != x, y != y)
     with np.errstate(invalid="ignore"):
         wins, ties = (x > y) if is_max else (x < y), (x == y)
-    first = np.where(first_nan | second_nan, first_nan & (~second_nan | (i <= j)), wins | (ties & (i <= j)))
+    first = np.where(first_nan | second_nan, first_nan, wins | ties)
     same = np.array_equal(best.astype(np.float64), np.where(first, x, y).astype(np.float64), equal_nan=True)
     return same and np.array_equal(at, np.where(first, i, j))
 

@@ -1,25 +1,27 @@
 """Reductions over windows, and their scattering counterpart: pooling, its gradient, sums of prefixes.
 
 In: calls. Out: nodes. A window over all that lies before (or behind) is a cumulative op; one of a sum or a maximum of
-floats is a pool; any other one is taken apart into an axis of places, which is reduced.
+floats is a pool; any other one is taken apart into an axis of places, which is reduced. JAX writes a window whose size
+or padding follows from a symbolic one, as that of a cumulative sum does, as a call that has them as operands.
 Not its business: reductions of whole axes (``reduce``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known
+from tilewright.core.dims import are_known, is_known
+from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import i64, product
-from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
+from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.elementwise import direction
 from tilewright.frontend.stablehlo.ops.movement import each, padded
 from tilewright.frontend.stablehlo.ops.reduce import by_neighbours, fold_of, joined
@@ -37,11 +39,11 @@ MOST_POOL_AXES = 3
 class _WindowSizes:
     """Sizes, strides, dilations of the window and of the operand, and padding, by axis."""
 
-    sizes: tuple[int, ...]
+    sizes: tuple[Dim, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     spread: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
+    pads: tuple[tuple[Dim, Dim], ...]
 
     @property
     def axes(self) -> tuple[int, ...]:
@@ -65,8 +67,33 @@ def _windows_of(c: Operation) -> _WindowSizes:
 
 
 def _reduce_window(c: Operation) -> Result:
-    n = len(c.operands) // 2
-    windows, region = _windows_of(c), c.op.regions[0]
+    return _reduced(c, _windows_of(c), c.op.regions[0], len(c.operands) // 2)
+
+
+def _dynamic_reduce_window(c: Operation) -> Result:
+    """A call whose last operands are the window's sizes, strides, dilations, those of the operand, and padding."""
+    n = (len(c.operands) - _N_OPERANDS) // 2
+    if n < 1:
+        raise NoForm(f"{len(c.operands)} operands, which are not those of this operation", DAMAGED)
+    sizes, strides, spread, dilations, pads = (c.sizes(k) for k in range(2 * n, 2 * n + _N_OPERANDS))
+    pairs = tuple(zip(pads[::2], pads[1::2], strict=True))
+    windows = _WindowSizes(
+        sizes, _numbers(strides, "strides"), _numbers(dilations, "gaps"), _numbers(spread, "spread"), pairs
+    )
+    return _reduced(c, windows, c.walker.called(c), n)
+
+
+_N_OPERANDS = 5
+
+
+def _numbers(dims: Sequence[Dim], what: str) -> tuple[int, ...]:
+    if not are_known(dims):
+        raise NoForm(f"windows whose {what} follow from a symbolic size", "give that dimension a fixed size")
+    return tuple(n for n in dims if is_known(n))
+
+
+def _reduced(c: Operation, windows: _WindowSizes, region: Any, n: int) -> Result:
+    """``n`` operands, and what they start from, by a region."""
     x, start, op = c.operands[0], c.operands[n], combiner_of(region) if n == 1 else ""
     if isinstance(x, Node) and isinstance(start, Node) and isinstance(op, OpDef):
         made = _prefixes(c, x, windows, op) or _pooled(c, x, windows, op)
@@ -77,8 +104,8 @@ def _reduce_window(c: Operation) -> Result:
             apart, axes = _apart(c, x, start, windows)
             assert isinstance(apart, Node)
             return joined(c, c.b(fold, apart, axes=axes), start, op) if axes else joined(c, apart, start, op)
-    parts = [_apart(c, x, s, windows) for x, s in zip(c.operands[:n], c.operands[n:], strict=True)]
-    return by_neighbours(c, [p for p, _ in parts], c.operands[n:], parts[0][1], region)
+    parts = [_apart(c, x, s, windows) for x, s in zip(c.operands[:n], c.operands[n : 2 * n], strict=True)]
+    return by_neighbours(c, [p for p, _ in parts], c.operands[n : 2 * n], parts[0][1], region)
 
 
 def _prefixes(c: Operation, x: Node, w: _WindowSizes, op: OpDef) -> Node | None:
@@ -108,11 +135,12 @@ def _pooled(c: Operation, x: Node, w: _WindowSizes, op: OpDef) -> Node | None:
     spatial = [x.shape[k] for k in w.axes]
     n = product([x.shape[k] for k in batch])
     flat = (n, *spatial, x.shape[channels[0]]) if is_last else (n, 1, *spatial)
-    pads = tuple(w.pads[k] for k in w.axes)
-    if any(lo < 0 or hi < 0 for lo, hi in pads):
+    pads, kernel = tuple(w.pads[k] for k in w.axes), tuple(w.sizes[k] for k in w.axes)
+    counts = [n for pair in pads for n in pair]
+    if not are_known([*kernel, *counts]) or any(is_known(n) and n < 0 for n in counts):
         return None
     window: dict[str, Any] = {
-        "kernel": tuple(w.sizes[k] for k in w.axes), "strides": tuple(w.strides[k] for k in w.axes), "pads": pads,
+        "kernel": kernel, "strides": tuple(w.strides[k] for k in w.axes), "pads": pads,
         "dilations": tuple(w.dilations[k] for k in w.axes), "layout": "NHWC" if is_last else "NCHW",
     }  # fmt: skip
     image = c.reshape(turned, flat)
@@ -131,20 +159,27 @@ def _apart(c: Operation, x: Value, start: Value, w: _WindowSizes) -> tuple[Value
     new: list[int] = []
     for axis in range(len(w.sizes)):
         at = axis + len(new)
-        size = x.shape[at]
-        if not is_known(size):
-            raise NoForm("windows over a symbolic size", "give that dimension a fixed size")
-        count = (size - (w.sizes[axis] - 1) * w.dilations[axis] - 1) // w.strides[axis] + 1
-        places = np.arange(max(count, 0))[:, None] * w.strides[axis] + np.arange(w.sizes[axis]) * w.dilations[axis]
-        if w.sizes[axis] == 1:
-            places = places[:, 0]
         if w.sizes[axis] == 1 and w.strides[axis] == 1:
             continue
-        index = c.b.const(places.astype(np.int64))
+        index = _places(c, x.shape[at], w, axis)
         x = each(c, x, lambda p: c.b(ops.gather, p, index, axis=at))  # noqa: B023
         if w.sizes[axis] != 1:
             new.append(at + 1)
     return x, tuple(new)
+
+
+def _places(c: Operation, size: Dim, w: _WindowSizes, axis: int) -> Node:
+    """Which elements of an axis each window has: windows by elements, a vector where they have one."""
+    n, step = w.sizes[axis], w.strides[axis]
+    if not is_known(n):
+        raise NoForm("windows of a symbolic size by this region", "give that dimension a fixed size")
+    count = maximum(floordiv(size - (n - 1) * w.dilations[axis] - 1, step) + 1, 0)
+    within = np.arange(n, dtype=np.int64) * w.dilations[axis]
+    if is_known(count):
+        places = np.arange(count, dtype=np.int64)[:, None] * step + within
+        return c.b.const(places[:, 0] if n == 1 else places)
+    first = c.b(ops.mul, c.b(ops.iota, extent=count, dtype=i64), c.b.const(step, i64))
+    return first if n == 1 else c.b(ops.add, c.reshape(first, (count, 1)), c.b.const(within))
 
 
 # --- select and scatter ---------------------------------------------------------------------------------------------
@@ -194,5 +229,6 @@ def _keeps_larger(c: Operation, region: Any) -> bool:
 
 TABLE: Mapping[str, Convert] = {
     "stablehlo.reduce_window": _reduce_window,
+    "stablehlo.dynamic_reduce_window": _dynamic_reduce_window,
     "stablehlo.select_and_scatter": _select_and_scatter,
 }

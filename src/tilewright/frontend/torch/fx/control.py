@@ -4,8 +4,8 @@ In: the higher-order call's values, its fx modules among them. Out: nodes. A sub
 reach it through the shapes of its inputs, or through an operand made only to carry a size.
 Not its business: converting the calls inside (``fx``, of which a child importer does that).
 
-What a sub-graph asserts of values is one more result of it for each assertion: whether it holds, which it does where the
-sub-graph does not run. A loop carries these results and ends at the first that does not hold.
+What a sub-graph asserts of values is one more result of it for each assertion: whether it holds, which it does where
+the sub-graph does not run. A loop carries these results and ends at the first that does not hold.
 """
 
 from __future__ import annotations
