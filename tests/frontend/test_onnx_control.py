@@ -205,8 +205,9 @@ def test_problem_inside_a_function_says_where_it_is_called() -> None:
 
 
 def test_op_without_converter_expands_from_its_definition() -> None:
-    m = model([node("MeanVarianceNormalization", ["x"], ["y"], axes=[0])], [info("x", [4, 3])], ["y"])
-    check_against_runtime(m, {"x": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32)})
+    grid = node("AffineGrid", ["x", "size"], ["y"])
+    m = model([grid], [info("x", [2, 2, 3])], ["y"], {"size": np.array([2, 3, 4, 5])}, opset=20)
+    check_against_runtime(m, {"x": np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)})
 
 
 @pytest.mark.parametrize("new_axis", [0, 1])

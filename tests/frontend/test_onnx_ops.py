@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
+from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
+import tilewright as tw
 from frontend.onnx_build import F32, I64, answers, check_against_runtime, info, model, node
 from tilewright.core.diag import ImportFailed
 from tilewright.runtime.errors import InputError
@@ -311,6 +313,21 @@ def test_element_wise_corners() -> None:
     check(22, "InstanceNormalization", [f32(2, 3, 4)], {"s": f32(3), "b": f32(3)})
     check(13, "LRN", [f32(2, 6, 3, 3)], size=3, alpha=0.1)
     check(22, "LpNormalization", [f32(2, 3)], axis=0, p=1)
+
+
+@pytest.mark.parametrize("elem", [F32, TensorProto.FLOAT16, TensorProto.BFLOAT16])
+def test_mean_variance_normalization_of_every_width(elem: int) -> None:
+    """ONNX's definition adds numbers of f32, also where the schema allows 16 bits. A row without a deviation is 0."""
+    x = f32(2, 3, 4, 5)
+    x[:, 1] = 3
+    m = model([node("MeanVarianceNormalization", ["x"], ["y"])], [info("x", ["n", 3, 4, 5], elem)], ["y"], opset=13)
+    dtype = np.dtype(tensor_dtype_to_np_dtype(elem))
+    got = tw.compile(m, cache=False)(x.astype(dtype))
+    apart = x - x.mean((0, 2, 3), keepdims=True)
+    want = apart / (x.std((0, 2, 3), keepdims=True) + 1e-9)
+    assert got.dtype == dtype and not got[:, 1].astype(np.float32).any()
+    tolerance = {F32: 1e-5, TensorProto.FLOAT16: 4e-3, TensorProto.BFLOAT16: 4e-2}[elem]
+    np.testing.assert_allclose(got.astype(np.float32), want, atol=tolerance)
 
 
 def test_group_normalization_before_opset_21() -> None:

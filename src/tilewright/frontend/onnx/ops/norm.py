@@ -109,6 +109,20 @@ def _instance_normalization(c: Call) -> Node:
     return c(ops.instance_norm, c.x(0), c.x(1), c.x(2), epsilon=c.float_("epsilon", 1e-5))
 
 
+def _mean_variance_normalization(c: Call) -> Node:
+    """ONNX's own definition adds numbers of f32, so that its other types have no definition; those of 16 bits are
+    computed in f32, where the number that keeps a deviation of 0 from dividing is more than 0."""
+    x = c.x(0)
+    axes = tuple(sorted(c.axes(c.ints("axes", (0, 2, 3)), len(x.shape))))
+    wide = c.cast(x, f32) if x.dtype.bits == 16 else x
+    deviation = c(ops.sqrt, c(ops.variance, wide, axes=axes, keepdims=True, correction=0))
+    apart = c(ops.sub, wide, c(ops.reduce_mean, wide, axes=axes, keepdims=True))
+    return c.cast(c(ops.div, apart, c(ops.add, deviation, c.const(_LEAST_DEVIATION, wide.dtype))), x.dtype)
+
+
+_LEAST_DEVIATION = 1e-9
+
+
 def _lrn(c: Call) -> Node:
     return c(
         ops.lrn, c.x(0), size=c.int_("size"), alpha=c.float_("alpha", 1e-4), beta=c.float_("beta", 0.75),
@@ -170,6 +184,7 @@ TABLE: Table = {
     "LayerNormalization": _layer_normalization,
     "LogSoftmax": _along(lambda c, x, axis: c(ops.log_softmax, x, axis=axis)),
     "LpNormalization": _lp_normalization,
+    "MeanVarianceNormalization": _mean_variance_normalization,
     "RMSNormalization": _rms_normalization,
     "Softmax": _along(softmax),
 }
