@@ -194,3 +194,21 @@ def test_a_selection_that_pytorch_takes_for_as_long_as_another_tensor_is_no_mist
     assert torch.equal(got, f(x, y))
     said = [str(one.message) for one in told]
     assert any("where PyTorch's trace has" in text for text in said) and not any("mistake" in text for text in said)
+
+
+def test_one_marked_element_that_pytorch_stretches_is_no_mistake_of_ours() -> None:
+    """The code was made for as many elements as the other operand has."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x[x > 0] + w
+
+    w = torch.tensor([1.0, 2.0, 3.0])
+    torch._dynamo.reset()
+    made = torch.compile(f, backend="tilewright", dynamic=False)
+    assert torch.equal(made(torch.tensor([1.0, 2.0, 3.0, -1.0]), w), torch.tensor([2.0, 4.0, 6.0]))
+    one = torch.tensor([1.0, -1.0, -1.0, -2.0])
+    with pytest.warns(FallbackWarning, match="must hold where the data decide") as told:
+        assert torch.equal(made(one, w), f(one, w))
+    assert not any("mistake" in str(said.message) for said in told)
+    with pytest.raises(RuntimeError, match="must match the size"):
+        made(-one.abs(), w)

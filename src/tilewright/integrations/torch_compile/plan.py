@@ -34,7 +34,7 @@ from tilewright.integrations.torch_compile.piece import PieceProgram, import_pie
 from tilewright.integrations.torch_compile.recurrence import DRAWS as DRAWING_RECURRENCES
 from tilewright.integrations.torch_compile.sizes import size_read_before, stray_size
 from tilewright.integrations.torch_compile.split import Piece, calls, split
-from tilewright.runtime.errors import InputError, ResourceError, TilewrightError
+from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, TilewrightError
 
 if TYPE_CHECKING:
     import torch
@@ -318,6 +318,8 @@ class _Rescue:
         another one, is no mistake of ours."""
         nodes = calls(self.piece.nodes)
         stray = stray_size(self.piece.inputs, args) if isinstance(error, InputError) else None
+        if isinstance(error, ExecutionError):  # as where one marked element is stretched to the size of another tensor
+            stray = error.message
         if stray is not None and nodes:
             return Problem(
                 location_of(nodes[0]), str(nodes[0].target), stray, "use torch.where in the place of a selection"
