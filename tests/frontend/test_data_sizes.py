@@ -219,6 +219,44 @@ def test_sizes_that_nothing_bounds_are_read_between_pieces(f: Callable[..., Any]
     check_captured(f, *(torch.tensor(x) for x in ([3, 1, 4], [0, 1, 2], [5, 0, 900])))
 
 
+def test_counts_up_to_a_size_of_the_call() -> None:
+    torch._dynamo.reset()
+    options = {"fallback": False}
+    made = torch.compile(lambda x: torch.bincount(x, minlength=x.shape[0]), backend="tilewright", dynamic=True,
+                         options=options)  # fmt: skip
+    for values in ([1, 2, 3, 1], [0, 9], [2, 2, 0, 0, 1, 1]):
+        x = torch.tensor(values)
+        torch.testing.assert_close(made(x), torch.bincount(x, minlength=len(values)))
+
+
+@torch.library.custom_op("tilewright_test::marked", mutates_args=())
+def marked(x: torch.Tensor) -> torch.Tensor:
+    return x.nonzero()
+
+
+@marked.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.dim(), dtype=torch.int64)
+
+
+def test_a_check_of_a_size_that_pytorch_decides_and_nothing_else_reads() -> None:
+    """The piece that asks has to be given the tensor whose size it is."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = marked(x)
+        torch._check(y.shape[0] >= 2)
+        return y, x * 2
+
+    torch._dynamo.reset()
+    made = torch.compile(f, backend="tilewright", fullgraph=True)
+    x = torch.tensor([1.0, 0.0, 2.0])
+    with pytest.warns(FallbackWarning) as told:
+        torch.testing.assert_close(made(x), f(x))
+    assert not any("mistake" in str(said.message) for said in told)
+    with pytest.raises(RuntimeError, match="u0 >= 2"):
+        made(torch.tensor([0.0, 0.0, 2.0]))
+
+
 def test_an_unbounded_size_of_one_artefact_is_refused() -> None:
     class Module(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

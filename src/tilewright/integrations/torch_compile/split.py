@@ -46,10 +46,9 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
             # sizes are cheap: each piece computes them for itself
             nodes = [n for n in graph.nodes if n in set(sizes) or stages.get(n) == stage]
         mine = set(nodes)
-        read = dict.fromkeys(
-            x for n in nodes if stages.get(n) == stage for x in n.all_input_nodes
-            if is_compiled or x.op != "get_attr"  # PyTorch's calls take attributes, which may be graphs, by name
-        )  # fmt: skip
+        read = _read([n for n in nodes if stages.get(n) == stage], sizes if is_compiled else ())
+        if not is_compiled:  # PyTorch's calls take attributes, which may be graphs, by name
+            read = {x: None for x in read if x.op != "get_attr"}
         inputs = [x for x in read if x not in mine]
         if is_compiled:
             # shapes may speak of a number that no call reads
@@ -59,6 +58,18 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
         wanted |= set(inputs)
         pieces.append(Piece(is_compiled, tuple(nodes), tuple(inputs), tuple(outputs)))
     return pieces[::-1]
+
+
+def _read(nodes: Sequence[Any], sizes: Collection[Any]) -> dict[Any, None]:
+    """What calls read, and what the sizes of data among it are read of: a check may read such a size and no tensor."""
+    read = dict.fromkeys(x for n in nodes for x in n.all_input_nodes)
+    found_in_data = {n for n in sizes if is_found_in_data(n.meta["val"])}
+    waiting = [x for x in read if x in found_in_data]
+    while waiting:
+        more = [x for x in waiting.pop().all_input_nodes if x not in read]
+        read |= dict.fromkeys(more)
+        waiting += (x for x in more if x in found_in_data)
+    return read
 
 
 def _stages(graph: Any, eager: Collection[Any], ordered: Collection[Any]) -> dict[Any, int]:

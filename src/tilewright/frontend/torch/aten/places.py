@@ -112,7 +112,7 @@ def _bincount(c: AtenCall) -> Node:
     b, x = c.b, c.tensor("self", i64)
     n = c["minlength"]
     if not is_decided_by_data(n) or n.name not in _unknown_sizes(c):
-        needed = b.const(c.static("minlength"), i64)
+        needed = dim_scalar(b, n, i64)
         if x.type.n_elements != 0:
             most = b(ops.reduce_max, x, axes=(0,), keepdims=False)
             needed = b(ops.maximum, needed, b(ops.add, most, b.const(1, i64)))
