@@ -40,9 +40,14 @@ class Promises:
         self._known.clear()
 
     def _simplest(self, e: Any) -> Any:
-        for a, b in self.equal.items():
-            if a.free_symbols <= e.free_symbols:
-                e = e.subs(a, b) if a.is_Mul or a.is_Add else e.xreplace({a: b})
+        """What one promise makes of ``e`` another may make simpler still, at most as often as there are promises."""
+        for _ in self.equal:
+            before = e
+            for a, b in self.equal.items():
+                if a.free_symbols <= e.free_symbols:
+                    e = e.subs(a, b) if a.is_Mul or a.is_Add else e.xreplace({a: b})
+            if e == before:
+                break
         return e
 
 
