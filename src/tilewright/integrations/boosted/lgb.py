@@ -17,9 +17,10 @@ import numpy as np
 
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
-from tilewright.integrations.boosted.trees import AT_MOST, Link, Trees, in_onnx, lowered
+from tilewright.integrations.boosted.trees import Link, in_onnx
 from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
+from tilewright.integrations.sklearn.trees import AT_MOST, Trees, lowered
 from tilewright.runtime.once import MAKING
 
 _LINKS: Mapping[str, str] = {

@@ -7,48 +7,21 @@ In: splits and leaves, how the sums become predictions, and what rows look like.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
+from tilewright.integrations.sklearn.trees import Trees
 from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-LESS, AT_MOST, LEAF = "BRANCH_LT", "BRANCH_LEQ", "LEAF"
 OPSETS = {"": 21, "ai.onnx.ml": 3}
 IR_VERSION = 10
-
-
-@dataclass
-class Trees:
-    """Binary trees over features: rows of a table, as ONNX's ``TreeEnsembleRegressor`` has them.
-
-    ``base`` is what each sum begins with.
-    """
-
-    n_features: int
-    base: Array
-    average: bool = False
-    rows: list[tuple[int, int, int, float, str, int, int, int]] = field(default_factory=list)
-    """Tree, node, feature, threshold, mode, the two nodes behind it, whether what is missing goes to the first."""
-    leaves: list[tuple[int, int, int, float]] = field(default_factory=list)
-    """Tree, node, which sum, and what is added to it."""
-
-    def split(
-        self, tree: int, node: int, feature: int, mode: str, threshold: float, branches: tuple[int, int], missing: bool
-    ) -> None:
-        """A node with two branches, of which the first is taken where the feature is ``mode`` the threshold."""
-        self.rows.append((tree, node, feature, threshold, mode, *branches, int(missing)))
-
-    def leaf(self, tree: int, node: int, target: int, value: float) -> None:
-        """A node that adds a number to one of the sums."""
-        self.rows.append((tree, node, 0, 0.0, LEAF, 0, 0, 0))
-        self.leaves.append((tree, node, target, value))
 
 
 @dataclass(frozen=True)
@@ -112,20 +85,7 @@ def in_onnx(model: Trees | Linear, link: Link, *, is_classifier: bool) -> ModelP
 
 
 def _summed(op: Any, t: Trees) -> str:
-    if not t.leaves:  # no round was trained, and ONNX has no ensemble without trees
-        t.leaf(0, 0, 0, 0.0)
-    trees, nodes, features, thresholds, modes, if_true, if_false, missing = zip(*t.rows, strict=True)
-    of_tree, of_node, targets, values = zip(*t.leaves, strict=True)
-    scale = len(set(trees)) / len(t.base) if t.average else 1.0
-    sums = op(
-        "TreeEnsembleRegressor", "rows", domain="ai.onnx.ml", n_targets=len(t.base), aggregate_function="SUM",
-        nodes_treeids=trees, nodes_nodeids=nodes, nodes_featureids=features, nodes_values=thresholds,
-        nodes_modes=modes, nodes_truenodeids=if_true, nodes_falsenodeids=if_false,
-        nodes_missing_value_tracks_true=missing, target_treeids=of_tree, target_nodeids=of_node,
-        target_ids=targets, target_weights=[v / scale for v in values], base_values=[float(x) for x in t.base],
-        post_transform="NONE",
-    )  # fmt: skip
-    return str(sums)
+    return str(op("TreeEnsembleRegressor", "rows", domain="ai.onnx.ml", **t.attributes()))
 
 
 def _weighted(op: Any, model: Linear) -> str:
@@ -145,9 +105,3 @@ def _linked(op: Any, sums: str, name: str) -> str:
         "log1p_exp": lambda: op("Softplus", sums),
     }
     return str(forms[name]())
-
-
-def lowered(threshold: float) -> float:
-    """The greatest f32 not above a number: what is at most that number, of f32, is at most this one."""
-    made = np.float32(threshold)
-    return float(np.nextafter(made, np.float32(-np.inf)) if float(made) > threshold else made)

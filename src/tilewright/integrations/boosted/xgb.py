@@ -17,9 +17,10 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
-from tilewright.integrations.boosted.trees import LESS, Linear, Link, Trees, in_onnx
+from tilewright.integrations.boosted.trees import Linear, Link, in_onnx
 from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
+from tilewright.integrations.sklearn.trees import LESS, Trees
 from tilewright.runtime.once import MAKING
 
 _SAME = ("reg:squarederror", "reg:absoluteerror", "reg:squaredlogerror", "reg:pseudohubererror", "reg:quantileerror",

@@ -20,6 +20,7 @@ import numpy as np
 
 from tilewright.core.diag import CompileError
 from tilewright.core.types import Array
+from tilewright.integrations.sklearn.documents import Documents, documents_of, reads_documents, without_first
 from tilewright.runtime.errors import InputError
 
 UNKNOWN = -1
@@ -50,10 +51,17 @@ class Text:
 class Columns:
     """The columns of an estimator's rows: their names where it was fitted on named ones, and those that hold text."""
 
-    n: int
+    n_columns: int
     names: tuple[str, ...] | None = None
     text: dict[int, Text] = field(default_factory=dict)
     unread: frozenset[int] = frozenset()
+    documents: Sequence[tuple[int, Documents]] = ()
+    """Steps that read the whole texts of a column; their numbers follow all columns, in this order."""
+
+    @property
+    def n(self) -> int:
+        """How many numbers the compiled model takes for a row."""
+        return self.n_columns + sum(d.n for _, d in self.documents)
 
     def numbers(self, rows: Any) -> Array:
         """f32[rows, columns] of a matrix, of rows of values, or of a frame with named columns.
@@ -71,6 +79,10 @@ class Columns:
                     made[:, k] = column
                 except (TypeError, ValueError) as error:
                     raise InputError(f"{self.title(k)} is not numbers: {error}", remedy=_NUMBERS) from error
+        at = self.n_columns
+        for k, documents in self.documents:
+            made[:, at : at + documents.n] = documents.numbers(found[k])
+            at += documents.n
         return made
 
     def title(self, k: int) -> str:
@@ -79,8 +91,10 @@ class Columns:
     def _of_frame(self, frame: Any) -> list[Any]:
         titles = [str(t) for t in frame.columns]
         if self.names is None:
-            if len(titles) != self.n:
-                raise InputError(f"takes rows of {self.n} numbers, not {len(titles)}", remedy="pass those columns")
+            if len(titles) != self.n_columns:
+                raise InputError(
+                    f"takes rows of {self.n_columns} numbers, not {len(titles)}", remedy="pass those columns"
+                )
             return [_values(frame[t]) for t in frame.columns]
         if absent := [name for name in self.names if name not in titles]:
             listed = ", ".join(map(repr, absent[:10]))
@@ -89,11 +103,12 @@ class Columns:
 
     def _of_rows(self, rows: Any) -> list[Any]:
         try:
-            given = np.asarray(rows, None if isinstance(rows, np.ndarray) or not self.text else object)
+            has_text = self.text or self.documents
+            given = np.asarray(rows, None if isinstance(rows, np.ndarray) or not has_text else object)
         except (TypeError, ValueError) as error:  # rows of different lengths
             raise InputError(f"the rows are no matrix: {error}", remedy="pass rows of one length") from error
-        if given.ndim != 2 or given.shape[1] != self.n:
-            raise InputError(f"takes rows of {self.n} numbers, not {given.shape}", remedy="pass a matrix")
+        if given.ndim != 2 or given.shape[1] != self.n_columns:
+            raise InputError(f"takes rows of {self.n_columns} numbers, not {given.shape}", remedy="pass a matrix")
         return list(given.T)
 
     def _numbered(self, k: int, column: Any) -> Array:
@@ -141,7 +156,7 @@ def without_text(estimator: Any) -> tuple[Any, Columns]:
     walk = _StepWalk(tuple(map(str, names)) if names is not None else None, n)
     made = copy.deepcopy(estimator)
     walk.step(made, range(n))
-    columns = Columns(n, walk.names, walk.text, frozenset(range(n)) - walk.read)
+    columns = Columns(n, walk.names, walk.text, frozenset(range(n)) - walk.read, walk.documents)
     for title, places in walk.computing:
         if found := [k for k in places if k in walk.text]:
             raise CompileError(
@@ -162,6 +177,7 @@ class _StepWalk:
         self.read: set[int] = set()
         self.computing: list[tuple[str, list[int]]] = []
         self.renames: list[Callable[[], None]] = []
+        self.documents: list[tuple[int, Documents]] = []
 
     def step(self, step: Any, places: Places) -> Places:
         """The columns that a fitted step gives; it reads ``places``."""
@@ -200,11 +216,33 @@ class _StepWalk:
         fitted = []
         for name, part, columns in step.transformers_:
             chosen = _positions(columns, titles, len(places))
-            if chosen and not (isinstance(part, str) and part == "drop"):  # a part of no columns is not fitted
+            if not isinstance(part, str) and reads_documents(part):
+                part, chosen = self._documents(part, places, chosen)
+                found += [None] * len(chosen)
+            elif chosen and not (isinstance(part, str) and part == "drop"):  # a part of no columns is not fitted
                 found += self.step(part, [places[k] for k in chosen])
-            fitted.append((name, *_in_order(part, chosen, len(places))))
-        step.transformers_ = fitted
+            fitted.append((name, part, chosen))
+        width = len(places) + sum(d.n for _, d in self.documents)
+        step.transformers_ = [(name, *_in_order(part, chosen, width)) for name, part, chosen in fitted]
+        step.n_features_in_ = width
         return found
+
+    def _documents(self, part: Any, places: Places, chosen: list[int]) -> tuple[Any, list[int]]:
+        """What follows a step that reads whole texts, and the places of the numbers that it makes, behind all others.
+
+        Its rows are the estimator's own: those that another step made have no columns behind them.
+        """
+        if list(places) != list(range(self.n)) or len(chosen) != 1:
+            raise CompileError(
+                "a step reads documents that another step makes", remedy="let it read one column of the rows itself"
+            )
+        first, rest = without_first(part)
+        at = self.n + sum(d.n for _, d in self.documents)
+        self.documents.append((chosen[0], documents_of(first)))
+        made = list(range(at, at + self.documents[-1][1].n))
+        if rest is not None:
+            self.step(rest, [None] * len(made))
+        return "passthrough" if rest is None else rest, made
 
     def _encoder(self, step: Any, places: Places) -> None:
         from sklearn.preprocessing import OrdinalEncoder

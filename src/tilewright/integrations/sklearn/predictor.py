@@ -17,7 +17,10 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
+from tilewright.integrations.sklearn import forests, neighbours
 from tilewright.integrations.sklearn.columns import Columns, without_text
+from tilewright.integrations.sklearn.documents import Documents, documents_of, reads_documents, without_first
+from tilewright.integrations.sklearn.rewritten import as_matrix, last_step, rewrite, searched
 from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
@@ -31,39 +34,43 @@ OPSETS = {"": 21, "ai.onnx.ml": 3}
 class Predictor:
     """A compiled estimator: ``predict``, and ``predict_proba`` or ``transform`` where the estimator has them.
 
-    Rows are a matrix, rows of values, or a frame with named columns; ``columns`` makes them into what the compiled
-    ``model`` takes, f32[rows, columns]. ``classes`` are a classifier's, None of others.
+    Rows are a matrix, rows of values, a frame with named columns, or documents; ``columns`` makes them into what the
+    compiled ``model`` takes, f32[rows, columns]. ``classes`` are a classifier's, None of others.
     """
 
     model: LoadedModel
     classes: Array | None
-    columns: Columns
+    columns: Columns | Documents
     kind: str
 
     def predict(self, rows: Any) -> Array:
         """A class, a number or a cluster for each row."""
         if self.kind == "transformer":
             raise OptionError("the estimator transforms and predicts nothing", remedy="call transform")
-        found = self._called(rows)[0]
-        if self.classes is not None:
-            return np.asarray(self.classes[found.astype(np.int64)])
+        given = self.columns.numbers(rows)
+        found = self._called(given)[0]
+        if self.kind == "labels":
+            return found.astype(np.int64)
+        if self.classes is not None:  # of some estimators the classes are a row or a column in ONNX
+            return np.asarray(self.classes[found.reshape(-1).astype(np.int64)])
+        found = found.reshape(len(given), -1)  # of some estimators several numbers of a row follow each other
         # A column of one number for each row is what ONNX has for a single target.
-        return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
+        return found[:, 0] if found.shape[1] == 1 else found
 
     def predict_proba(self, rows: Any) -> Array:
         """The probability of each class, f32[rows, classes], in the order of ``classes``."""
-        if self.kind != "probabilities":
+        if self.kind not in ("probabilities", "labels"):
             raise OptionError("the estimator gives no probabilities", remedy="call predict")
-        return self._called(rows)[1]
+        return self._called(self.columns.numbers(rows))[1]
 
     def transform(self, rows: Any) -> Array:
         """The rows as the estimator represents them."""
         if self.kind != "transformer":
             raise OptionError("the estimator predicts and transforms nothing", remedy="call predict")
-        return self._called(rows)[0]
+        return self._called(self.columns.numbers(rows))[0]
 
-    def _called(self, rows: Any) -> tuple[Array, ...]:
-        made: Any = self.model(self.columns.numbers(rows))
+    def _called(self, given: Array) -> tuple[Array, ...]:
+        made: Any = self.model(given)
         return made if isinstance(made, tuple) else (made,)
 
 
@@ -88,18 +95,49 @@ def from_sklearn(estimator: Any, *, threads: int | None = None, cache: bool = Tr
         check_is_fitted(estimator)
     except NotFittedError as error:
         raise OptionError(str(error), remedy="fit the estimator first") from error
-    if getattr(estimator, "n_features_in_", None) is None:
-        raise OptionError("the estimator does not say how many features it takes", remedy="fit it on a matrix")
-    classes = np.asarray(estimator.classes_) if sklearn.base.is_classifier(estimator) else None
-    numbered, columns = without_text(estimator)
+    estimator = searched(estimator)
+    classes = _classes_of(estimator) if sklearn.base.is_classifier(estimator) else None
+    numbered, columns = _numbers_alone(estimator)
     proto = _in_onnx(numbered, columns.n, classes)
     made: Any = compile(proto, threads=threads, cache=cache)
     n_results = len(proto.graph.output)
     if classes is not None:
         kind = "probabilities" if n_results > 1 and hasattr(estimator, "predict_proba") else "classes"
+        kind = "labels" if _has_labels(estimator) else kind
     else:
         kind = "numbers" if hasattr(estimator, "predict") else "transformer"
     return Predictor(made, classes, columns, kind)
+
+
+def _classes_of(estimator: Any) -> Array:
+    if isinstance(estimator.classes_, list):
+        raise CompileError(
+            f"{type(last_step(estimator)).__name__} gives {len(estimator.classes_)} labels for each row",
+            remedy="compile the estimators_ of a MultiOutputClassifier one by one",
+        )
+    return np.asarray(estimator.classes_)
+
+
+def _has_labels(estimator: Any) -> bool:
+    """Does a classifier say of each class by itself whether a row has it?"""
+    last = last_step(estimator)
+    kind = getattr(getattr(last, "_label_binarizer", None), "y_type_", "")
+    return bool(getattr(last, "multilabel_", False)) or kind.startswith("multilabel")
+
+
+def _numbers_alone(estimator: Any) -> tuple[Any, Columns | Documents]:
+    """A copy of what is to be compiled, which reads numbers alone, and what makes these of rows."""
+    if reads_documents(estimator):
+        first, rest = without_first(estimator)
+        if rest is None:
+            raise OptionError(
+                f"a {type(first).__name__} alone reads text and computes nothing else",
+                remedy="compile a pipeline that goes on behind it",
+            )
+        return copy.deepcopy(rest), documents_of(first)
+    if getattr(estimator, "n_features_in_", None) is None:
+        raise OptionError("the estimator does not say how many features it takes", remedy="fit it on a matrix")
+    return without_text(estimator)
 
 
 _INSTALL = 'pip install "tilewright[sklearn]"'
@@ -113,15 +151,18 @@ def _in_onnx(estimator: Any, n_features: int, classes: Array | None) -> Any:
             from skl2onnx.common.data_types import FloatTensorType
     except ImportError as error:
         raise OptionError("estimators need skl2onnx", remedy=_INSTALL) from error
-    options: dict[Any, Any] = {}
+    estimator, options = rewrite(estimator)
     if classes is not None:
-        estimator = _numbered(estimator, len(classes))
-        options = {id(estimator): {"zipmap": False}}
+        _number(estimator, len(classes))
+        as_matrix(estimator, options)
     try:
         return convert_sklearn(
             estimator, initial_types=[("rows", FloatTensorType([None, n_features]))], options=options,
             target_opset=OPSETS,
+            custom_conversion_functions={**forests.converters(), **neighbours.converters()},
         )  # fmt: skip
+    except CompileError:
+        raise
     except Exception as error:  # whatever skl2onnx meets in an estimator that it does not know
         raise CompileError(
             f"skl2onnx has no form for {type(estimator).__name__}: {str(error).strip()[:300]}",
@@ -129,16 +170,12 @@ def _in_onnx(estimator: Any, n_features: int, classes: Array | None) -> Any:
         ) from error
 
 
-def _numbered(estimator: Any, n_classes: int) -> Any:
-    """A copy of a classifier whose classes are their numbers: its own last step knows them."""
-    made = copy.deepcopy(estimator)
-    last = made
-    while hasattr(last, "steps"):
-        last = last.steps[-1][1]
+def _number(estimator: Any, n_classes: int) -> None:
+    """Let a classifier's classes be their numbers: its own last step knows them."""
+    last = last_step(estimator)
     if isinstance(getattr(type(last), "classes_", None), property):
         raise CompileError(
             f"the classes of {type(last).__name__} are not its own",
             remedy="compile the classifier within it",
         )
     last.classes_ = np.arange(n_classes)
-    return made

@@ -1,0 +1,107 @@
+"""Estimators of scikit-learn rewritten where ``skl2onnx`` would not write what they compute.
+
+In: a copy of a fitted estimator. Out: one that computes the same, and the options that ``convert_sklearn`` needs for
+it; ``CompileError`` for what would be converted into something else. Not its business: text (``columns``), trees
+(``forests``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.core.diag import CompileError
+from tilewright.runtime.once import MAKING
+
+Options = dict[int, dict[str, bool]]
+
+
+def searched(estimator: Any) -> Any:
+    """The best estimator of a search over parameters, which is what its methods call; others as they are."""
+    with MAKING:
+        from sklearn.model_selection._search import BaseSearchCV
+
+    while isinstance(estimator, BaseSearchCV) and hasattr(estimator, "best_estimator_"):
+        estimator = estimator.best_estimator_
+    return estimator
+
+
+def rewrite(estimator: Any) -> tuple[Any, Options]:
+    """The estimator, changed in place, and options for the estimators within it by their ``id``."""
+    options: Options = {}
+    return _rewritten(estimator, options, set()), options
+
+
+def takes(estimator: Any, option: str) -> bool:
+    """Has ``skl2onnx`` this option for the estimator, or for the last step of a pipeline?"""
+    with MAKING:
+        from skl2onnx import _supported_operators
+        from skl2onnx.common._registration import get_converter
+
+    alias = _supported_operators.sklearn_operator_name_map.get(type(last_step(estimator)))
+    try:
+        known = get_converter(alias).get_allowed_options() if alias else {}
+    except (ValueError, AttributeError):  # one without options
+        return False
+    return option in (known or {})
+
+
+def as_matrix(classifier: Any, options: Options) -> None:
+    """Have a classifier's probabilities as a matrix, and not as a map for each row.
+
+    A last step without any entry gets the map from its pipeline, even where it has no such option.
+    """
+    entry = options.setdefault(id(last_step(classifier)), {})
+    if takes(classifier, "zipmap"):
+        entry["zipmap"] = False
+
+
+def last_step(estimator: Any) -> Any:
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1]
+    return estimator
+
+
+def _rewritten(found: Any, options: Options, seen: set[int]) -> Any:
+    """What stands in the place of a value of an estimator: itself, but for searches."""
+    with MAKING:
+        from sklearn.base import BaseEstimator
+
+    if isinstance(found, list):
+        found[:] = [_rewritten(x, options, seen) for x in found]
+    elif isinstance(found, tuple) and type(found) is tuple:
+        return tuple(_rewritten(x, options, seen) for x in found)
+    elif isinstance(found, BaseEstimator) or type(found).__name__ == "_CalibratedClassifier":
+        found = searched(found)
+        if id(found) not in seen:
+            seen.add(id(found))
+            for name, value in list(vars(found).items()):
+                if isinstance(value, list | tuple | BaseEstimator):
+                    setattr(found, name, _rewritten(value, options, seen))
+            _prepare(found, options)
+    return found
+
+
+def _prepare(estimator: Any, options: Options) -> None:
+    with MAKING:
+        from sklearn.base import is_classifier
+
+    kind = type(estimator).__name__
+    if hasattr(estimator, "steps") and is_classifier(last_step(estimator)):
+        as_matrix(estimator, options)
+    if kind == "KBinsDiscretizer" and estimator.encode == "onehot":
+        estimator.encode = "onehot-dense"  # ONNX has no sparse matrices, and compiled code gets none
+    if kind.startswith("RadiusNeighbors") and estimator.weights != "uniform":
+        raise CompileError(f"skl2onnx leaves the weights of a {kind} out", remedy='fit it with weights="uniform"')
+    if kind == "VotingClassifier":
+        estimator.flatten_transform = False  # which predictions do not read, and skl2onnx refuses
+    if kind == "_CalibratedClassifier":
+        base = estimator.estimator
+        if not hasattr(base, "decision_function"):
+            return
+        # Calibration reads scores; without the option skl2onnx hands it probabilities.
+        if not takes(base, "raw_scores"):
+            raise CompileError(
+                f"skl2onnx has no scores of {type(last_step(base)).__name__}, which a CalibratedClassifierCV reads",
+                remedy="calibrate a LogisticRegression, a LinearSVC, an SVC or a classifier without decision_function",
+            )
+        options.setdefault(id(last_step(base)), {})["raw_scores"] = True

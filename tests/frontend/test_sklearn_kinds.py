@@ -1,0 +1,195 @@
+"""Kinds of estimators of scikit-learn, compiled: what each predicts, where a converter alone would not give it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.cluster import KMeans
+from sklearn.compose import ColumnTransformer
+from sklearn.datasets import (
+    load_breast_cancer,
+    load_diabetes,
+    load_iris,
+    make_multilabel_classification,
+    make_regression,
+)
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
+    IsolationForest,
+    RandomForestClassifier,
+    RandomForestRegressor,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
+from sklearn.naive_bayes import BernoulliNB, ComplementNB, GaussianNB, MultinomialNB
+from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor, RadiusNeighborsRegressor
+from sklearn.neural_network import MLPRegressor
+from sklearn.pipeline import make_pipeline, make_union
+from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, QuantileTransformer, StandardScaler
+from sklearn.svm import SVC, SVR, LinearSVC, OneClassSVM
+
+import tilewright as tw
+
+FLOWERS, KINDS = load_iris(return_X_y=True)
+CELLS, GROWTHS = load_breast_cancer(return_X_y=True)
+PATIENTS, PROGRESS = load_diabetes(return_X_y=True)
+SEVERAL, TARGETS = make_regression(120, 6, n_targets=3, random_state=0)
+MARKED, MARKS = make_multilabel_classification(120, 8, n_classes=3, random_state=0)
+COUNTS = np.random.default_rng(0).poisson(2, (150, 6)).astype(float)
+GAPS = FLOWERS.copy()
+GAPS[::7, 1] = GAPS[::11, 3] = np.nan
+DOCUMENTS = [
+    "the cat sat on the mat", "a dog ate my homework", "the dog and the cat", "my mat is red", "Red dogs, blue cats!",
+    "homework on a mat", "blue skies and red cats", "nothing at all", "a cat; a dog", "THE END",
+] * 3  # fmt: skip
+TOPICS = [0, 1, 0, 2, 1, 2, 1, 0, 1, 2] * 3
+MIXED = np.array([[d, float(k % 5), "ab"[k % 2]] for k, d in enumerate(DOCUMENTS)], object)
+
+
+def scaled(step: Any) -> Any:
+    return make_pipeline(StandardScaler(), step)
+
+
+def by_columns(*parts: Any) -> Any:
+    return ColumnTransformer([(str(k), *part) for k, part in enumerate(parts)])
+
+
+CLASSES: dict[str, tuple[Any, Any, Any]] = {
+    **{f"svc {k}": (scaled(SVC(kernel=k)), FLOWERS, KINDS) for k in ("linear", "poly", "rbf", "sigmoid")},
+    "linear svc": (scaled(LinearSVC(random_state=0)), FLOWERS, KINDS),
+    "one against one": (OneVsOneClassifier(LogisticRegression(max_iter=900)), FLOWERS, KINDS),
+    "discriminants": (QuadraticDiscriminantAnalysis(), FLOWERS, KINDS),
+    "calibrated pipeline": (CalibratedClassifierCV(scaled(LogisticRegression()), cv=3), CELLS, GROWTHS),
+    "calibrated forest": (CalibratedClassifierCV(RandomForestClassifier(5, random_state=0), cv=3), CELLS, GROWTHS),
+    "searched": (GridSearchCV(scaled(SVC()), {"svc__C": [0.1, 1]}, cv=3), FLOWERS, KINDS),
+    "searched step": (scaled(GridSearchCV(LogisticRegression(), {"C": [0.1, 1]}, cv=3)), FLOWERS, KINDS),
+    "votes": (VotingClassifier([("a", LogisticRegression(max_iter=900)), ("b", GaussianNB())]), FLOWERS, KINDS),
+    "soft votes": (
+        VotingClassifier([("a", LogisticRegression(max_iter=900)), ("b", GaussianNB())], voting="soft"), FLOWERS, KINDS,
+    ),
+    "stacked": (StackingClassifier([("a", GaussianNB()), ("b", SVC())], cv=3), FLOWERS, KINDS),
+    "boosted": (HistGradientBoostingClassifier(max_iter=10, random_state=0), CELLS, GROWTHS),
+    "boosted, three classes, gaps": (HistGradientBoostingClassifier(max_iter=8, random_state=0), GAPS, KINDS),
+    "forest with gaps": (RandomForestClassifier(8, random_state=0), GAPS, KINDS),
+    "random splits": (ExtraTreesClassifier(8, random_state=0), FLOWERS, KINDS),
+    "neighbours by distance": (KNeighborsClassifier(5, weights="distance"), FLOWERS, KINDS),
+    "neighbours, chebyshev": (scaled(KNeighborsClassifier(4, metric="chebyshev")), CELLS, GROWTHS),
+    "neighbours, cosine": (scaled(KNeighborsClassifier(4, metric="cosine")), CELLS, GROWTHS),
+    "bernoulli": (BernoulliNB(binarize=1.0), COUNTS, KINDS), "multinomial": (MultinomialNB(), COUNTS, KINDS),
+    "complement": (ComplementNB(), COUNTS, KINDS), "components": (scaled(PCA(2)), FLOWERS, None),
+    "components of several": (make_pipeline(make_union(PCA(2), StandardScaler()), SVC()), FLOWERS, KINDS),
+    "several labels": (OneVsRestClassifier(LogisticRegression()), MARKED, MARKS),
+    "words": (make_pipeline(TfidfVectorizer(), LogisticRegression()), DOCUMENTS, TOPICS),
+    "pairs of words": (make_pipeline(CountVectorizer(ngram_range=(1, 2)), MultinomialNB()), DOCUMENTS, TOPICS),
+    "letters": (make_pipeline(TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 3)), SVC()), DOCUMENTS, TOPICS),
+    "hashed words": (make_pipeline(HashingVectorizer(n_features=32), LogisticRegression()), DOCUMENTS, TOPICS),
+    "weighed words": (
+        make_pipeline(CountVectorizer(), TfidfTransformer(), LinearSVC(random_state=0)), DOCUMENTS, TOPICS,
+    ),
+    "words of a column": (
+        make_pipeline(
+            by_columns((make_pipeline(CountVectorizer(), TfidfTransformer()), 0), (OneHotEncoder(), [2]),
+                       (StandardScaler(), [1])),
+            LogisticRegression(),
+        ),
+        MIXED, TOPICS,
+    ),
+}  # fmt: skip
+NUMBERS: dict[str, tuple[Any, Any, Any]] = {
+    **{f"svr {k}": (scaled(SVR(kernel=k)), PATIENTS, PROGRESS) for k in ("linear", "poly", "rbf", "sigmoid")},
+    "gaussian process": (
+        GaussianProcessRegressor(RBF(1.0) + WhiteKernel(0.1), optimizer=None), PATIENTS[:60], PROGRESS[:60],
+    ),
+    **{f"boosted {k}": (HistGradientBoostingRegressor(loss=k, max_iter=10, random_state=0), PATIENTS, PROGRESS)
+       for k in ("squared_error", "poisson", "absolute_error")},
+    "forest of several targets": (RandomForestRegressor(5, random_state=0), SEVERAL, TARGETS),
+    "network of several targets": (
+        MLPRegressor(hidden_layer_sizes=(8,), max_iter=30, random_state=0), SEVERAL, TARGETS,
+    ),
+    "one for each target": (MultiOutputRegressor(Ridge()), SEVERAL, TARGETS),
+    "neighbours by distance": (KNeighborsRegressor(5, weights="distance", p=1.5), SEVERAL, TARGETS),
+    "means": (KMeans(4, random_state=0, n_init=2), FLOWERS, None),
+    "outliers": (IsolationForest(n_estimators=10, random_state=0), FLOWERS, None),
+    "one class": (scaled(OneClassSVM(nu=0.2)), FLOWERS, None),
+    "bins": (KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf"), FLOWERS, None),
+    "quantiles": (QuantileTransformer(n_quantiles=20), FLOWERS, None),
+}  # fmt: skip
+
+
+def fitted(case: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+    estimator, rows, labels = case
+    return (estimator.fit(rows) if labels is None else estimator.fit(rows, labels)), rows
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes(name: str) -> None:
+    estimator, rows = fitted(CLASSES[name])
+    made = tw.from_sklearn(estimator, threads=1, cache=False)
+    if not hasattr(estimator, "predict"):
+        return np.testing.assert_allclose(made.transform(rows), estimator.transform(rows), rtol=1e-3, atol=1e-4)
+    found, expected = made.predict(rows), estimator.predict(rows)
+    assert found.shape == expected.shape and (found == expected).mean() > 0.98
+    if hasattr(estimator, "predict_proba"):
+        np.testing.assert_allclose(made.predict_proba(rows), estimator.predict_proba(rows), rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers(name: str) -> None:
+    estimator, rows = fitted(NUMBERS[name])
+    made = tw.from_sklearn(estimator, threads=1, cache=False)
+    if hasattr(estimator, "predict"):
+        found, expected = made.predict(rows), estimator.predict(rows)
+    else:
+        found, expected = made.transform(rows), estimator.transform(rows)
+    expected = expected.toarray() if hasattr(expected, "toarray") else expected
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+
+
+def test_a_row_that_is_known_counts_alone() -> None:
+    """Its distance is 0; ``skl2onnx`` weighted all neighbours alike."""
+    estimator = KNeighborsRegressor(5, weights="distance").fit(SEVERAL.astype(np.float32), TARGETS)
+    made = tw.from_sklearn(estimator, threads=1, cache=False)
+    np.testing.assert_allclose(made.predict(SEVERAL.astype(np.float32)), TARGETS, rtol=1e-4)
+
+
+REFUSED = {
+    "several labels": (MultiOutputClassifier(LogisticRegression()), MARKED, MARKS, "gives 3 labels for each row"),
+    "forest of several labels": (RandomForestClassifier(3), MARKED, MARKS, "gives 3 labels for each row"),
+    "categories": (HistGradientBoostingClassifier(max_iter=3, categorical_features=[0]), np.round(FLOWERS), KINDS,
+                   "splits by categories"),
+    "words alone": (CountVectorizer(), DOCUMENTS, None, "reads text and computes nothing else"),
+    "scores": (CalibratedClassifierCV(QuadraticDiscriminantAnalysis(), cv=3), FLOWERS, KINDS, "has no scores of"),
+    "radius": (RadiusNeighborsRegressor(2.0, weights="distance"), FLOWERS, KINDS, "leaves the weights"),
+    "metric": (KNeighborsClassifier(metric="braycurtis"), FLOWERS, KINDS, "the metric 'braycurtis'"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_has_no_form_is_told(name: str) -> None:
+    *case, rule = REFUSED[name]
+    with pytest.raises((tw.CompileError, tw.OptionError), match=rule):
+        tw.from_sklearn(fitted((case[0], case[1], case[2]))[0], cache=False)
+
+
+def test_documents_that_are_none() -> None:
+    made = tw.from_sklearn(CLASSES["words"][0].fit(DOCUMENTS, TOPICS), threads=1, cache=False)
+    with pytest.raises(tw.InputError, match="the rows are no documents"):
+        made.predict([1.0, 2.0])
