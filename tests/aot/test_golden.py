@@ -108,6 +108,9 @@ def check(file: Path, threads: int) -> None:
     elif file.stem == "solve":
         matrices = np.random.default_rng(0).standard_normal((2, 16, 16))
         np.testing.assert_allclose(model(matrices, matrices[:, :, :1]), [np.eye(16)[:, :1]] * 2, atol=1e-9)
+    elif file.stem == "text":
+        found = model(np.array(["a", "b", "c", "?"], object), np.arange(4, dtype=np.float32))
+        assert found[0].tolist() == [1, 3, 2, 3] and found[1].tolist() == ["a!", "b!", "c!", "?!"]
     elif file.stem == "ring":
         image = np.random.default_rng(0).standard_normal((1, 3, 9, 40)).astype(np.float32)
         (want,) = evaluate_graph(ring(), [image])

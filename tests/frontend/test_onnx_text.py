@@ -1,9 +1,14 @@
 """ONNX models that read text: nodes on text run before the compiled rest, and text in the middle is refused."""
 
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +16,11 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
-from tilewright.build.text_model import TextModel
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.text_edge import text_edge_of
+from tilewright.runtime.fields import FieldError
+from tilewright.runtime.python.text_model import TextModel
+from tilewright.runtime.texts import TextPart
 
 OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 4)]
 TEXT, FLOAT = TensorProto.STRING, TensorProto.FLOAT
@@ -113,7 +120,7 @@ def test_damaged_models_of_text_are_refused_or_run() -> None:
         try:
             edge = text_edge_of(read_model(bytes(damaged)))
             if edge is not None and edge.rest is None:
-                TextModel(edge, None, 1)(texts("a", "mo b", "c"))
+                TextModel(edge.part, None, 1)(texts("a", "mo b", "c"))
         except (tw.ImportFailed, tw.InputError):
             n_refused += 1
     assert n_refused >= 50
@@ -159,5 +166,88 @@ def test_what_can_not_be_is_told() -> None:
         made(texts(["a"]), np.zeros(1, np.float32))
     with pytest.raises(tw.InputError, match="the model takes first, x"):
         made(texts("a"))
-    with pytest.raises(tw.OptionError, match="reads text"):
-        made.save("texts.tw")
+    with pytest.raises(tw.ArtifactError, match="reads text"):
+        made.export("texts")
+
+
+def counted(mode: str = "TFIDF") -> onnx.ModelProto:
+    """n-grams of words with gaps, weighted, and what kernels make of them."""
+    attributes = {
+        "mode": mode, "min_gram_length": 1, "max_gram_length": 2, "max_skip_count": 1, "ngram_counts": [0, 3],
+        "ngram_indexes": [0, 1, 3, 2, 4], "pool_strings": ["a", "b", "c", "a", "b", "b", "b"],
+        "weights": [0.5, 2.0, 3.0, 1.0, 0.25],
+    }  # fmt: skip
+    nodes = [node("TfIdfVectorizer", "x", "n", **attributes), node("MatMul", "n w", "y")]
+    w = helper.make_tensor("w", FLOAT, [5, 2], range(10))
+    return model(nodes, {"x": (TEXT, ["rows", "words"])}, {"y": (FLOAT, ["rows", 2]), "n": (FLOAT, ["rows", 5])}, [w])
+
+
+@pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
+@pytest.mark.parametrize("seed", range(3))
+def test_pieces_of_texts_are_counted_as_onnx_runtime_does(mode: str, seed: int) -> None:
+    words = np.random.default_rng(seed).choice(["a", "b", "c", "d"], (3, 6)).astype(object)
+    expected = ort.InferenceSession(counted(mode).SerializeToString()).run(None, {"x": words})
+    for found, wanted in zip(tw.compile(counted(mode), cache=False, threads=1)(words), expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_weights_are_those_of_the_pieces_of_numbers_too() -> None:
+    attributes = {
+        "mode": "TFIDF", "min_gram_length": 1, "max_gram_length": 1, "max_skip_count": 0, "ngram_counts": [0],
+        "ngram_indexes": [1, 2, 0], "pool_int64s": [5, 6, 7], "weights": [0.5, 2.0, 3.0],
+    }  # fmt: skip
+    given_ = {"x": (TensorProto.INT64, [1, 5])}
+    proto = model([node("TfIdfVectorizer", "x", "y", **attributes)], given_, {"y": (FLOAT, [1, 3])})
+    x = np.array([[5, 7, 7, 6, 7]])
+    (expected,) = ort.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_array_equal(tw.compile(proto, cache=False, threads=1)(x), expected)
+
+
+SAVED = {
+    "kernels behind text": (scored, (texts("a", "b", "?"), np.arange(3, dtype=np.float32))),
+    "text alone": (normalised, (texts("Mo", "a b", "tu xy"),)),
+    "counts": (counted, (texts(["a", "b"], ["b", "b"]),)),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_a_file_holds_the_part_on_text(name: str, tmp_path: Path) -> None:
+    """Loaded in a process that can't compile: the compiler's modules are not imported."""
+    make, given_ = SAVED[name]
+    made = tw.compile(make(), cache=False, threads=1)
+    made.save(tmp_path / "model.tw")
+    np.save(tmp_path / "x.npy", given_[0])
+    loaded = tw.load(tmp_path / "model.tw", threads=1)
+    for found, wanted in zip(as_tuple(loaded(*given_)), as_tuple(made(*given_)), strict=True):
+        assert found.dtype == wanted.dtype and found.tolist() == wanted.tolist()
+    loaded.save(tmp_path / "again.tw")
+    assert (tmp_path / "again.tw").read_bytes() == (tmp_path / "model.tw").read_bytes()
+    code = f"import sys, tilewright as tw; tw.load({str(tmp_path / 'model.tw')!r}); "
+    code += "assert not any(m.startswith(('onnx', 'tilewright.core', 'tilewright.build')) for m in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def as_tuple(made: Any) -> tuple[Any, ...]:
+    return made if isinstance(made, tuple) else (made,)
+
+
+def test_a_model_that_calls_decide_has_no_file(tmp_path: Path) -> None:
+    nodes = [node("StringSplit", "x", "p n"), node("Cast", "n", "y", to=FLOAT)]
+    made = tw.compile(model(nodes, {"x": (TEXT, None)}, {"y": (FLOAT, None)}), cache=False, threads=1)
+    with pytest.raises(tw.ArtifactError, match="compiled per call"):
+        made.save(tmp_path / "model.tw")
+
+
+@pytest.mark.parametrize(("old", "new", "rule"), [
+    ("StringConcat", "eval", "the attributes of the text node 'eval'"), ('"[ab]!"', '"("', "can't be"),
+    ('"inputs":["joined"]', '"inputs":["nobody"]', "which nothing makes"),
+    ('"shape":[3]', '"shape":[-3]', "another number of values"),
+    ('"int64"', '"object"', "is of 'object'"), ('"first":["n"]', '"second":["n"]', "is no input"),
+])  # fmt: skip
+def test_a_damaged_part_on_text_is_told(old: str, new: str, rule: str) -> None:
+    edge = text_edge_of(read_model(scored().SerializeToString()))
+    assert edge is not None
+    written = edge.part.to_json()
+    assert TextPart.from_json(written).to_json() == written and old in written
+    with pytest.raises(FieldError, match=re.escape(rule)):
+        TextPart.from_json(written.replace(old, new))

@@ -84,7 +84,7 @@ def test_wrong_field_is_named(path: tuple[Any, ...], value: Any, words: str) -> 
     assert words in str(caught.value)
 
 
-OPTIONAL = ("convention", "scratch", "routines", "decoding")
+OPTIONAL = ("convention", "scratch", "routines", "decoding", "text")
 """Left out of the files of models without them, so that earlier releases read those."""
 REQUIRED = [f.name for f in dataclasses.fields(Manifest) if f.name not in OPTIONAL]
 

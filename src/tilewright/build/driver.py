@@ -179,13 +179,13 @@ def _with_text(
     if not is_onnx(source):
         return None
     with MAKING:
-        from tilewright.build.text_model import TextModel
+        from tilewright.runtime.python.text_model import TextModel
     edge = text_edge_of(read_model(source))
     if edge is None:
         return None
     needs = NeedsCall([], ())
     rest = None if edge.rest is None else _per_call(edge.rest, needs, options, input_shapes, fix_dims, threads)
-    return TextModel(edge, rest, threads or default_threads())
+    return TextModel(edge.part, rest, threads or default_threads())
 
 
 def _per_call(

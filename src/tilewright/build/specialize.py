@@ -114,6 +114,14 @@ class SpecializedModel(LoadedModel):
             found["specialized"] = [{name: _text(fact) for name, fact in key} for key in self._kept]
             return found
 
+    def alone(self) -> CompiledModel | None:
+        """The compile that was made at once, where no call decides anything and all results are tensors."""
+        if self._must_wait():
+            return None
+        with self._guard.lock:
+            made = self._kept.get(())
+        return made.model if made is not None and all(n is None for n in made.results) else None
+
     def save(self, path: Any, **options: Any) -> None:
         """Refuses: what a call decides can't be in a file."""
         raise self._refusal()

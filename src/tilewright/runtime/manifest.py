@@ -153,7 +153,8 @@ class Manifest:
     (data-dependent, written by the code), then scratch up to ``n_dims``. ``failures[code]`` is the message for a
     non-zero return of ``tw_run``; entry 0 is the empty string. ``locations`` is empty or as long as ``failures``.
     ``routines`` are those of libraries that the code calls where they are there (``routines``). ``decoding`` is there
-    where the model is a step of a decoder.
+    where the model is a step of a decoder. ``text`` is the part that Python runs on text before the code
+    (``texts.TextPart`` as JSON), empty for other models; the other fields tell of the code alone.
     ``objects`` and ``weights.checksum`` are filled in when the model is saved.
     """
 
@@ -174,6 +175,7 @@ class Manifest:
     convention: Convention = FLAT
     routines: tuple[str, ...] = ()
     decoding: DecodingSpec | None = None
+    text: str = ""
     format_version: int = FORMAT_VERSION
 
     def with_facts(self, **facts: Any) -> Manifest:
@@ -190,6 +192,8 @@ class Manifest:
             del fields["routines"]
         if self.decoding is None:
             del fields["decoding"]
+        if not self.text:
+            del fields["text"]
         if self.convention:  # the same
             fields["convention"] = self.convention.to_json()
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), allow_nan=False)
@@ -230,6 +234,7 @@ def _manifest(f: Fields) -> Manifest:
         convention=Convention.from_json(f.child("convention"), *names) if f.has("convention") else FLAT,
         routines=f.texts("routines") if f.has("routines") else (),
         decoding=_decoding(f.child("decoding")) if f.has("decoding") else None,
+        text=f.text("text") if f.has("text") else "",
     )
     f.finish()
     return made

@@ -6,14 +6,17 @@ Not its business: the file (``artifact``), calls (``python``, ``cuda``).
 
 from __future__ import annotations
 
+import dataclasses
 import os
 
 from tilewright.runtime import artifact
 from tilewright.runtime.artifact import Artifact
+from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.fields import FieldError
 from tilewright.runtime.host import misfit
 from tilewright.runtime.once import MAKING
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
-from tilewright.runtime.threads import checked_threads
+from tilewright.runtime.threads import checked_threads, default_threads
 
 
 def load(
@@ -37,9 +40,28 @@ def load(
     """
     threads = checked_threads(threads)
     found = artifact.load(path, key=key, copy=copy)
+    if found.manifest.text:
+        return _with_text(found, threads)
     if found.manifest.target.is_gpu:
         return model_of(found)
     return LoadedModel(found.manifest, found.objects, found.weights, threads=threads)
+
+
+def _with_text(found: Artifact, threads: int | None) -> CompiledModel:
+    """A model whose part on text Python runs, and its code, where there is any."""
+    with MAKING:
+        from tilewright.runtime.python.text_model import TextModel
+        from tilewright.runtime.texts import TextPart
+
+    try:
+        part = TextPart.from_json(found.manifest.text)
+    except FieldError as error:
+        raise ArtifactError(f"the part on text: {error}", remedy="compile and save the model again") from error
+    rest = None
+    if found.objects:
+        plain = dataclasses.replace(found.manifest, text="")
+        rest = LoadedModel(plain, found.objects, found.weights, threads=threads)
+    return TextModel(part, rest, threads or default_threads())
 
 
 def model_of(made: Artifact, *, threads: int | None = None) -> CompiledModel:

@@ -9,9 +9,9 @@ for other nodes of the edge and for outputs, or numbers, which become inputs of 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,36 +19,21 @@ import numpy as np
 from tilewright.core.diag import ImportFailed, Loc, OpError, Problem
 from tilewright.core.types import Array
 from tilewright.frontend.onnx.file import STRING, Source
+from tilewright.runtime.fields import FieldError
+from tilewright.runtime.texts import Dims, TextNode, TextPart, array_fields, text_node
 
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-BOOL, INT64 = 9, 7
+BOOL, INT64, FLOAT = 9, 7, 1
 """Codes of element types."""
-Dims = tuple["int | str", ...] | None
-"""A shape as the model declares it: numbers, names, and "" for any size; None where even the rank is open."""
-Run = Callable[..., Sequence[Array]]
-
-
-@dataclass(frozen=True)
-class TextNode:
-    """A node of the edge: arrays of Python's strings in, arrays of strings or of numbers out."""
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    run: Run
 
 
 @dataclass(frozen=True)
 class TextEdge:
     """A model in two parts. ``rest`` is None where nothing but text is computed."""
 
-    inputs: tuple[str, ...]
-    texts: Mapping[str, Dims]
-    """The inputs that are text, with their shapes."""
-    constants: Mapping[str, Array]
-    nodes: tuple[TextNode, ...]
-    outputs: tuple[str, ...]
+    part: TextPart
     rest: Source | None
 
 
@@ -85,7 +70,8 @@ class _TextSplit:
         outputs = tuple(o.name for o in graph.output)
         left = [name for name in outputs if name not in self.text and name not in self.numbers]
         rest = self._rest(texts, left) if left else None
-        return TextEdge(tuple(i.name for i in inputs), texts, self.constants, tuple(self.nodes), outputs, rest)
+        part = TextPart(tuple(i.name for i in inputs), texts, self.constants, tuple(self.nodes), outputs)
+        return TextEdge(part, rest)
 
     def _constant(self, name: str, value: Array) -> None:
         self.constants[name], self.text[name] = value, value.shape
@@ -105,23 +91,25 @@ class _TextSplit:
         ):
             return False
         try:
-            run, kinds = make({a.name: _value(a) for a in node.attribute})
-        except (OpError, re.error, ValueError, TypeError, KeyError) as error:
+            attributes, kinds = make({a.name: _value(a) for a in node.attribute})
+            made = text_node(node.op_type, node.input, node.output, attributes)
+        except (OpError, FieldError, ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             rule = error.message if isinstance(error, OpError) else f"its attributes can't be: {error}"
             problem = Problem(
                 Loc(f'node "{node.name or "".join(node.output[:1])}"'), node.op_type, rule, "export the model anew"
             )
             raise ImportFailed("the ONNX model can't be imported", [problem]) from error
-        shapes = {self.text[name] for name in node.input}
-        shape = shapes.pop() if len(shapes) == 1 else None
+        shape = reduce(_broadcast, (self.text[name] for name in node.input))
         for k, (name, kind) in enumerate(zip(node.output, kinds, strict=False)):
             # Only what a node gives for each text has the shape of the texts.
             dims = None if node.op_type in ("StringSplit", "StringNormalizer") and k == 0 else shape
+            if node.op_type == "TfIdfVectorizer":
+                dims = None if shape is None else (*shape[:-1], max(attributes["columns"], default=-1) + 1)
             if kind == STRING:
                 self.text[name] = dims
             else:
                 self.numbers[name] = kind, dims
-        self.nodes.append(TextNode(tuple(node.input), tuple(node.output), run))
+        self.nodes.append(made)
         return True
 
     def _rest(self, texts: Mapping[str, Dims], outputs: Sequence[str]) -> Source:
@@ -159,6 +147,17 @@ def _names(node: NodeProto) -> Iterable[str]:
                 yield from _names(inner)
 
 
+def _broadcast(a: Dims, b: Dims) -> Dims:
+    """The shape of what is made of two texts at each place; None where only a call tells."""
+    if a is None or b is None or a == b:
+        return a if a == b else None
+    n = max(len(a), len(b))
+    pairs = [(x, y) for x, y in zip((1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b, strict=True)]
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        return None
+    return tuple(y if x == 1 else x for x, y in pairs)
+
+
 def _dims(tensor: Any) -> Dims:
     if not tensor.HasField("shape"):
         return None
@@ -186,82 +185,34 @@ def _value(attribute: Any) -> Any:
     return [v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in value] if attribute.strings else value
 
 
-# --- what nodes of the edge do --------------------------------------------------------------------------------------
+# --- the attributes of nodes, as a file has them ---------------------------------------------------------------------
 
-Made = tuple[Run, Sequence[int]]
-"""A node's function, and the element types of its results."""
+Made = tuple[Mapping[str, Any], Sequence[int]]
+"""What ``runtime.texts`` makes a node of, and the element types of its results."""
 Attributes = Mapping[str, Any]
 
 
-def _each(f: Callable[..., Any], dtype: Any) -> Run:
-    """A function of single texts over arrays that broadcast."""
-    whole = np.frompyfunc(f, f.__code__.co_argcount, 1)
-    return lambda *xs: [np.asarray(whole(*xs), dtype)]
-
-
-def _identity(a: Attributes) -> Made:
-    return lambda x: [x], (STRING,)
-
-
-def _concat(a: Attributes) -> Made:
-    def joined(x: str, y: str) -> str:
-        return x + y
-
-    return _each(joined, object), (STRING,)
-
-
-def _equal(a: Attributes) -> Made:
-    def same(x: str, y: str) -> bool:
-        return x == y
-
-    return _each(same, np.bool_), (BOOL,)
+def _plain(code: int) -> Callable[[Attributes], Made]:
+    return lambda a: ({}, (code,))
 
 
 def _full_match(a: Attributes) -> Made:
-    pattern = re.compile(a["pattern"])
-
-    def matches(x: str) -> bool:
-        return pattern.fullmatch(x) is not None
-
-    return _each(matches, np.bool_), (BOOL,)
+    return {"pattern": a["pattern"]}, (BOOL,)
 
 
 def _split(a: Attributes) -> Made:
-    """Pieces along an axis of their own, as many as the most of any text, and how many there are of each."""
-    delimiter, most = a.get("delimiter") or None, int(a.get("maxsplit", -1))
-
-    def run(x: Array) -> Sequence[Array]:
-        pieces = [s.split(delimiter, most) for s in x.reshape(-1)]
-        counts = np.array([len(p) for p in pieces], np.int64)
-        made = np.full((len(pieces), int(counts.max(initial=0))), "", object)
-        for row, found in zip(made, pieces, strict=True):
-            row[: len(found)] = found
-        return [made.reshape(*x.shape, made.shape[1]), counts.reshape(x.shape)]
-
-    return run, (STRING, INT64)
+    return {"delimiter": a.get("delimiter") or "", "maxsplit": int(a.get("maxsplit", -1))}, (STRING, INT64)
 
 
 def _normalised(a: Attributes) -> Made:
-    """Without words that stop, and in upper or lower case; where all words go, one empty text is left."""
-    changes: Mapping[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
-    change = changes[a.get("case_change_action", "NONE")]
-    compared = str if a.get("is_case_sensitive", 0) else str.lower
-    stops = {compared(word) for word in a.get("stopwords", ())}
-
-    def run(x: Array) -> Sequence[Array]:
-        if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
-            raise ValueError(f"StringNormalizer takes [n] or [1, n] texts, not {list(x.shape)}")
-        kept = [change(word) for word in x.reshape(-1) if compared(word) not in stops] or [""]
-        return [np.array(kept, object).reshape((1,) * (x.ndim - 1) + (-1,))]
-
-    return run, (STRING,)
+    made = {"case": a.get("case_change_action", "NONE"), "is_case_sensitive": bool(a.get("is_case_sensitive", 0))}
+    return {**made, "stops": list(a.get("stopwords", ()))}, (STRING,)
 
 
 _DEFAULTS = {"int64": -1, "float": -0.0, "string": "_Unused"}
 
 
 def _label_encoder(a: Attributes) -> Made:
-    """What stands for each text that is known, and one value for all others."""
     from onnx import helper
 
     if "classes_strings" in a:
@@ -276,18 +227,26 @@ def _label_encoder(a: Attributes) -> Made:
         raise OpError(f"it has {len(keys)} keys and {len(values)} values")
     default = a.get(f"default_{kind}", _DEFAULTS.get(kind))
     other = np.asarray(default).reshape(-1)[0] if default is not None else np.zeros(1, values.dtype)[0]
-    known = dict(zip(keys, values, strict=True))
-
-    def number(x: str) -> Any:
-        return known.get(x, other)
-
     code = STRING if values.dtype == object else helper.np_dtype_to_tensor_dtype(values.dtype)
-    return _each(number, values.dtype), (code,)
+    one = np.array([other], values.dtype)
+    made = {"keys": [str(k) for k in keys], "values": array_fields(values), "default": array_fields(one)}
+    return made, (code,)
+
+
+def _tf_idf(a: Attributes) -> Made:
+    made = {
+        "mode": a["mode"], "least": int(a["min_gram_length"]), "most": int(a["max_gram_length"]),
+        "skips": int(a["max_skip_count"]), "starts": [int(k) for k in a["ngram_counts"]],
+        "columns": [int(k) for k in a["ngram_indexes"]], "pool": list(a["pool_strings"]),
+        "weights": array_fields(np.array(a.get("weights", ()), np.float32)),
+    }  # fmt: skip
+    return made, (FLOAT,)
 
 
 _NODES: Mapping[tuple[str, str], tuple[Callable[[Attributes], Made], int]] = {
-    ("", "Identity"): (_identity, 1), ("", "StringConcat"): (_concat, 2), ("", "Equal"): (_equal, 2),
+    ("", "Identity"): (_plain(STRING), 1), ("", "StringConcat"): (_plain(STRING), 2), ("", "Equal"): (_plain(BOOL), 2),
     ("", "RegexFullMatch"): (_full_match, 1), ("", "StringSplit"): (_split, 1),
     ("", "StringNormalizer"): (_normalised, 1), ("ai.onnx.ml", "LabelEncoder"): (_label_encoder, 1),
+    ("", "TfIdfVectorizer"): (_tf_idf, 1),
 }  # fmt: skip
-"""What makes the function of a node, and how many texts the node reads."""
+"""What reads the attributes of a node, and how many texts the node reads."""

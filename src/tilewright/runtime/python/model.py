@@ -147,6 +147,10 @@ class CompiledModel:
         made.origin, made.exporter = self.origin, None
         return made
 
+    def alone(self) -> CompiledModel | None:
+        """The one compile that serves every call; None where each call may need its own."""
+        return self
+
     def _origin(self) -> Any:
         if self.origin is None:
             is_gpu = self.manifest.target.is_gpu

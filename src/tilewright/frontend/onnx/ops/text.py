@@ -15,6 +15,7 @@ from tilewright.core.graph import Node
 from tilewright.core.types import f32, f64, i64
 from tilewright.frontend.onnx.arithmetic import Formula
 from tilewright.frontend.onnx.call import Call, Results, Table
+from tilewright.runtime.texts import column_weights
 
 
 def _tf_idf(c: Call) -> Node:
@@ -28,6 +29,8 @@ def _tf_idf(c: Call) -> Node:
         c.refuse("counts n-grams of strings", "map words to integers before the model")
     pool, weights = c.ints("pool_int64s"), c.floats("weights", [])
     n_columns = max(columns, default=-1) + 1
+    if min(columns, default=0) < 0:
+        c.refuse("ngram_indexes must not be negative")
     rows = c.cast(c.reshape(x, (1, x.type.n_elements)) if len(x.shape) < 2 else x, i64)
     n_rows, n_items = rows.shape
     total = c.full(0, f32, (n_rows, n_columns))
@@ -38,8 +41,6 @@ def _tf_idf(c: Call) -> Node:
         targets, first = columns[first : first + len(grams)], first + len(grams)
         if not least <= length <= most or not len(grams):
             continue
-        if min(targets) < 0:
-            c.refuse("ngram_indexes must not be negative")
         # a single item has no gaps: each skip would count it again
         for skip in range(1 if length == 1 else max_skip + 1):
             reach = (length - 1) * (skip + 1)
@@ -57,12 +58,14 @@ def _tf_idf(c: Call) -> Node:
             spread = np.zeros((len(grams), n_columns), np.float32)
             spread[np.arange(len(grams)), targets] = 1
             total = m.add(total, c(ops.matmul, found, c.const(spread, f32)))
-    if weights and len(weights) != n_columns:
-        c.refuse(f"{len(weights)} weights for {n_columns} columns")
+    try:
+        scale = column_weights(np.array(weights, np.float32), columns)
+    except ValueError as error:
+        c.refuse(str(error))
     if mode == "IDF":
         total = c.cast(m.gt(total, 0.0), f32)
     if mode != "TF" and weights:
-        total = m.mul(total, c.const(np.array(weights), f32))
+        total = m.mul(total, c.const(scale, f32))
     return total if len(x.shape) == 2 else c.reshape(total, (n_columns,))
 
 

@@ -1,39 +1,40 @@
 """Models that read text: nodes on text run in Python before the compiled rest.
 
-In: a model in two parts (``frontend.onnx.text_edge``), the compiled one of numbers. Out: a model that is called like
-any other, with arrays of strings among its inputs and outputs. Not its business: which nodes are at the edge,
-compiling.
+In: the part on text (``runtime.texts``), and the compiled model of numbers. Out: a model that is called like any other,
+with arrays of strings among its inputs and outputs; its file holds both parts. Not its business: which nodes are at the
+edge (``frontend.onnx.text_edge``), compiling.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 
-from tilewright.core.diag import OptionError
-from tilewright.core.types import Array
-from tilewright.frontend.onnx.text_edge import Dims, TextEdge
-from tilewright.runtime.errors import InputError
+from tilewright.runtime import artifact as artifacts
+from tilewright.runtime.errors import ArtifactError, InputError
+from tilewright.runtime.files import writing
 from tilewright.runtime.manifest import Manifest, TargetSpec, TensorSpec
 from tilewright.runtime.python.arguments import checked_feeds
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.python.report import Report
+from tilewright.runtime.texts import STRING, Dims, TextPart
+from tilewright.runtime.version import __version__
 
-TEXT = "string"
-"""What stands for a dtype where an input is text."""
+Array = np.ndarray[Any, Any]
 
 
 class TextModel(LoadedModel):
     """A model of which some inputs are text; see the module."""
 
-    def __init__(self, edge: TextEdge, rest: LoadedModel | None, threads: int) -> None:
+    def __init__(self, edge: TextPart, rest: LoadedModel | None, threads: int) -> None:
         self._edge, self._rest, self.threads = edge, rest, threads
         self._state = []
         specs = {t.name: t for t in rest.inputs} if rest is not None else {}
         inputs = tuple(
-            TensorSpec(name, TEXT, _declared(name, edge.texts[name]))
+            TensorSpec(name, STRING, _declared(name, edge.texts[name]))
             if name in edge.texts
             else specs.get(name, TensorSpec(name, "", ()))
             for name in edge.inputs
@@ -52,17 +53,31 @@ class TextModel(LoadedModel):
         """The report of the part that computes numbers; empty where there is none."""
         return self._rest.report() if self._rest is not None else Report({})
 
-    def save(self, path: Any, **options: Any) -> None:
-        """Refuses: a file of a compiled model has no functions on text."""
-        raise self._refusal()
+    def save(self, path: Any, *, refit: bool = False) -> None:
+        """Write a ``.tw`` file, which ``load`` reads back without compiling.
+
+        ``ArtifactError`` where a call decides what is compiled, as of texts without a declared shape.
+        """
+        if refit:
+            raise ArtifactError("a model that reads text is not refitted", remedy="compile it with the new weights")
+        part = self._edge.to_json()
+        if self._rest is None:
+            sealed = Manifest(__version__, TargetSpec("", ""), (), (), text=part)
+            with writing(path):
+                artifacts.save(path, sealed, (), b"")
+            return
+        alone = self._rest.alone()
+        if alone is None:
+            raise ArtifactError(
+                "this model is compiled per call, which can't be in a file", remedy="declare the shapes of its texts"
+            )
+        with writing(path):
+            artifacts.save(path, dataclasses.replace(alone.manifest, text=part), alone.objects, alone.weights)
 
     def export(self, folder: Any, **options: Any) -> Any:
         """Refuses: an object file has no functions on text."""
-        raise self._refusal()
-
-    def _refusal(self) -> OptionError:
-        remedy = "work on text before the model, and compile the rest of it"
-        return OptionError("this model reads text, which Python works on at every call", remedy=remedy)
+        remedy = "work on text before the model, and export the rest of it; or save it for tilewright.load"
+        raise ArtifactError("this model reads text, which Python works on at every call", remedy=remedy)
 
     def _twin(self) -> Self:
         """Itself: it keeps nothing from call to call but what it has compiled."""
