@@ -24,6 +24,9 @@ from typing import Any
 import torch
 from benchmarks import (
     newcomer_blocks,
+    newcomer_decoding,
+    newcomer_detection,
+    newcomer_estimation,
     newcomer_functions,
     newcomer_geometry,
     newcomer_language,
@@ -58,6 +61,9 @@ TABLES = (
     newcomer_blocks,
     newcomer_models,
     newcomer_methods,
+    newcomer_detection,
+    newcomer_decoding,
+    newcomer_estimation,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
