@@ -38,7 +38,7 @@ def test_against_onnxruntime(case) -> None:
     sample = samples_of(resize)[case[1]]
     a = Attrs(resize.complete_attrs(sample.attrs))
     x = sample.arrays[0]
-    if x.size == 0 or a.sizes[1] == 3 or a.coordinate_mode == "tf_half_pixel_for_nn":
+    if x.size == 0 or a.sizes[1] == 3 or a.coordinate_mode == "tf_half_pixel_for_nn" or x.dtype == np.float64:
         pytest.skip("not offered there")
     np.testing.assert_allclose(resize.reference((x,), a), onnxruntime_resize(x, a), rtol=1e-5, atol=1e-5)
 

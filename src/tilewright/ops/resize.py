@@ -26,7 +26,16 @@ from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
 from tilewright.ops.common import cast_to, check_dtype, narrowed, wide
 from tilewright.ops.rules import Types, check_not_negative
-from tilewright.ops.sampling import Arrays, ResizedAxis, ValueArithmetic, low_index, ratio, resized_axes, taps_of
+from tilewright.ops.sampling import (
+    Arrays,
+    ResizedAxis,
+    ValueArithmetic,
+    low_index,
+    precision,
+    ratio,
+    resized_axes,
+    taps_of,
+)
 from tilewright.ops.stages import Items, assign, write
 
 MODES = ("nearest", "linear", "cubic")
@@ -44,9 +53,10 @@ def _ref_resize(xs: Sequence[Array], a: Attrs) -> Array:
     dtype = types.dtype_of(x.dtype)
     outside = np.zeros(a.sizes, np.bool_)
     y = x if a.mode == "nearest" else x.astype(wide(dtype).numpy)
+    arithmetic = Arrays(precision(a.mode, dtype))
     for ax in resized_axes(x.shape, a):
         assert is_known(ax.n_out)
-        taps = taps_of(Arrays(), np.arange(ax.n_out, dtype=np.float32), ax)
+        taps = taps_of(arithmetic, arithmetic.positions(ax.n_out), ax)
         parts = [np.take(y, i.astype(np.int64), ax.k) for i in taps.indices]
         line = [-1 if k == ax.k else 1 for k in range(x.ndim)]
         if a.mode == "nearest":
@@ -97,6 +107,7 @@ class _AxisReads:
 
 def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _AxisReads]:
     """Stages that fill the tables of an axis, and how to read them."""
+    m = ValueArithmetic(precision(ax.attrs.mode, real))
     # A whole ratio gives the place as an index expression, which needs no table and no gather.
     nearest = _nearest_index(ax) if ax.attrs.mode == "nearest" else None
     if nearest is not None:
@@ -107,24 +118,24 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _A
 
     def table(name: str, dtype: types.DType, value: Callable[[Value], Value]) -> Callable[[Dim], Value]:
         buffer = Buffer(f"{prefix}_{name}{ax.k}", dtype, (ax.n_out,))
-        items.extend(assign(buffer, lambda at: value(Cast(Index(at[0]), types.f32))))
+        items.extend(assign(buffer, lambda at: value(Cast(Index(at[0]), m.dtype))))
         return lambda o: buffer[o]
 
     def index(tap: int) -> Callable[[Dim], Value]:
         return table(
-            f"index{tap}_", types.i64, lambda o: Cast(taps_of(ValueArithmetic(), o, ax).indices[tap], types.i64)
+            f"index{tap}_", types.i64, lambda o: Cast(taps_of(m, o, ax).indices[tap], types.i64)
         )
 
     def weight(tap: int) -> Callable[[Dim], Value]:
-        return table(f"weight{tap}_", real, lambda o: cast_to(taps_of(ValueArithmetic(), o, ax).weights[tap], real))
+        return table(f"weight{tap}_", real, lambda o: cast_to(taps_of(m, o, ax).weights[tap], real))
 
     def is_outside(o: Value) -> Value:
-        flag = taps_of(ValueArithmetic(), o, ax).outside
+        flag = taps_of(m, o, ax).outside
         assert isinstance(flag, Value)
         return flag
 
     # How many taps there are does not depend on the place.
-    sketch = taps_of(ValueArithmetic(), Const(0, types.f32), ax)
+    sketch = taps_of(m, m.const(0), ax)
     indices = [index(t) for t in range(len(sketch.indices))]
     weights = [weight(t) for t in range(len(sketch.weights))]
     outside = None if sketch.outside is None else table("outside", types.bool_, is_outside)
@@ -136,6 +147,7 @@ def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Ax
     # The first of the taps, counted from the one at or below the place: two of a line, four of a cubic.
     first = 0 if ax.attrs.mode == "linear" else -1
     last = ax.n_in - 1
+    m = ValueArithmetic(precision(ax.attrs.mode, real))
     items: Items = []
 
     def low(o: Dim) -> Dim:
@@ -153,7 +165,7 @@ def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Ax
         buffer = Buffer(f"{prefix}_weight{tap}_{ax.k}", real, (ax.n_out,))
 
         def of(at: Sequence[Dim]) -> Value:
-            return cast_to(taps_of(ValueArithmetic(), _number(at[0]), ax, _number(low(at[0]))).weights[tap], real)
+            return cast_to(taps_of(m, m.size(at[0]), ax, m.size(low(at[0]))).weights[tap], real)
 
         items.extend(assign(buffer, of))
         return lambda o: buffer[o]
@@ -161,10 +173,6 @@ def _placed(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _Ax
     n_taps = 2 if first == 0 else 4
     plan = _AxisReads(ax.k, [index(t) for t in range(n_taps)], [weight(t) for t in range(n_taps)])
     return items, plan
-
-
-def _number(e: Dim) -> Value:
-    return Const(e, types.f32) if is_known(e) else Cast(Index(e), types.f32)
 
 
 def _read(x: Buffer, at: Sequence[Dim], plans: Sequence[_AxisReads], real: types.DType) -> Value:
@@ -257,6 +265,8 @@ def _resize_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x[0, 0],), {"sizes": (1, 1), "mode": "linear", "coordinate_mode": "pytorch_half_pixel"})
     yield Sample((x,), {"sizes": (1, 3, 2, 2), "mode": "linear"})
     yield Sample((x[:0],), {"sizes": (0, 2, 6, 6), "mode": "cubic"})
+    for mode in ("linear", "cubic"):
+        yield Sample((x.astype(np.float64),), {"sizes": (1, 2, 5, 7), "mode": mode})
 
 
 resize = OpDef(

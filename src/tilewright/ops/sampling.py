@@ -3,8 +3,9 @@
 In: an axis's sizes and ``resize``'s attributes. Out: ``Taps``: indices and weights.
 Not its business: applying them (``ops.resize``).
 
-Coordinates and weights are f32 whatever the elements are, as in ONNX Runtime. They are written once, over a small
-arithmetic with two meanings: NumPy arrays for the reference, element values for the stages.
+Coordinates and weights are f32, as in ONNX Runtime, but for means of elements of f64, of which PyTorch has them in f64
+(``precision``). They are written once, over a small arithmetic with two meanings: NumPy arrays for the reference,
+element values for the stages.
 """
 
 from __future__ import annotations
@@ -15,24 +16,36 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Index, Select, Unary
 from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs
+from tilewright.core.types import DType, f32, f64
 
-Number: TypeAlias = Any  # an f32 array or an f32 value: whatever the arithmetic works on
+Number: TypeAlias = Any  # an array or a value of floats: whatever the arithmetic works on
 
 
+def precision(mode: str, dtype: DType) -> DType:
+    """The type of coordinates and weights for elements of ``dtype``. The nearest element is found in f32 everywhere."""
+    return f64 if dtype is f64 and mode != "nearest" else f32
+
+
+@dataclass(frozen=True)
 class Arrays:
-    """f32 arithmetic on NumPy arrays; a position is all positions at once."""
+    """Arithmetic of floats on NumPy arrays; a position is all positions at once."""
+
+    dtype: DType = f32
 
     def const(self, c: float) -> Number:
-        return np.float32(c)
+        return self.dtype.numpy.type(c)
 
     def size(self, n: Dim) -> Number:
         assert is_known(n)
-        return np.float32(n)
+        return self.const(n)
+
+    def positions(self, n: int) -> Number:
+        """Every position along ``n`` places."""
+        return np.arange(n).astype(self.dtype.numpy)
 
     def floor(self, x: Number) -> Number:
         return np.floor(x)
@@ -47,20 +60,23 @@ class Arrays:
         return np.logical_or(a, b)
 
     def select(self, cond: Number, a: Number, b: Number) -> Number:
-        return np.asarray(np.where(cond, a, b), np.float32)
+        return np.asarray(np.where(cond, a, b), self.dtype.numpy)
 
     def clamp(self, x: Number, lo: Number, hi: Number) -> Number:
         return np.maximum(np.minimum(x, hi), lo)
 
 
+@dataclass(frozen=True)
 class ValueArithmetic:
-    """f32 arithmetic on element values."""
+    """Arithmetic of floats on element values."""
+
+    dtype: DType = f32
 
     def const(self, c: float) -> Number:
-        return Const(c, types.f32)
+        return Const(c, self.dtype)
 
     def size(self, n: Dim) -> Number:
-        return Const(n, types.f32) if is_known(n) else Cast(Index(n), types.f32)
+        return Const(n, self.dtype) if is_known(n) else Cast(Index(n), self.dtype)
 
     def floor(self, x: Number) -> Number:
         return Unary("floor", x)
