@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import TensorType, bool_, f64, i16, i32, i64
+from tilewright.core.types import TensorType, bool_, f32, f64, i16, i32, i64
 from tilewright.frontend.nodes import expand, is_negative, reshape, slice_axis, with_sign_of
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
@@ -111,9 +111,10 @@ def _round(c: AtenCall) -> Node:
     digits = c.args.get("decimals", 0)
     if digits == 0:
         return c.b(ops.round, c.tensor("self"))
-    scale = c.b.const(10.0 ** abs(digits), c.dtype)
+    wide = f32 if c.dtype.bits == 16 else c.dtype  # in 16 bits what is scaled up may not fit
+    scale = c.b.const(10.0 ** abs(digits), wide)
     up, down = (ops.mul, ops.div) if digits > 0 else (ops.div, ops.mul)
-    return c.b(down, c.b(ops.round, c.b(up, c.tensor("self"), scale)), scale)
+    return cast(c.b, c.b(down, c.b(ops.round, c.b(up, c.tensor("self", wide), scale)), scale), c.dtype)
 
 
 def _predicate(op: OpDef) -> Convert:
