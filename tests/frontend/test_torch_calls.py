@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
@@ -293,3 +295,19 @@ def test_ldl_factors_have_lapacks_pivots(dtype: torch.dtype) -> None:
         Lambda(lambda f, p, b: torch.linalg.ldl_solve(f, p, b, hermitian=False)), example_inputs=operands, cache=False
     )
     np.testing.assert_allclose(x[:2] @ solve(*operands), right[:2], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_places_between_elements_of_f64_are_as_exact(mode: str, *, corners: bool) -> None:
+    x = torch.randn(1, 2, 7, 9, dtype=torch.float64)
+    for options in ({"size": (11, 5)}, {"size": (14, 18)}, {"scale_factor": (1.7, 2.0)}):
+        f = Lambda(partial(F.interpolate, mode=mode, align_corners=corners, **options))
+        torch.testing.assert_close(tw.compile(f, (x,), cache=False)(x), f(x), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_decimals_of_narrow_floats_do_not_overflow(dtype: torch.dtype) -> None:
+    x = torch.tensor([65504.0, 6000.0, -3.27, torch.inf], dtype=dtype)
+    f = Lambda(lambda x: (torch.round(x, decimals=2), torch.round(x, decimals=-2)))
+    torch.testing.assert_close(tuple(tw.compile(f, (x,), cache=False)(x)), f(x), rtol=0, atol=0)

@@ -233,3 +233,10 @@ def test_command_line(
     with suppress(SystemExit):
         main()
     assert said in capsys.readouterr().out
+
+
+def test_a_conjugate_dot_product_is_captured() -> None:
+    v, w = torch.randn(2, 5, dtype=torch.complex64)
+    torch._dynamo.reset()
+    made = torch.compile(torch.vdot, backend="tilewright", options={"fallback": False})
+    torch.testing.assert_close(made(v, w), torch.vdot(v, w))

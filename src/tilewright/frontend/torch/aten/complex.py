@@ -215,6 +215,11 @@ def _product_of(c: AtenCall, left: str, right: str) -> Pair:
     return matrix_product(c.b, partial(matmul_of, c), _pair(c, left), _pair(c, right))
 
 
+def _conjugate_dot(c: AtenCall) -> Pair:
+    x = _pair(c, "self")
+    return matrix_product(c.b, partial(matmul_of, c), Pair(x.re, c.b(ops.neg, x.im)), _pair(c, "other"))
+
+
 def _linear(c: AtenCall) -> Pair:
     weight = _pair(c, "weight")
     columns = weight if len(weight.shape) < 2 else Pair(swap_last(c, weight.re), swap_last(c, weight.im))
@@ -332,6 +337,7 @@ COMPLEX: Mapping[str, Convert] = {
     "logical_not.default": _predicate(lambda c, x: c.b(ops.logical_not, cast(c.b, x, bool_)), ops.logical_and),
     "eq.Tensor": _equal(True), "eq.Scalar": _equal(True), "ne.Tensor": _equal(False), "ne.Scalar": _equal(False),
     "mm.default": _matmul, "bmm.default": _matmul, "mv.default": _matmul, "dot.default": _matmul,
+    "vdot.default": _conjugate_dot,
     "addmm.default": _add_product("mat1", "mat2"), "baddbmm.default": _add_product("batch1", "batch2"),
     "addmv.default": _add_product("mat", "vec"), "linear.default": _linear,
     "addcmul.default": _add_scaled(product), "addcdiv.default": _add_scaled(quotient),
