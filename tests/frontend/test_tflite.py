@@ -11,7 +11,7 @@ import tilewright as tw
 from frontend.tflite_build import TfliteModel
 from small_models import numbers
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.frontend.tflite import boxes, recurrent
+from tilewright.frontend.tflite import boxes, lookups, recurrent, spectra
 from tilewright.frontend.tflite.importer import import_tflite
 from tilewright.frontend.tflite.table import CONVERTERS, QUANTISED, REFUSED
 from tilewright.frontend.tflite.walk import VARIABLES
@@ -189,10 +189,10 @@ def test_every_operator_of_the_schema_has_a_row() -> None:
     known = {n for n, v in vars(tflite.BuiltinOperator).items() if isinstance(v, int)}
     converted = CONVERTERS.keys() | QUANTISED.keys() | VARIABLES.keys()
     assert converted | REFUSED.keys() == known and not converted & REFUSED.keys()
-    # Of integers, as their ops are tested; with sub-graphs, in test_tflite_control; those with states, and boxes, have
-    # a file, too.
-    elsewhere = {"BITWISE_XOR", "RIGHT_SHIFT", "IF", "WHILE", "CALL", *recurrent.TABLE, *boxes.TABLE}
-    assert CONVERTERS.keys() - CASES.keys() == elsewhere
+    # Of integers, as their ops are tested; with sub-graphs, in test_tflite_control; those with states, boxes and
+    # lookups have a file, too.
+    elsewhere = {"BITWISE_XOR", "RIGHT_SHIFT", "IF", "WHILE", "CALL", *recurrent.TABLE, *boxes.TABLE, *lookups.TABLE}
+    assert CONVERTERS.keys() - CASES.keys() == elsewhere | spectra.TABLE.keys()
 
 
 def network() -> tuple[bytes, np.ndarray]:
@@ -219,13 +219,13 @@ def test_a_file_compiles(tmp_path: Path) -> None:
 def test_all_that_has_no_form_is_named_at_once() -> None:
     model = TfliteModel()
     at = model.input(ROWS)
-    (one,) = model.op("RFFT2D", [at], [((3, 8), np.float32)])
-    (two,) = model.op("UNIQUE", [at], [((3, 8), np.float32)])
+    (one,) = model.op("SKIP_GRAM", [at], [((3, 8), np.float32)])
+    (two,) = model.op("DENSIFY", [at], [((3, 8), np.float32)])
     model.outputs = model.op("ADD", [one, two], [((3, 8), np.float32)], "AddOptions")
     with pytest.raises(tw.ImportFailed) as failed:
         import_tflite(model.bytes(), "net")
-    assert [p.op for p in failed.value.problems] == ["RFFT2D", "UNIQUE"]
-    assert "operator 0 (RFFT2D): RFFT2D: RFFT2D works on complex numbers" in str(failed.value)
+    assert [p.op for p in failed.value.problems] == ["SKIP_GRAM", "DENSIFY"]
+    assert "operator 0 (SKIP_GRAM): SKIP_GRAM: SKIP_GRAM works on text" in str(failed.value)
 
 
 @pytest.mark.parametrize(("rule", "values"), [

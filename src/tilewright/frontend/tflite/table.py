@@ -16,9 +16,11 @@ from tilewright.frontend.tflite import (
     integer_products,
     integer_softmax,
     integer_tables,
+    lookups,
     moves,
     recurrent,
     segments,
+    spectra,
     volumes,
     windows,
 )
@@ -26,7 +28,7 @@ from tilewright.frontend.tflite.call import Converter
 
 CONVERTERS: Mapping[str, Converter] = {
     **arithmetic.TABLE, **windows.TABLE, **volumes.TABLE, **moves.TABLE, **segments.TABLE, **control.TABLE,
-    **recurrent.TABLE, **boxes.TABLE,
+    **recurrent.TABLE, **boxes.TABLE, **lookups.TABLE, **spectra.TABLE,
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
@@ -41,28 +43,26 @@ AS_CODES = frozenset(
 )
 """Operators that move or compare codes as they are, whatever they stand for."""
 
-_LATER = "has no form here yet", "convert the model from its source by ONNX"
+OF_COMPLEX = frozenset(spectra.TABLE)
+"""Operators whose complex operands and results are pairs along a last axis."""
+
 _REASONS: Mapping[tuple[str, str], str] = {
     ("spells out weights that are stored sparsely", "convert without sparse weights"): "DENSIFY",
     ("works on text or tables of keys", "do this part before the model"):
-        "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM "
-        "EMBEDDING_LOOKUP_SPARSE CONCAT_EMBEDDINGS",
+        "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM CONCAT_EMBEDDINGS",
     ("draws numbers by a generator that the format leaves open", "pass the numbers as an argument"):
         "RANDOM_STANDARD_NORMAL RANDOM_UNIFORM MULTINOMIAL STABLEHLO_RNG_BIT_GENERATOR",
     ("is code of somebody else's, which the file only names", "convert without custom operators"):
         "CUSTOM DELEGATE PLACEHOLDER_FOR_GREATER_OP_CODES STABLEHLO_CUSTOM_CALL",
-    ("works on complex numbers", "convert the model from its source by ONNX"): "COMPLEX_ABS REAL IMAG RFFT2D",
     ("is StableHLO within TFLite", "compile the StableHLO program itself"):
-        "STABLEHLO_ABS STABLEHLO_ADD STABLEHLO_AND STABLEHLO_BROADCAST_IN_DIM STABLEHLO_CBRT STABLEHLO_CLAMP "
+        "STABLEHLO_ABS STABLEHLO_AND STABLEHLO_BROADCAST_IN_DIM STABLEHLO_CBRT STABLEHLO_CLAMP "
         "STABLEHLO_COMPARE STABLEHLO_CONCATENATE STABLEHLO_CONVERT STABLEHLO_CONVOLUTION STABLEHLO_COSINE "
         "STABLEHLO_DIVIDE STABLEHLO_DOT_GENERAL STABLEHLO_DYNAMIC_SLICE STABLEHLO_DYNAMIC_UPDATE_SLICE "
         "STABLEHLO_EXPONENTIAL STABLEHLO_FLOOR STABLEHLO_GATHER STABLEHLO_IOTA STABLEHLO_LOG STABLEHLO_LOGISTIC "
-        "STABLEHLO_MAXIMUM STABLEHLO_MINIMUM STABLEHLO_MULTIPLY STABLEHLO_NEGATE STABLEHLO_OR STABLEHLO_PAD "
+        "STABLEHLO_NEGATE STABLEHLO_OR "
         "STABLEHLO_POWER STABLEHLO_REDUCE STABLEHLO_REDUCE_WINDOW STABLEHLO_REMAINDER STABLEHLO_RESHAPE "
         "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
-        "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE STABLEHLO_COMPOSITE",
-    _LATER:
-        "UNIQUE",
+        "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE",
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}
 """The rule and the remedy for each builtin op that is not converted."""

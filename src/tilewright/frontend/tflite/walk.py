@@ -21,7 +21,7 @@ from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.file import File
 from tilewright.frontend.tflite.quantisation import Quantisation, quantisation_of
 from tilewright.frontend.tflite.recurrent import states_of
-from tilewright.frontend.tflite.table import AS_CODES, CONVERTERS, QUANTISED, REFUSED
+from tilewright.frontend.tflite.table import AS_CODES, CONVERTERS, OF_COMPLEX, QUANTISED, REFUSED
 
 _TYPES: dict[str, DType] = {
     "FLOAT32": types.f32, "FLOAT16": types.f16, "FLOAT64": types.f64, "BFLOAT16": types.bf16, "BOOL": types.bool_,
@@ -61,29 +61,37 @@ class SubGraphWalk:
         for k in range(self.sub.OperatorsLength()):
             self._operator(k)
         self.file.leave()
-        return [self.value(int(k)) for k in self.sub.OutputsAsNumpy()] if self.sub.OutputsLength() else []
+        return [self._output(int(k)) for k in self.sub.OutputsAsNumpy()] if self.sub.OutputsLength() else []
+
+    def _output(self, k: int) -> Node | None:
+        """A result of the sub-graph, which is not complex: a caller would take its pairs for numbers."""
+        if self.file.type_names.get(self.tensor(k).Type()) == "COMPLEX64" and self.values.get(k) is not None:
+            rule = OpError("a result is complex", remedy="give its real and imaginary parts")
+            self.lost(Loc(f"{self.where}tensor {k}"), "output", rule, [k])
+        return self.value(k)
 
     def tensor(self, k: int) -> Any:
         if not 0 <= k < self.sub.TensorsLength():
             raise self.file.broken(f"it has no tensor {k}")
         return self.sub.Tensors(k)
 
-    def type_of(self, k: int) -> TensorType:
-        """A tensor's type; ``OpError`` for elements that are not read."""
+    def type_of(self, k: int, *, as_pairs: bool = False) -> TensorType:
+        """A tensor's type; ``OpError`` for elements that are not read, as complex ones are only ``as_pairs``."""
         t = self.tensor(k)
         kind = self.file.type_names.get(t.Type(), "")
-        if kind not in _TYPES:
+        is_complex = kind == "COMPLEX64" and as_pairs
+        if kind not in _TYPES and not is_complex:
             raise OpError(f"tensors of {kind or 'an unknown type'} are not read")
         shape = [int(n) for n in t.ShapeAsNumpy()] if t.ShapeLength() else []
         if min(shape, default=0) < 0:
             raise OpError(f"the shape {shape} is not known")
-        return TensorType(_TYPES[kind], tuple(shape))
+        return TensorType(types.f32, (*shape, 2)) if is_complex else TensorType(_TYPES[kind], tuple(shape))
 
-    def _quantisation(self, k: int) -> Quantisation | None:
+    def _quantisation(self, k: int, as_pairs: bool = False) -> Quantisation | None:
         """How a tensor's codes are numbers; None for no tensor, and for numbers that are no codes."""
         if k < 0:
             return None
-        t = self.type_of(k)
+        t = self.type_of(k, as_pairs=as_pairs)
         return None if t.dtype.is_float else quantisation_of(self.tensor(k), _sizes(t), t.dtype)
 
     def lost(self, loc: Loc, op: str, e: OpError, results: Sequence[int]) -> None:
@@ -169,9 +177,10 @@ class SubGraphWalk:
             return
         if any(self.state(r) is not None for r in results):
             raise OpError("its result is a variable, which only layers that keep a state change")
-        of_results = [self.type_of(r) for r in results]
+        as_pairs = name in OF_COMPLEX
+        of_results = [self.type_of(r, as_pairs=as_pairs) for r in results]
         shapes = [_sizes(t) for t in of_results]
-        quantised, made_of = ([self._quantisation(i) for i in ks] for ks in (numbers, results))
+        quantised, made_of = ([self._quantisation(i, as_pairs) for i in ks] for ks in (numbers, results))
         call = TfliteCall(
             self.b.at(loc), name, inputs, self.file.options(op), shapes, [t.dtype for t in of_results], quantised,
             made_of, self._inner,
