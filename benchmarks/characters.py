@@ -29,9 +29,10 @@ import tilewright
 LENGTH, BATCH, WORDS = 128, 16, 128
 PRECISIONS = ("fp32", "fp16", "int8", "fp8", "fp8e5m2", "int4", "nf4", "fp4")
 IN_BYTES: dict[str, dict[str, Any]] = {
-    "int8, dynamic": {"mode": "dynamic"}, "int8, static": {}, "int8, static, SmoothQuant": {"smooth": 0.5},
+    "int8, dynamic": {"mode": "dynamic"}, "int8, static": {},
+    "int8, static, plain": {"smooth": None, "rounding": "nearest"},
 }  # fmt: skip
-"""Activations in 8 bits, too."""
+"""Activations in 8 bits, too; plain are operands as they are and the nearest weights."""
 CALIBRATION, HELD_OUT = 24, 40
 """Batches."""
 

@@ -14,7 +14,8 @@ from tilewright.core.types import Array, TensorType
 from tilewright.graph.quantize.awq import awq_factors
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.codes import real_rows, rounded_rows
-from tilewright.graph.quantize.gptq import gptq_rows
+from tilewright.graph.quantize.encoding import weights_of
+from tilewright.graph.quantize.gptq import Inputs, gptq_rows, gptq_weights
 from tilewright.runtime.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -66,6 +67,27 @@ def test_the_largest_inputs_are_rounded_first_and_leave_their_errors_to_the_othe
     off = real_rows(*gptq_rows(rows, moments, INT4, 32), INT4) - rows
     near = real_rows(*rounded_rows(rows, INT4, 32), INT4) - rows
     assert np.square(x @ off.T).sum() < 0.1 * np.square(x @ near.T).sum()
+
+
+def share_of_nearest(x: Array, held_out: Array) -> float:
+    """The error on ``held_out`` of bytes that are chosen for ``x``, over that of the nearest."""
+    weights, step = RNG.standard_normal((128, 48)).astype(np.float32), float(np.ptp(x)) / 255
+    near = weights_of(weights, 1)
+    (chosen,) = gptq_weights(weights, Inputs(x.astype(np.float64).T @ x, len(x), step), [near])
+    np.testing.assert_array_equal(chosen.scale, near.scale)
+    errors = [float(np.square(held_out @ (w.rounded() - weights)).sum()) for w in (chosen, near)]
+    return errors[0] / errors[1]
+
+
+def test_bytes_of_weights_are_chosen_for_data_too() -> None:
+    both = alike(2500, 128)
+    assert share_of_nearest(both[:2000], both[2000:]) < 0.2
+
+
+@pytest.mark.parametrize("n", [4, 128, 2048])
+def test_what_few_rows_have_in_common_by_chance_is_not_believed(n: int) -> None:
+    both = RNG.standard_normal((n + 500, 128)).astype(np.float32)
+    assert share_of_nearest(both[:n], both[n:]) < 1.25
 
 
 def layer(weights: Array) -> Graph:

@@ -221,7 +221,7 @@ def test_what_a_recurrence_gives_is_stored_in_bytes():
 
 def test_layers_that_are_named_stay():
     graph = small(perceptron, ROWS)
-    found = tw.quantize(graph, numbers(4, 8), spare=["first"]).report
+    found = tw.quantize(graph, numbers(64, 8), spare=["first"]).report
     assert [(x.type, x.why) for x in found.layers] == [("f32", "spared as asked"), ("u8 x i8", "")]
     with pytest.raises(tw.OptionError, match="no layer 'third' to spare"):
         tw.quantize(graph, numbers(4, 8), spare=["third"])
@@ -291,4 +291,7 @@ def test_the_command_writes_a_model_and_a_table(tmp_path, cli):
     assert "2 of 2 products in 8 bits, ranges of 2 batches" in ran.out
     assert len(of_op(import_onnx(tmp_path / "m.int8.onnx"), ops.quantize_linear)) == 2
     assert cli("quantize", model, "--data", data, "--observer", "best").code == 2
+    assert cli("quantize", model, "--data", data, "--smooth", "0.5", "--rounding", "nearest").code == 0
+    assert cli("quantize", model, "--data", data, "--smooth", "none").code == 0
+    assert cli("quantize", model, "--data", data, "--smooth", "2").code == 2
     assert cli("quantize", model, "--data", tmp_path / "none.npz").code == 1

@@ -12,7 +12,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.quantize.places import layers_of
-from tilewright.graph.quantize.smooth import smoothable, smoothed
+from tilewright.graph.quantize.smooth import Channels, Rounded, factors_of, smoothable, smoothed
 from tilewright.runtime.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -30,15 +30,75 @@ def two_readers():
     return Graph("heads", b.pool, (x,), (*heads, y), ("first", "second", "rows"))
 
 
-def test_the_function_is_the_same():
+BYTES = Rounded(255, 127, per_channel=True)
+
+
+def channels(x):
+    return Channels(x.min(0), x.max(0), np.square(x).mean(0))
+
+
+@pytest.mark.parametrize("is_read_elsewhere", [True, False])
+@pytest.mark.parametrize("alpha", [0.5, None])
+def test_the_function_is_the_same_and_a_gain_takes_the_factors_where_nothing_else_reads_it(alpha, is_read_elsewhere):
     graph, x = two_readers(), numbers(9, DEPTH)
     layers = smoothable(layers_of(graph)[0])
     (operand,) = {layer.node.inputs[0] for layer in layers}
-    peaks = np.abs(evaluate_graph(graph, [x])[2]).max(0)
-    peaks[7] = 0  # as of a channel that no datum reaches
-    after = smoothed(graph, layers, {operand: peaks}, 0.5)
+    held = evaluate_graph(graph, [x])[2]
+    held[:, 7] = 0  # as of a channel that no datum reaches
+    if not is_read_elsewhere:
+        graph = Graph("heads", graph.pool, graph.inputs, graph.outputs[:2], graph.output_names[:2])
+    after = smoothed(graph, layers, factors_of(layers, {operand: channels(held)}, BYTES, alpha))
     for a, b in zip(evaluate_graph(graph, [x]), evaluate_graph(after, [x]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
+    assert [n.op for n in after.nodes()].count(ops.mul) == is_read_elsewhere
+
+
+def test_the_expected_error_is_the_error_of_rounding():
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((4096, DEPTH)) * np.exp(rng.standard_normal(DEPTH)), rng.standard_normal((DEPTH, 24))
+    for factors in np.ones(DEPTH), np.abs(x).max(0):
+        low, high = min((x / factors).min(), 0), (x / factors).max()
+        step, steps = (high - low) / 255, np.abs(w * factors[:, None]).max(0) / 127
+        rounded = np.rint(x / factors / step) * step @ (np.rint(w * factors[:, None] / steps) * steps)
+        error = np.square(rounded - x @ w).sum(1).mean()
+        assert BYTES.error(channels(x), [w], factors) == pytest.approx(error, rel=0.1)
+
+
+def test_channels_of_one_size_get_no_factors():
+    x = np.tile([-1.0, 1.0], (DEPTH, 1)).T
+    b = Builder(Pool())
+    rows = b.pool.input("x", TensorType(f32, (4, DEPTH)), Loc("x"))
+    y = b(ops.matmul, rows, b.const(np.ones((DEPTH, 8), np.float32)))
+    layers = smoothable(layers_of(Graph("g", b.pool, (rows,), (y,), ("y",)))[0])
+    assert factors_of(layers, {rows: channels(x)}, BYTES, None) == {}
+
+
+def of_function(b, x):
+    """A function of a product that one product reads: no constant makes its channels, and nothing else reads it."""
+    first = numbers(DEPTH, DEPTH, seed=1)
+    first[:, OUTLIER] *= 80
+    y = b.at(Loc("gelu"))(ops.gelu, b.at(Loc("first"))(ops.matmul, x, b.const(first)))
+    return b.at(Loc("second"))(ops.matmul, y, b.const(numbers(DEPTH, 16, seed=2)))
+
+
+def test_factors_stay_where_one_product_alone_reads_the_operand():
+    """A scale in front of a product is folded into its weights elsewhere, which would take the factors back."""
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, (256, DEPTH)), Loc("x"))
+    graph, rows = Graph("g", b.pool, (x,), (of_function(b, x),), ("y",)), numbers(256, DEPTH)
+    plain, smooth = (tw.quantize(graph, rows, smooth=s).report.layers[1] for s in (None, "auto"))
+    assert smooth.sqnr_db > plain.sqnr_db + 3
+
+
+def test_factors_are_of_all_data_that_can_be_read_twice():
+    """One channel is large in the last batch only."""
+    batches = [numbers(64, DEPTH, seed=k) for k in range(3)]
+    batches[2][:, OUTLIER] *= 80
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(f32, (64, DEPTH)), Loc("x"))
+    graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, b.const(numbers(DEPTH, 16, seed=2))),), ("y",))
+    once, twice = (tw.quantize(graph, d, measured_batches=2).report.layers[0] for d in (iter(batches), batches))
+    assert twice.sqnr_db > once.sqnr_db + 6
 
 
 @pytest.mark.one_in(2)
@@ -54,7 +114,7 @@ def test_an_outlier_channel_costs_the_others_no_precision(mode):
         assert np.square(a - np.asarray(b)).sum() < 1e-3 * np.square(a).sum()
 
 
-@pytest.mark.parametrize("smooth", [0, 1, -0.5, float("nan"), "a"])
+@pytest.mark.parametrize("smooth", [0, 1, -0.5, float("nan"), "a", False])
 def test_an_exponent_lies_between_0_and_1(smooth):
     with pytest.raises(OptionError, match="between 0 and 1"):
         tw.quantize(two_readers(), numbers(8, DEPTH), smooth=smooth)

@@ -19,7 +19,7 @@ from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.measure import CalibrationWarning
 from tilewright.tools.quantize.quantize import quantize
-from tilewright.tools.quantize.scheme import OFFERED, OFFERED_STORED, STATIC, STORED, STORED_WEIGHTS
+from tilewright.tools.quantize.scheme import AUTO, GPTQ, OFFERED, OFFERED_STORED, STATIC, STORED, STORED_WEIGHTS
 
 
 def register(app: typer.Typer) -> None:
@@ -33,6 +33,16 @@ def _one_of(name: str) -> str:
 
 def _stored(name: str) -> str:
     return ", ".join(map(str, OFFERED_STORED[name]))
+
+
+def _exponent(text: str) -> float | str | None:
+    """What ``--smooth`` says; ``Scheme`` refuses other words."""
+    if text == "none":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def quantize_command(
@@ -66,8 +76,9 @@ def quantize_command(
         bool, typer.Option("--bias-correction", help="Take each layer's mean error out of its bias.")
     ] = False,
     smooth: Annotated[
-        float | None, typer.Option(help="Make channels of operands more equal by this power of their size: 0.5.")
-    ] = None,
+        str, typer.Option(help=f"Make channels of operands more equal by this power of their size: 0.5, {AUTO}, none.")
+    ] = AUTO,
+    rounding: Annotated[str, typer.Option(help=f"How weights are rounded: {_one_of('rounding')}.")] = GPTQ,
     equalize: Annotated[
         bool, typer.Option("--equalize", help="Make weights before and behind a channel equal in size.")
     ] = False,
@@ -93,7 +104,8 @@ def quantize_command(
         warnings.simplefilter("ignore", CalibrationWarning)  # the report has them
         found = quantize(
             graph, data, mode=mode, activations=activations, weights=weights, weight_bits=weight_bits, group=group,
-            observer=observer, bias_correction=bias_correction, smooth=smooth, equalize=equalize, spare=spare,
+            observer=observer, bias_correction=bias_correction, smooth=_exponent(smooth), equalize=equalize,
+            rounding=rounding, spare=spare,
         )  # fmt: skip
     found.save(path)
     if json:

@@ -72,9 +72,14 @@ class ByteWeights(NamedTuple):
         return self.numbers * (self.scale.reshape(shape) if self.scale.ndim else self.scale)
 
 
+def greatest_of(bits: int) -> int:
+    """The largest number of weights with a sign and ``bits - 1`` more."""
+    return (1 << (bits - 1)) - 1
+
+
 def weights_of(array: Array, axis: int | None, bits: int = 8) -> ByteWeights:
-    """Weights as i8 with a sign and ``bits - 1`` more, with one scale, or one for each place along ``axis``."""
-    greatest = (1 << (bits - 1)) - 1
+    """The nearest i8 with a sign and ``bits - 1`` more, with one scale, or one for each place along ``axis``."""
+    greatest = greatest_of(bits)
     others = tuple(k for k in range(array.ndim) if k != axis)
     most = np.abs(array).max(axis=None if axis is None else others, initial=0)
     scale = np.asarray(np.where(most > 0, most / greatest, 1), np.float32)

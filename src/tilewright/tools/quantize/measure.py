@@ -7,8 +7,9 @@ so that data stream through native code. Not its business: what follows from the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,37 +23,71 @@ from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import Histogram
 from tilewright.graph.quantize.rows import RowForm
+from tilewright.graph.quantize.smooth import Channels
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.tell import Tell
 
+ENOUGH_ROWS = 16
+"""Rows for each channel after which more say little new: what channels seem to have in common is chance by 1 / 16."""
 WHICH = "which layer"
 """The input that says which layer is quantised. No model has one of this name: it is no identifier."""
 
 
+@dataclass
+class Moments:
+    """The sum of ``x x^T`` over rows along a tensor's last axis, f64[K, K], and the number of rows.
+
+    No batch is added where there are rows enough already: ``ENOUGH_ROWS`` for each channel.
+    """
+
+    sums: Array
+    n_rows: int = 0
+
+    def add(self, array: Array) -> None:
+        """Count the rows of one batch."""
+        if self.n_rows >= ENOUGH_ROWS * len(self.sums):
+            return
+        rows = np.asarray(array, np.float64).reshape(-1, len(self.sums))
+        self.sums += rows.T @ rows
+        self.n_rows += len(rows)
+
+
 def observe(
-    graph: Graph, tensors: Sequence[Node], batches: Iterable[Batch], tell: Tell
+    graph: Graph,
+    tensors: Sequence[Node],
+    batches: Iterable[Batch],
+    tell: Tell,
+    moments: Mapping[Node, Moments] = MappingProxyType({}),
 ) -> tuple[dict[Node, Histogram], int]:
     """A histogram of each tensor over all batches, and their number.
+
+    They are added to ``moments`` of some of the tensors, too.
 
     Raises ``InputError`` naming the batch and the tensor for numbers that are not finite, and for no batches at all.
     """
     found = {x: Histogram() for x in tensors}
-    inputs = {n.attrs["name"]: n for n in graph.inputs}
     model = compile_graph(showing(graph, tensors))
     n = 0
     for n, batch in enumerate(batches, 1):
-        for name, array in batch.items():
-            # An array of another type is refused by the call, which says what the model takes.
-            is_float = inputs[name].dtype.is_float and array.dtype == inputs[name].dtype.numpy
-            check_finite(array, f"input {name!r}", n, is_float)
+        _check_inputs(graph, batch, n)
         for x, array in zip(tensors, model.run(batch).values(), strict=True):
             check_finite(array, f"the result of {x.loc}", n, is_float=True)
             found[x].add(array)
+            if x in moments:
+                moments[x].add(array)
         tell("calibrate", n, 0)
     if n == 0 or any(h.n == 0 for h in found.values()):
         raise nothing()
     return found, n
+
+
+def _check_inputs(graph: Graph, batch: Batch, n: int) -> None:
+    """``InputError`` for numbers of the ``n``-th batch that are not finite."""
+    for x in graph.inputs:
+        name = x.attrs["name"]
+        # An array of another type is refused by the call, which says what the model takes.
+        check_finite(batch[name], f"input {name!r}", n, x.dtype.is_float and batch[name].dtype == x.dtype.numpy)
 
 
 def nothing() -> InputError:
@@ -60,20 +95,30 @@ def nothing() -> InputError:
     return InputError("the calibration data are empty", remedy="give at least one batch with samples")
 
 
-def channel_peaks(graph: Graph, operands: Sequence[Node], batches: Sequence[Batch], tell: Tell) -> dict[Node, Array]:
-    """The greatest magnitude in each place along the last axis of tensors, f32[K] each, over all batches."""
+def channels_of(graph: Graph, operands: Sequence[Node], batches: Iterable[Batch], tell: Tell) -> dict[Node, Channels]:
+    """What each place along the last axis of tensors holds over all batches."""
     b = Builder(graph.pool)
-    each = [b(ops.reduce_max, b(ops.abs, x), axes=tuple(range(x.type.rank - 1))) for x in operands]
+    each: list[Node] = []
+    for x in operands:
+        rows = {"axes": tuple(range(x.type.rank - 1))}
+        each += b(ops.reduce_min, x, **rows), b(ops.reduce_max, x, **rows), b(ops.reduce_mean, b(ops.mul, x, x), **rows)
     model = compile_graph(showing(graph, each))
-    found: dict[Node, Array] = {}
+    seen: dict[Node, list[Channels]] = {x: [] for x in operands}
     for n, batch in enumerate(batches, 1):
-        for x, array in zip(operands, model.run(batch).values(), strict=True):
-            check_finite(array, f"the result of {x.loc}", n, is_float=True)
-            found[x] = np.maximum(found.get(x, 0), array)
-        tell("measure channels", n, len(batches))
-    if not batches:
+        _check_inputs(graph, batch, n)
+        arrays = iter(model.run(batch).values())
+        for x, (low, high, square) in zip(operands, zip(arrays, arrays, arrays, strict=True), strict=True):
+            check_finite(np.stack([low, high]), f"the result of {x.loc}", n, is_float=True)
+            seen[x].append(Channels(*(a.astype(np.float64) for a in (low, high, square))))
+        tell("measure channels", n, 0)
+    if not all(seen.values()):
         raise nothing()
-    return found
+    return {x: _together(found) for x, found in seen.items()}
+
+
+def _together(found: Sequence[Channels]) -> Channels:
+    low, high, square = (np.stack(each) for each in zip(*found, strict=True))
+    return Channels(low.min(0), high.max(0), square.mean(0))
 
 
 def showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:

@@ -16,15 +16,17 @@ from tilewright.build.driver import compile_graph
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
+from tilewright.graph.quantize.gptq import Inputs, gptq_weights
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import OBSERVERS, Histogram
-from tilewright.graph.quantize.places import Layer, places_of
+from tilewright.graph.quantize.places import ByteTensors, Layer, places_of
 from tilewright.graph.quantize.rows import RowForm
+from tilewright.graph.quantize.smooth import smoothable
 from tilewright.runtime.once import computed
 from tilewright.tools.quantize.batches import Batch
-from tilewright.tools.quantize.measure import LayerError, layer_errors, model_errors, says_nothing
+from tilewright.tools.quantize.measure import LayerError, Moments, layer_errors, model_errors, says_nothing
 from tilewright.tools.quantize.report import LayerReport
-from tilewright.tools.quantize.scheme import Scheme
+from tilewright.tools.quantize.scheme import GPTQ, Scheme
 from tilewright.tools.tell import Tell
 
 Evaluate = Callable[[Any], float]
@@ -42,35 +44,61 @@ class Measured:
     layers: Sequence[Layer]
     scheme: Scheme
     seen: Mapping[Node, Histogram] = field(default_factory=dict)
+    moments: Mapping[Node, Moments] = field(init=False)
     errors: Mapping[Node, LayerError] = field(default_factory=dict)
     model_sqnr_db: Mapping[Node, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Operands of matrix products get sums of products of their channels, for choosing weights."""
+        is_chosen = self.scheme.rounding == GPTQ and not self.scheme.is_dynamic
+        chosen = smoothable(self.layers) if is_chosen else []
+        self.moments = {x.node.inputs[0]: Moments(np.zeros((len(x.weights),) * 2)) for x in chosen}
 
     @computed
     def form(self) -> ByteForm | RowForm:
         """All layers in bytes, by what was seen."""
-        return self._form(self.layers, {x.node: self._weights(x, self.scheme.per_channel) for x in self.layers})
+        return self._form(self.layers, self._weights[0])
 
     def measure(self, batches: Sequence[Batch], seen: Mapping[Node, Histogram], tell: Tell) -> None:
         """Each layer's own error, with the ranges of what was seen."""
         self.seen = seen
-        other = replace(self.form, weights=self._one_scale()) if self.scheme.per_channel else None
+        other = replace(self.form, weights=self._weights[-1]) if self.scheme.per_channel else None
         self.errors = layer_errors(self.form, batches, tell, other)
 
     def rank(self, batches: Sequence[Batch], tell: Tell) -> None:
         """What each layer alone does to the model's results."""
         self.model_sqnr_db = model_errors(self.form, batches, tell)
 
-    def _one_scale(self) -> dict[Node, ByteWeights]:
-        """Each layer's weights with one scale for all of them."""
-        return {x.node: self._weights(x, per_channel=False) for x in self.layers}
+    @computed
+    def _weights(self) -> list[dict[Node, ByteWeights]]:
+        """Each layer's weights as the scheme has them; behind them with one scale, where channels have their own."""
+        found = {x.node: self._weights_of(x) for x in self.layers}
+        n_forms = 2 if self.scheme.per_channel else 1
+        return [{node: each[k] for node, each in found.items()} for k in range(n_forms)]
 
-    def _weights(self, layer: Layer, per_channel: bool) -> ByteWeights:
-        return weights_of(layer.weights, layer.axis if per_channel else None, self.scheme.weight_bits)
+    def _weights_of(self, layer: Layer) -> list[ByteWeights]:
+        axes = [layer.axis, None] if self.scheme.per_channel else [None]
+        nearest = [weights_of(layer.weights, axis, self.scheme.weight_bits) for axis in axes]
+        x = layer.node.inputs[0]
+        if x not in self.moments or not self.moments[x].n_rows:
+            return nearest
+        seen, step = self.moments[x], self._encodings[self._places.group_of(x)].scale
+        return gptq_weights(layer.weights, Inputs(seen.sums, seen.n_rows, step), nearest)
+
+    @computed
+    def _places(self) -> ByteTensors:
+        return places_of(self.graph, self.layers)
+
+    @computed
+    def _encodings(self) -> dict[Node, Encoding]:
+        return {last: self._encoding(members) for last, members in self._places.members().items()}
 
     def _form(self, layers: Sequence[Layer], weights: Mapping[Node, ByteWeights]) -> ByteForm | RowForm:
         """The graph with these layers in bytes, and an encoding for each group of tensors, of what was seen of all."""
         if self.scheme.is_dynamic:
             return RowForm(self.graph, layers, self.scheme.dtype, weights)
+        if len(layers) == len(self.layers):
+            return ByteForm(self.graph, layers, self._places, self._encodings, weights)
         places = places_of(self.graph, layers)
         encodings = {last: self._encoding(members) for last, members in places.members().items()}
         return ByteForm(self.graph, layers, places, encodings, weights)
@@ -153,7 +181,7 @@ class Measured:
         if error is not None and error.other_noise is not None:
             other_db = decibels(error.signal, error.other_noise)
             return "" if error.sqnr_db >= other_db else f"one scale for all weights would have {other_db:.1f} dB"
-        one = self._weights(layer, per_channel=False)
+        one = weights_of(layer.weights, None, self.scheme.weight_bits)
         power = float(np.square(layer.weights, dtype=np.float64).sum())
         each_db, one_db = (
             decibels(power, _squares(w.rounded() - layer.weights)) for w in (self.form.weights[layer.node], one)

@@ -7,7 +7,7 @@ Not its business: what a step does.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from pathlib import Path
@@ -24,13 +24,22 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, places_of
-from tilewright.graph.quantize.smooth import smoothable, smoothed
+from tilewright.graph.quantize.smooth import factors_of, smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of
-from tilewright.tools.quantize.measure import channel_peaks, observe, warn_of
+from tilewright.tools.quantize.measure import channels_of, observe, warn_of
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
-from tilewright.tools.quantize.scheme import OBSERVER, PER_CHANNEL, STATIC, STORED, STORED_WEIGHTS, Scheme
+from tilewright.tools.quantize.scheme import (
+    AUTO,
+    GPTQ,
+    OBSERVER,
+    PER_CHANNEL,
+    STATIC,
+    STORED,
+    STORED_WEIGHTS,
+    Scheme,
+)
 from tilewright.tools.quantize.stored import stored
 from tilewright.tools.tell import Tell
 
@@ -67,8 +76,9 @@ def quantize(
     group: int = GROUPS[0],
     observer: str = OBSERVER,
     bias_correction: bool = False,
-    smooth: float | None = None,
+    smooth: float | str | None = AUTO,
     equalize: bool = False,
+    rounding: str = GPTQ,
     spare: Collection[str] = (),
     max_drop: float | None = None,
     evaluate: Evaluate | None = None,
@@ -94,10 +104,14 @@ def quantize(
     -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums
     are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000),
     ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al.,
-    Data-Free Quantization, 2019). ``smooth``, 0.5 in most cases, makes channels of what matrix products read more
-    equal and weights less so (Xiao et al., SmoothQuant, 2023), by the first ``measured_batches`` batches. ``equalize``
-    gives channels between two layers weights of one size before and behind them, where ReLU, pooling or nothing lies
-    between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
+    Data-Free Quantization, 2019). ``smooth`` makes channels of what matrix products read more equal and weights less
+    so (Xiao et al., SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error
+    that it expects; None leaves operands as they are, and so does ``"auto"`` with ``mode="dynamic"``. It looks at all
+    data; where those are an iterator, which can't be read twice, at the first ``measured_batches`` batches.
+    ``rounding="gptq"`` chooses the bytes of a matrix's weights for its results on the data (Frantar et al., 2023),
+    ``"nearest"`` each for itself; weights of convolutions, and of ``mode="dynamic"``, are always the nearest.
+    ``equalize`` gives channels between two layers weights of one size before and behind them, where ReLU, pooling or
+    nothing lies between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
 
     With ``max_drop``, ``evaluate(model)`` is asked for a score of compiled models (greater is better), and as many
     layers as needed stay f32, the ones that disturb the model's results most first, until the score is at most
@@ -109,10 +123,12 @@ def quantize(
     ``OptionError`` for options, ``CompileError`` for the model.
     """
     chosen = weights or (STORED_WEIGHTS if mode == STORED else PER_CHANNEL)
-    scheme = Scheme(activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group)
+    scheme = Scheme(
+        activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group, rounding
+    )
     if scheme.is_stored and max_drop is not None:
         raise OptionError('max_drop says nothing where mode="weights"', remedy="spare layers by name")
-    asks = bias_correction or smooth is not None or max_drop is not None or mode == STATIC
+    asks = bias_correction or scheme.is_smoothed or max_drop is not None or mode == STATIC
     if data is None and asks:
         raise OptionError("there are no data to measure on", remedy='pass samples, or mode="dynamic" alone')
     if (max_drop is None) != (evaluate is None):
@@ -130,13 +146,16 @@ def quantize(
     if equalize:
         graph = equalised(graph, layers_of(graph)[0])
     first, n_batches = list(islice(batches, measured_batches)), 0
-    if smooth is not None:
-        graph = _smoothed(graph, smooth, first, tell)
+    if scheme.is_smoothed:
+        # A channel that is larger in later batches widens the range of all: so all data, if they can be read twice.
+        every = first if isinstance(data, Iterator) else batches_of(data, graph.inputs, batch_size)
+        graph = _smoothed(graph, scheme, every, tell)
     layers, kept = _layers(graph, scheme)
     spared = _spared(spare, layers)
     found = Measured(graph, layers, scheme)
     if data is not None:
-        seen, n_batches = observe(graph, list(places_of(graph, layers).group), chain(first, batches), tell)
+        tensors = list(places_of(graph, layers).group)
+        seen, n_batches = observe(graph, tensors, chain(first, batches), tell, found.moments)
         found.measure(first, seen, tell)
     scores: tuple[float, ...] = ()
     if max_drop is not None and evaluate is not None:
@@ -160,11 +179,13 @@ def _tell_nobody(stage: str, done: int, total: int) -> None:
     """Progress, where nobody listens."""
 
 
-def _smoothed(graph: Graph, alpha: float, batches: Sequence[Batch], tell: Tell) -> Graph:
-    """The graph with channels of operands of more equal size; what divides them joins a norm's gain if there is one."""
+def _smoothed(graph: Graph, scheme: Scheme, batches: Iterable[Batch], tell: Tell) -> Graph:
+    """The graph with channels of operands of more equal size."""
     layers = smoothable(layers_of(graph)[0])
-    operands = list(dict.fromkeys(x.node.inputs[0] for x in layers))
-    return prepared(smoothed(graph, layers, channel_peaks(graph, operands, batches, tell), alpha))
+    seen = channels_of(graph, list(dict.fromkeys(x.node.inputs[0] for x in layers)), batches, tell)
+    alpha = scheme.smooth if isinstance(scheme.smooth, float) else None
+    # Affine ops are not folded again: that would give the weights back what divides their operand.
+    return smoothed(graph, layers, factors_of(layers, seen, scheme.rounded, alpha))
 
 
 def _layers(graph: Graph, scheme: Scheme) -> tuple[list[Layer], list[tuple[Node, str]]]:

@@ -12,13 +12,19 @@ from tilewright.core import types
 from tilewright.core.diag import OptionError
 from tilewright.core.types import DType
 from tilewright.graph.quantize.books import BOOKS
+from tilewright.graph.quantize.encoding import greatest_of
 from tilewright.graph.quantize.observe import OBSERVERS
+from tilewright.graph.quantize.smooth import Rounded
 
 PER_CHANNEL, PER_TENSOR = "per-channel", "per-tensor"
 OBSERVER = "minmax"
 STATIC, DYNAMIC, STORED = "static", "dynamic", "weights"
 STORED_WEIGHTS = "int4"
 """Weights of the mode that stores them alone, where the user names none."""
+AUTO = "auto"
+"""The exponent of SmoothQuant that has the least expected error, for each operand its own."""
+GPTQ, NEAREST = "gptq", "nearest"
+"""How weights become bytes: for the results on the data, or each for itself."""
 ACTIVATIONS: dict[str, DType] = {"u8": types.u8, "i8": types.i8, "u16": types.u16, "i16": types.i16}
 OFFERED: dict[str, tuple[str | int, ...]] = {
     "mode": (STATIC, DYNAMIC, STORED),
@@ -26,6 +32,7 @@ OFFERED: dict[str, tuple[str | int, ...]] = {
     "weights": (PER_CHANNEL, PER_TENSOR),
     "weight_bits": (8, 7),
     "observer": tuple(OBSERVERS),
+    "rounding": (GPTQ, NEAREST),
 }
 OFFERED_STORED: dict[str, tuple[str | int, ...]] = {"weights": tuple(BOOKS), "group": GROUPS}
 """What the mode that stores weights offers in the place of that."""
@@ -44,9 +51,10 @@ class Scheme:
     observer: str = OBSERVER
     bias_correction: bool = False
     mode: str = STATIC
-    smooth: float | None = None
+    smooth: float | str | None = AUTO
     equalize: bool = False
     group: int = GROUPS[0]
+    rounding: str = GPTQ
 
     def __post_init__(self) -> None:
         for name, offered in (OFFERED | (OFFERED_STORED if self.mode == STORED else {})).items():
@@ -54,8 +62,9 @@ class Scheme:
                 text = f"{name}={getattr(self, name)!r:.80} is not offered"
                 raise OptionError(text, remedy=f"use one of {list(offered)}")
         smooth: object = self.smooth
-        if smooth is not None and not (isinstance(smooth, int | float) and 0 < smooth < 1):
-            raise OptionError(f"smooth={smooth!r:.40} is no exponent", remedy="use a number between 0 and 1: 0.5")
+        if smooth not in (None, AUTO) and not (isinstance(smooth, int | float) and 0 < smooth < 1):
+            text = f"smooth={smooth!r:.40} is no exponent"
+            raise OptionError(text, remedy=f'use "{AUTO}", None or a number between 0 and 1: 0.5')
         if not self.is_stored and self.group != GROUPS[0]:
             raise OptionError(f"group={self.group!r:.40} says nothing here", remedy='it is for mode="weights"')
         unread = [f for f in fields(self) if f.name not in ("mode", *OFFERED_STORED)] if self.is_stored else []
@@ -72,6 +81,11 @@ class Scheme:
             )
 
     @property
+    def is_smoothed(self) -> bool:
+        """Do channels of operands get factors? Where data choose no scales, only if the user gives an exponent."""
+        return self.smooth is not None and (self.mode == STATIC or self.smooth != AUTO)
+
+    @property
     def is_dynamic(self) -> bool:
         """Do calls choose the scales of activations?"""
         return self.mode == DYNAMIC
@@ -85,6 +99,12 @@ class Scheme:
     def dtype(self) -> DType:
         """The type of activations."""
         return ACTIVATIONS[self.activations]
+
+    @property
+    def rounded(self) -> Rounded:
+        """What decides how large errors are."""
+        n_steps = int(self.dtype.max) - int(self.dtype.min)
+        return Rounded(n_steps, greatest_of(self.weight_bits), self.per_channel)
 
     @property
     def per_channel(self) -> bool:
