@@ -38,6 +38,7 @@ from tilewright.choose.strategies.ring import ring
 from tilewright.choose.strategies.row_sums import row_sums
 from tilewright.choose.strategies.rows import rows
 from tilewright.choose.strategies.short_rows import few_columns, short_rows
+from tilewright.choose.strategies.strips import strips
 from tilewright.choose.strategies.tiles import tiles
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
@@ -209,8 +210,27 @@ class _Work:
             ):
                 done = [c.stages[0] for c in pair.clusters]
                 clusters = self.clusters([s for s in run if all(s is not d for d in done)])
+            if not is_inside:
+                clusters = self.without_strips(clusters)
             for cluster in sorted(clusters, key=self.is_copy):  # those behind what reads them
                 self.cluster(cluster)
+
+    def without_strips(self, clusters: Sequence[Cluster]) -> list[Cluster]:
+        """Plain stages that read each other's results, a strip of rows at a time where that costs less; the others."""
+        plain = [c.root for c in clusters if c.kind is ClusterKind.POINTWISE and not self.is_copy(c)]
+        taken: set[int] = set()
+        for k in reversed(range(1, len(plain))):
+            root, before = plain[k], [s for s in plain[:k] if id(s) not in taken]
+            if id(root) in taken or not before:
+                continue
+
+            def apply(root: Stage = root, before: Sequence[Stage] = before) -> None:
+                group = strips(self.b, self.machine, root, before, self.computation)
+                taken.update(id(s) for s in group)
+
+            if fits(self.b, root.out.name, apply, self.notes, self.on_broken, is_quiet=True):
+                self.done.append(Tried(root.out.name, ("strips", "pointwise"), "strips"))
+        return [c for c in clusters if id(c.root) not in taken]
 
     def all(self, items: Sequence[Stage | Serial]) -> None:
         """By the rules alone, or with nests whose order counts in another one first, whichever costs less."""

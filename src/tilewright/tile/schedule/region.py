@@ -11,12 +11,12 @@ buffer's ends: beyond them only guarded reads go, whose guards are false there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Load
 from tilewright.core.dims import is_known, known_under
-from tilewright.core.expr import Dim, Sym, bounds, minimum, symbol_order, symbols
+from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, maximum, minimum, symbol_order, symbols, terms_of
 from tilewright.core.indices import is_chosen
 from tilewright.tile.affine import coefficient, without
 from tilewright.tile.errors import ScheduleError
@@ -38,8 +38,21 @@ class Side:
 
 
 def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, where: str) -> Side:
-    """The box's side in dimension ``d``; ``inner`` are the loops between the target loop and the reads, in order."""
-    extent = loads[0].buffer.shape[d]
+    """The box's side in dimension ``d``; ``inner`` are the loops between the target loop and the reads, in order.
+
+    Indices that are kept inside of the buffer by a minimum and a maximum, as a stencil's are whose edges repeat, read
+    no more than without: the box has the size that it would have then, and begins where the lowest of them is kept.
+    """
+    extent, by_loop = loads[0].buffer.shape[d], {x.sym for x in inner}
+    kept = [(i, i if is_chosen(i) else _unkept(i, extent, by_loop)) for x in loads for i in (x.index[d],)]
+    if any(i != e for i, e in kept):
+        free = [Load(x.buffer, (*x.index[:d], e, *x.index[d + 1 :])) for x, (_, e) in zip(loads, kept, strict=True)]
+        side = side_of(free, d, inner, name, where)
+        size = side.size if is_known(side.size) else bounds(side.size)[1]
+        if size is None:
+            raise ScheduleError("compute_at", where, f"the range of {kept[0][0]} inside the loop is not known")
+        base = maximum(0, minimum(extent - 1, side.base))
+        return _interval(base, minimum(size, extent - base), name)
     exprs: list[Dim] = []
     for load in loads:
         e = load.index[d]
@@ -49,7 +62,7 @@ def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, whe
             exprs.append(e)
     by_sym = {x.sym: x for x in inner}
     bases = [_base(e, by_sym.keys(), where) for e in exprs]
-    if len(exprs) == 1:
+    if len(exprs) == 1 and all(coefficient(exprs[0], s) is not None for s in by_sym):
         used = [x for x in inner if x.sym in symbols(exprs[0])]
         if not used:
             return Side(bases[0], (), 0, 1, True)
@@ -64,10 +77,21 @@ def side_of(loads: Sequence[Load], d: int, inner: Sequence[Loop], name: str, whe
     return _hull(exprs, bases, extent, name, where)
 
 
+def _unkept(e: Dim, extent: Dim, inner: Container[Sym]) -> Dim:
+    """An index without what keeps it from 0 to the last element, where loops inside are what it keeps."""
+    if isinstance(e, BinaryExpr) and e.op in ("min", "max") and any(s in inner for s in symbols(e)):
+        end: Dim = 0 if e.op == "max" else extent - 1
+        if end in (e.a, e.b):
+            return _unkept(e.b if e.a == end else e.a, extent, inner)
+    return e
+
+
 def _base(e: Dim, inner: Sequence[Sym] | object, where: str) -> Dim:
     syms = [s for s in sorted(symbols(e), key=symbol_order) if s in inner]  # type: ignore[operator]
-    if any(coefficient(e, s) is None for s in syms):
-        raise ScheduleError("compute_at", where, f"the index {e} is not affine in the loops inside")
+    for s in syms:
+        # A quotient or remainder of loops inside alone has the same range in every iteration.
+        if coefficient(e, s) is None and any(s in symbols(a) and not symbols(a) <= {*syms} for a, _ in terms_of(e)):
+            raise ScheduleError("compute_at", where, f"the index {e} is not affine in the loops inside")
     return without(e, syms)
 
 

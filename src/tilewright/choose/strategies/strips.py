@@ -1,0 +1,132 @@
+"""The rule for plain stages that read each other's results: a strip of the last one's rows at a time.
+
+In: a builder, plain stages. Out: steps for the last of them and for those before it that a strip holds; a
+``ScheduleError`` where no strip is cheaper than whole results. Not its business: stages that sum (``rows``,
+``contract``), stages in loops whose order counts.
+
+Before: a nest per stage, over the whole of its result, which the next stage reads again from far away. After: ``for
+strip (parallel): the rows of each stage that the strip needs``. What lies between stages exists for a strip's rows
+only, in a near cache. Rows that two strips need, as a stencil's do, are computed for both: longer strips compute fewer
+rows twice and hold more, and so does each further stage. A price of each length decides, for one stage more at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import prod
+
+from tilewright.choose.cost.price import price_of
+from tilewright.choose.cost.tile import estimate
+from tilewright.choose.strategies.ordered import assumed
+from tilewright.choose.strategies.pointwise import pointwise
+from tilewright.choose.strategies.view import only_nest
+from tilewright.core.compute import Computation, Serial, Stage, buffers_of_value
+from tilewright.core.dims import is_known
+from tilewright.core.estimates import DOUBT
+from tilewright.target.target import Target
+from tilewright.tile.errors import ScheduleError
+from tilewright.tile.ir import Kind
+from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.tree import find_place, writers
+
+ROWS = (4, 8, 16, 32)
+
+
+def strips(
+    b: ScheduleBuilder, machine: Target, root: Stage, plain: Sequence[Stage], computation: Computation
+) -> list[Stage]:
+    """``for y, x: a; for y, x: b of a`` -> ``for strip of y: (for rows, x: a; for rows, x: b)``, if that is cheaper.
+
+    Gives the stages that are in strips, of which ``root`` is the last; the others of ``plain`` may be.
+    """
+    mark, group, rows = b.mark(), [root], 0
+    least = _whole(b, machine, root)
+    refused: set[int] = set()
+    # A result that the second-level cache holds is near as it is.
+    large = [x for x in plain if estimate(x.out.shape) * x.out.dtype.n_bytes > machine.l2_bytes]
+    while (s := _next(group, large, computation, refused)) is not None:
+        names = [x.out.name for x in (s, *group)]
+        # A stage more needs strips as long as those before, or longer ones.
+        found = {n: _priced(b, machine, names, n) for n in ROWS if rows <= n <= 2 * (rows or n)}
+        best = min(found, key=lambda n: found[n])
+        if found[best] < (least + _whole(b, machine, s)) * (1 - DOUBT):
+            group, rows, least = [s, *group], best, found[best]
+        else:
+            refused.add(id(s))
+    if not rows:
+        raise ScheduleError("strips", root.out.name, "no strip of rows is cheaper than whole results")
+    b.back(mark)
+    _in_strips(b, machine, [x.out.name for x in group], rows)
+    return group
+
+
+def _next(
+    group: Sequence[Stage], plain: Sequence[Stage], computation: Computation, refused: set[int]
+) -> Stage | None:  # fmt: skip
+    """The latest stage before a group whose result the group alone reads."""
+    inside, stages = {id(x) for x in group}, list(_stages(computation.items))
+    for s in reversed(plain):
+        if id(s) in inside or id(s) in refused or s.out not in computation.temps or len(s.outs) != 1:
+            continue
+        readers = {id(x) for x in stages if any(s.out in buffers_of_value(v) for v in x.values)}
+        makers = [x for x in stages if s.out in x.outs]
+        if readers and readers <= inside and len(makers) == 1:
+            return s
+    return None
+
+
+def _stages(items: Sequence[Stage | Serial]) -> Iterator[Stage]:
+    for x in items:
+        if isinstance(x, Serial):
+            yield from _stages(x.body)
+        else:
+            yield x
+
+
+def _whole(b: ScheduleBuilder, machine: Target, s: Stage) -> float:
+    """The price of a stage by itself."""
+    mark = b.mark()
+    pointwise(b, machine, s.out.name)
+    seconds = _seconds(b, machine, [s.out.name])
+    b.back(mark)
+    return seconds
+
+
+def _priced(b: ScheduleBuilder, machine: Target, names: Sequence[str], rows: int) -> float:
+    """The price of strips; infinite where they are not legal."""
+    mark = b.mark()
+    try:
+        _in_strips(b, machine, names, rows)
+        return _seconds(b, machine, names)
+    except ScheduleError:
+        return float("inf")
+    finally:
+        b.back(mark)
+
+
+def _in_strips(b: ScheduleBuilder, machine: Target, names: Sequence[str], rows: int) -> None:
+    loops = only_nest(b.kernel, names[-1]).loops
+    if len(loops) < 2 or any(x.kind is not Kind.SERIAL for x in loops):
+        raise ScheduleError("strips", names[-1], "it has no rows")
+    along = loops[-2]
+    if is_known(along.extent) and along.extent < 2 * rows:
+        raise ScheduleError("strips", names[-1], f"{along.extent} rows are no strips of {rows}")
+    strip, inner = b.split(along.sym.name, rows)
+    outer = [x.sym.name for x in loops[:-2]]
+    if outer:
+        b.do("reorder", strip, *outer, inner, loops[-1].sym.name)
+    # Iterations are told to be independent while the strip's own results are not in them yet.
+    b.do("kind", strip, "parallel")
+    for name in reversed(names[:-1]):
+        b.do("compute_at", name, strip, "local")
+    for name in names:
+        pointwise(b, machine, name, threads=False)
+
+
+def _seconds(b: ScheduleBuilder, machine: Target, names: Sequence[str]) -> float:
+    """The price of the nests that write the buffers, as if the kernel had these alone, for one thread and for all."""
+    places = [find_place(b.kernel, name, "strips").buffer for name in names]
+    kernel = replace(b.kernel, body=tuple(s for s in b.kernel.body if any(writers((s,), p) for p in places)))
+    counts = sorted({1, machine.n_cores})
+    return prod(price_of(kernel, machine, assumed(kernel), n).seconds for n in counts) ** (1 / len(counts))
