@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from frontend.jax_cases import case
+from frontend.jax_nets import CASES
 
 R = np.random.default_rng(7)
 
@@ -477,3 +478,5 @@ case(
     v,
     f(9),
 )
+
+__all__ = ["CASES"]
