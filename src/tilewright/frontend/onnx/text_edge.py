@@ -1,7 +1,7 @@
 """The nodes of an ONNX model that read text, apart from the rest: Python runs them, and compiled code gets numbers.
 
 In: a parsed model. Out: a ``TextEdge``, or None where text lies between nodes that compute numbers, or where a node
-that reads text has no function here. Not its business: compiling the rest, and calls (``build.text_model``).
+that reads text has no function here. Not its business: compiling the rest, and calls (``runtime.python.text_model``).
 
 Text comes in as an input or a constant. A node belongs to the edge if all that it reads is text; what it makes is text
 for other nodes of the edge and for outputs, or numbers, which become inputs of the rest.
