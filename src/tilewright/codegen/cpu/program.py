@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from tilewright.codegen.cpu import beside
+from tilewright.codegen.cpu import beside, control
 from tilewright.codegen.cpu.parallel import POOL
 from tilewright.codegen.cpu.polls import LOOK
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
@@ -395,9 +395,9 @@ class Function:
             case LetDim():
                 self.set_dim(step.symbol, self.dim(step.value))
             case Branch():
-                self.branch(step)
+                control.branch(self, step)
             case Repeat():
-                self.repeat(step)
+                control.repeat(self, step)
             case Require():
                 flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
                 self.require(self.let(f"icmp ne i8 {flag}, 0"), step.code)
@@ -497,82 +497,6 @@ class Function:
 
     def label(self, name: str) -> None:
         self.lines.append(f"{name}:")
-
-    def branch(self, step: Branch) -> None:
-        table = self.argument_table([self.pointer(p) for p in step.args])
-        scratch = self.pointer(step.scratch)
-        flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
-        test = self.let(f"icmp ne i8 {flag}, 0")
-        self.n += 1
-        yes, no, done = f"then{self.n}", f"else{self.n}", f"done{self.n}"
-        self.write(f"br i1 {test}, label %{yes}, label %{no}")
-        for label, program, dims in (
-            (yes, step.then_program, step.then_dims),
-            (no, step.else_program, step.else_dims),
-        ):
-            self.label(label)
-            self.forget()
-            self.call_sub(program, table, scratch)
-            for d in dims:
-                self.step(d)
-            self.write(f"br label %{done}")
-        self.label(done)
-        self.forget()
-
-    def repeat(self, step: Repeat) -> None:
-        """Carried values ping-pong between two buffers: the argument table's input and output entries swap."""
-        # The first values belong to somebody else, who may read them behind the loop: the body gets copies.
-        for c in step.carried:
-            self.copy(self.pointer(c.start), self.pointer(c.buffers[0]), c.n_bytes)
-        self.copy(self.pointer(step.cond), self.pointer(step.cond_buffers[0]), 1)
-        pairs = [step.cond_buffers, *(c.buffers for c in step.carried)]
-        firsts, seconds = [self.pointer(p[0]) for p in pairs], [self.pointer(p[1]) for p in pairs]
-        results = [self.pointer(s.result) for s in step.scanned]
-        captures = [self.pointer(p) for p in step.captures]
-        ends = [(self.pointer(c.result), c.n_bytes) for c in step.carried]
-        sizes = [self.dim(s.n_bytes) for s in step.scanned]
-        # Sizes are evaluated before the loop: a name that is first computed inside of it is not known behind it.
-        for _, n in ends:
-            self.dim(n)
-        iteration, scratch = self.pointer(step.iteration), self.pointer(step.scratch)
-        count = self.pointer(step.count)
-        table = self.argument_table([iteration, *firsts, *captures, *seconds, *results])
-        at_in = [self.let(f"getelementptr ptr, ptr {table}, i64 {1 + k}") for k in range(len(pairs))]
-        base = 1 + len(pairs) + len(captures)
-        at_out = [self.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(pairs))]
-        base += len(pairs)
-        at_scan = [self.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(results))]
-        trips = self.let(f"load i64, ptr {self.pointer(step.trips)}")
-        self.write(f"store i64 0, ptr {iteration}")
-        self.n += 1
-        test, body, done = f"test{self.n}", f"body{self.n}", f"end{self.n}"
-        self.write(f"br label %{test}")
-        self.label(test)
-        i = self.let(f"load i64, ptr {iteration}")
-        # Loaded through the table, since the condition of this iteration is in one of two buffers by turns.
-        flag = self.let(f"load i8, ptr {self.let(f'load ptr, ptr {at_in[0]}')}")
-        more = self.let(f"icmp slt i64 {i}, {trips}")
-        wanted = self.let(f"icmp ne i8 {flag}, 0")
-        self.write(f"br i1 {self.let(f'and i1 {more}, {wanted}')}, label %{body}, label %{done}")
-        self.label(body)
-        for result, size, at in zip(results, sizes, at_scan, strict=True):
-            here = self.let(f"getelementptr i8, ptr {result}, i64 {self.let(f'mul i64 {i}, {size}')}")
-            self.write(f"store ptr {here}, ptr {at}")
-        self.call_sub(step.body, table, scratch)
-        for a, b in zip(at_in, at_out, strict=True):
-            x, y = self.let(f"load ptr, ptr {a}"), self.let(f"load ptr, ptr {b}")
-            self.write(f"store ptr {y}, ptr {a}")
-            self.write(f"store ptr {x}, ptr {b}")
-        self.write(f"store i64 {self.let(f'add i64 {i}, 1')}, ptr {iteration}")
-        if self.module.points is not None:
-            self.turn()
-        self.write(f"br label %{test}")
-        self.label(done)
-        # Where the last values lie depends on whether the number of iterations was odd; the table's inputs say it.
-        for (result, n), at in zip(ends, at_in[1:], strict=True):
-            self.copy(self.let(f"load ptr, ptr {at}"), result, n)
-        self.write(f"store i64 {self.let(f'load i64, ptr {iteration}')}, ptr {count}")
-        self.forget()
 
 
 class CheckedFunction(Function):

@@ -1,0 +1,93 @@
+"""Control flow of a program as LLVM text: branches and loops around sub-programs, which are functions of their own.
+
+In: a function that is being written, and a step. Out: its lines there. Not its business: kernels' calls and sizes
+(``codegen.cpu.program``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tilewright.partition.program import Branch, Repeat
+
+if TYPE_CHECKING:
+    from tilewright.codegen.cpu.program import Function
+
+
+def branch(fn: Function, step: Branch) -> None:
+    """One of two sub-programs, and the sizes that it decides."""
+    table = fn.argument_table([fn.pointer(p) for p in step.args])
+    scratch = fn.pointer(step.scratch)
+    flag = fn.let(f"load i8, ptr {fn.pointer(step.cond)}")
+    test = fn.let(f"icmp ne i8 {flag}, 0")
+    fn.n += 1
+    yes, no, done = f"then{fn.n}", f"else{fn.n}", f"done{fn.n}"
+    fn.write(f"br i1 {test}, label %{yes}, label %{no}")
+    for label, program, dims in (
+        (yes, step.then_program, step.then_dims),
+        (no, step.else_program, step.else_dims),
+    ):
+        fn.label(label)
+        fn.forget()
+        fn.call_sub(program, table, scratch)
+        for d in dims:
+            fn.step(d)
+        fn.write(f"br label %{done}")
+    fn.label(done)
+    fn.forget()
+
+
+def repeat(fn: Function, step: Repeat) -> None:
+    """Carried values ping-pong between two buffers: the argument table's input and output entries swap."""
+    # The first values belong to somebody else, who may read them behind the loop: the body gets copies.
+    for c in step.carried:
+        fn.copy(fn.pointer(c.start), fn.pointer(c.buffers[0]), c.n_bytes)
+    fn.copy(fn.pointer(step.cond), fn.pointer(step.cond_buffers[0]), 1)
+    pairs = [step.cond_buffers, *(c.buffers for c in step.carried)]
+    firsts, seconds = [fn.pointer(p[0]) for p in pairs], [fn.pointer(p[1]) for p in pairs]
+    results = [fn.pointer(s.result) for s in step.scanned]
+    captures = [fn.pointer(p) for p in step.captures]
+    ends = [(fn.pointer(c.result), c.n_bytes) for c in step.carried]
+    sizes = [fn.dim(s.n_bytes) for s in step.scanned]
+    # Sizes are evaluated before the loop: a name that is first computed inside of it is not known behind it.
+    for _, n in ends:
+        fn.dim(n)
+    iteration, scratch = fn.pointer(step.iteration), fn.pointer(step.scratch)
+    count = fn.pointer(step.count)
+    table = fn.argument_table([iteration, *firsts, *captures, *seconds, *results])
+    at_in = [fn.let(f"getelementptr ptr, ptr {table}, i64 {1 + k}") for k in range(len(pairs))]
+    base = 1 + len(pairs) + len(captures)
+    at_out = [fn.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(pairs))]
+    base += len(pairs)
+    at_scan = [fn.let(f"getelementptr ptr, ptr {table}, i64 {base + k}") for k in range(len(results))]
+    trips = fn.let(f"load i64, ptr {fn.pointer(step.trips)}")
+    fn.write(f"store i64 0, ptr {iteration}")
+    fn.n += 1
+    test, body, done = f"test{fn.n}", f"body{fn.n}", f"end{fn.n}"
+    fn.write(f"br label %{test}")
+    fn.label(test)
+    i = fn.let(f"load i64, ptr {iteration}")
+    # Loaded through the table, since the condition of this iteration is in one of two buffers by turns.
+    flag = fn.let(f"load i8, ptr {fn.let(f'load ptr, ptr {at_in[0]}')}")
+    more = fn.let(f"icmp slt i64 {i}, {trips}")
+    wanted = fn.let(f"icmp ne i8 {flag}, 0")
+    fn.write(f"br i1 {fn.let(f'and i1 {more}, {wanted}')}, label %{body}, label %{done}")
+    fn.label(body)
+    for result, size, at in zip(results, sizes, at_scan, strict=True):
+        here = fn.let(f"getelementptr i8, ptr {result}, i64 {fn.let(f'mul i64 {i}, {size}')}")
+        fn.write(f"store ptr {here}, ptr {at}")
+    fn.call_sub(step.body, table, scratch)
+    for a, b in zip(at_in, at_out, strict=True):
+        x, y = fn.let(f"load ptr, ptr {a}"), fn.let(f"load ptr, ptr {b}")
+        fn.write(f"store ptr {y}, ptr {a}")
+        fn.write(f"store ptr {x}, ptr {b}")
+    fn.write(f"store i64 {fn.let(f'add i64 {i}, 1')}, ptr {iteration}")
+    if fn.module.points is not None:
+        fn.turn()
+    fn.write(f"br label %{test}")
+    fn.label(done)
+    # Where the last values lie depends on whether the number of iterations was odd; the table's inputs say it.
+    for (result, n), at in zip(ends, at_in[1:], strict=True):
+        fn.copy(fn.let(f"load ptr, ptr {at}"), result, n)
+    fn.write(f"store i64 {fn.let(f'load i64, ptr {iteration}')}, ptr {count}")
+    fn.forget()
