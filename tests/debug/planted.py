@@ -215,6 +215,15 @@ def loop() -> Made:
     return net.done(net(ops.loop, trips, go_on, x, body=body, n_carried=1))
 
 
+def parts() -> Made:
+    net = Net()
+    x = net.input(6, 8)
+    pool = Pool()
+    p = pool.input("p", TensorType(f32, (2, 8)))
+    body = Graph("part", pool, (p,), (Builder(pool)(ops.tanh, p),), ("r",))
+    return net.done(net(ops.map_parts, x, body=body, n_parts=3, n_cut=1))
+
+
 def sorted_values() -> Made:
     net = Net()
     both = net(ops.sort, net.input(4, 8), axis=1)
@@ -455,11 +464,12 @@ BUGS = (
         sorted_values, "weights", "arguments"),
     Bug("partition.control:_branch", "then_program, else_program =", "else_program, then_program =", branch,
         "partition", "if_"),
-    Bug("codegen.cpu.program:Function.branch", "label %{yes}, label %{no}",
+    Bug("codegen.cpu.control:branch", "label %{yes}, label %{no}",
         "label %{no}, label %{yes}", branch, "entry",
         "tw_run"),
-    Bug("codegen.cpu.program:Function.repeat", "icmp slt i64 {i}, {trips}", "icmp sle i64 {i}, {trips}", loop, "entry",
+    Bug("codegen.cpu.control:repeat", "icmp slt i64 {i}, {trips}", "icmp sle i64 {i}, {trips}", loop, "entry",
         "tw_run"),
+    Bug("codegen.cpu.control:for_parts", "mul i64 {i}, {sizes[k]}", "mul i64 0, {sizes[k]}", parts, "entry", "tw_run"),
     Bug("codegen.cpu.program:Function.copy", "ptr {target}, ptr {source}", "ptr {source}, ptr {target}", passed_through,
         "entry", "tw_run"),
 )  # fmt: skip

@@ -16,7 +16,7 @@ from tilewright.ops.movement import concat
 from tilewright.ops.window import slice_
 
 S, K = Sym("S", 0), Sym("k", 0)
-CASES = [(op, k) for op in (c.if_, c.loop) for k in range(len(samples_of(op)))]
+CASES = [(op, k) for op in (c.if_, c.loop, c.map_parts) for k in range(len(samples_of(op)))]
 
 
 @pytest.mark.parametrize(("op", "k"), CASES)

@@ -21,6 +21,8 @@ from tilewright.runtime.cuda.compiled import CompiledGpuModel
 from tilewright.runtime.cuda.files import PROGRAM, code_of, objects_of
 from tilewright.runtime.errors import ArtifactError, InputError
 
+OPS = (ops.softmax, ops.matmul, ops.nonzero, ops.if_, ops.loop, ops.map_parts)
+
 
 def compiled(op: OpDef) -> CompiledGpuModel:
     sample = next(iter(op.samples(np.random.default_rng(0))))
@@ -29,7 +31,7 @@ def compiled(op: OpDef) -> CompiledGpuModel:
     return made
 
 
-@pytest.mark.parametrize("op", [ops.softmax, ops.matmul, ops.nonzero, ops.if_, ops.loop], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_a_file_holds_the_whole_program(op: OpDef, tmp_path: Path) -> None:
     """Kernels, branches, loops, sizes that the data decide."""
     model = compiled(op)

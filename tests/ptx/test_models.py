@@ -32,7 +32,7 @@ from tilewright.target.target import Target
 H100 = Gpu.parse("cuda-sm90a")
 QUICK = (
     ops.add, ops.softmax, ops.matmul, ops.conv, ops.gather, ops.scatter_nd, ops.sort, ops.cast, ops.attention,
-    ops.if_, ops.loop, ops.nonzero,
+    ops.if_, ops.loop, ops.map_parts, ops.nonzero,
 )  # fmt: skip
 """An op of each kind, control flow and sizes that the data decide among them."""
 EVERY = tuple(op for op in ops.ALL if op.samples is not None)

@@ -24,6 +24,7 @@ from tilewright.partition.program import (
     Branch,
     Choice,
     Copy,
+    ForParts,
     KernelCall,
     LetDim,
     Pointer,
@@ -50,6 +51,7 @@ from tilewright.runtime.cuda.program import (
     GpuStep,
     LaunchStep,
     LoopStep,
+    PartsStep,
     ReadSizeStep,
     Size,
     SizeStep,
@@ -135,6 +137,10 @@ def _step(step: Step, numbers: Mapping[str, int]) -> GpuStep:
             return ChooseStep(_place(step.cond), programs, sizes, _places(step.args), _place(step.scratch))
         case Repeat():
             return _loop(step, numbers)
+        case ForParts():
+            args = tuple((_place(p.place), _size(p.n_bytes)) for p in step.args)
+            body = _program(step.body, numbers)
+            return PartsStep(step.n_parts, body, args, step.body.n_inputs, _place(step.scratch))
         case Require():
             return CheckStep(_place(step.cond), step.code)
         case RequireSize():

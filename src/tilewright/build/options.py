@@ -19,6 +19,7 @@ from tilewright.build.exact import Sizes, read_exact_sizes
 from tilewright.core.diag import OptionError
 from tilewright.core.passes import Pass
 from tilewright.graph.forms.even_sums import EvenSums
+from tilewright.graph.forms.in_parts import InParts
 from tilewright.graph.pipeline import passes_for, passes_for_gpu
 from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.books import BOOKS
@@ -207,6 +208,7 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
         return passes_for_gpu(level)
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
     even = EvenSums.on(target) if level > 1 and known is not None else ()
-    if options.precision == "bf16":
-        return (*passes_for(level, target=known, per_lane=target.bf16_per_lane), Precision(), *even)
-    return (*passes_for(level, target=known), *even)
+    per_lane = target.bf16_per_lane if options.precision == "bf16" else 1
+    rounded = (Precision(),) if options.precision == "bf16" else ()
+    parts = (InParts.on(target, per_lane),) if level > 1 and known is not None else ()
+    return (*passes_for(level, target=known, per_lane=per_lane), *rounded, *even, *parts)

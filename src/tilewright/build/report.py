@@ -6,8 +6,8 @@ In: a graph in kernels. Out: a dict of JSON values. Not its business: showing it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from typing import Any
 
 from tilewright.build.digest import digest_of
@@ -17,7 +17,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.graph.bits import computed_types
-from tilewright.partition.program import Choice, KernelCall, Program, Repeat, SizedProgram, walk_steps
+from tilewright.partition.program import Choice, ForParts, KernelCall, Program, Repeat, SizedProgram, walk_steps
 from tilewright.target.target import Target
 
 
@@ -37,7 +37,7 @@ def make_report(
     has how often each of them calls which kernel. ``found_schedules`` has the steps that a search found, by the
     kernel's name. ``types`` has every op by what it computes in, and why products have no fewer bits.
     """
-    calls = [s for s in walk_steps(program) if isinstance(s, KernelCall)]
+    calls = list(_calls(program))
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
     repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, KernelCall)}
     versions = [v for s in walk_steps(program) if isinstance(s, Choice) for v in s.versions]
@@ -52,7 +52,7 @@ def make_report(
             "ops": list(mine[0].ops) if mine else [],
             "calls": len(mine),
             "object_bytes": kernels.sizes.get(name, 0),
-            "locations": [c.loc.text for c in mine],
+            "locations": list(dict.fromkeys(c.loc.text for c in mine)),
             "products": list(kernels.products[name]),
             "notes": list(kernel.notes),
             **({"sizes": {v.symbol.name: v.size}} if (v := by_kernel.get(name)) else {}),
@@ -91,6 +91,15 @@ def make_report(
         **({"exact_sizes": sized} if sized else {}),
         **({"found_schedules": kernels.by_search} if kernels.by_search else {}),
     }
+
+
+def _calls(program: Program) -> Iterator[KernelCall]:
+    """Every call of a kernel, as often as a run makes it where that is known, else once."""
+    for step in program.steps:
+        if isinstance(step, ForParts):
+            yield from list(_calls(step.body)) * step.n_parts
+        else:
+            yield from (s for s in walk_steps(replace(program, steps=(step,))) if isinstance(s, KernelCall))
 
 
 def _target(cpu: Target, options: Options) -> str:

@@ -23,6 +23,7 @@ from tilewright.graph.forms.depthwise import DepthwiseFloats
 from tilewright.graph.forms.even_sums import EvenSums
 from tilewright.graph.forms.fourier import FourierBlocks
 from tilewright.graph.forms.hoist import HoistArithmetic
+from tilewright.graph.forms.in_parts import InParts
 from tilewright.graph.forms.integers import IntegerProducts
 from tilewright.graph.forms.joined import JoinInReaders
 from tilewright.graph.forms.layout import Layout
@@ -79,6 +80,7 @@ PASSES: tuple[type[Pass], ...] = (
     MergeMatmuls,
     Precision,
     EvenSums,
+    InParts,
 )
 
 

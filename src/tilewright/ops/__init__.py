@@ -25,7 +25,7 @@ from tilewright.ops.attend import attention, rotary
 from tilewright.ops.blocked import block_matmul
 from tilewright.ops.coded import coded_matmul
 from tilewright.ops.contract import einsum, matmul
-from tilewright.ops.control import if_, loop
+from tilewright.ops.control import if_, loop, map_parts
 from tilewright.ops.convolution import conv, conv_transpose
 from tilewright.ops.eigen import eigh, eigvalsh, svd, svdvals
 from tilewright.ops.elementwise import (
@@ -219,6 +219,7 @@ ALL: tuple[OpDef, ...] = (
     dynamic_slice, gather, gather_elements, gather_nd, one_hot, dynamic_update_slice, scatter_elements, scatter_nd,
     as_size, with_sizes, argwhere, nonzero, sort, suppress, top_k, ranked, resize, decode, encode, dequantize_linear,
     dynamic_quantize_linear, quantize_linear, rescale, gru_scan, lstm_scan, rnn_scan, gru, lstm, rnn, if_, loop,
+    map_parts,
 )
 # fmt: on
 

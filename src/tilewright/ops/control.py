@@ -18,7 +18,7 @@ from tilewright.core import types
 from tilewright.core.diag import OpError
 from tilewright.core.dims import is_known
 from tilewright.core.evaluate import bind_inputs, evaluate_graph
-from tilewright.core.expr import Dim, Expr, Sym, const_of, substitute, symbols, terms_of
+from tilewright.core.expr import Dim, Expr, Sym, const_of, floordiv, substitute, symbols, terms_of
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.shapes import surely_differ
@@ -253,4 +253,56 @@ loop = OpDef(
     doc="Runs the body while i < trip_count and cond holds. Its inputs: i, condition, carried..., captures...; "
     "outputs: condition, carried..., scanned.... Results: the last carried values, then the scanned values stacked on "
     "a new axis 0, whose size is length where the frontend knows the number of iterations, else a fresh symbol.",
+)
+
+# --- map_parts ------------------------------------------------------------------------------------------------------
+
+
+def part_types(operands: Sequence[TensorType], a: Attrs) -> list[TensorType]:
+    """What the body of ``map_parts`` is given of its operands: a part of each that is cut, the others whole."""
+    n, cut = a.n_parts, operands[: a.n_cut]
+    for t in cut:
+        if not t.rank or t.shape[0] != floordiv(t.shape[0], n) * n:
+            raise OpError(f"{t} has no {n} equal parts along its first axis")
+    return [*(t.with_shape((floordiv(t.shape[0], n), *t.shape[1:])) for t in cut), *operands[a.n_cut :]]
+
+
+def _infer_parts(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
+    if a.n_parts < 1 or not 1 <= a.n_cut <= len(ts):
+        raise OpError(f"{a.n_cut} of {len(ts)} operands can't be cut into {a.n_parts} parts")
+    meaning = bind_formals(a.body, part_types(ts, a), "the body")
+    found = [_actual(n.type, meaning) for n in a.body.outputs]
+    if not found or not all(t.rank for t in found):
+        raise OpError("the body needs results, each with an axis along which its parts are joined")
+    return tuple(t.with_shape((t.shape[0] * a.n_parts, *t.shape[1:])) for t in found)
+
+
+def _ref_parts(xs: Sequence[Array], a: Attrs) -> Array | tuple[Array, ...]:
+    cut = zip(*(np.split(x, a.n_parts) for x in xs[: a.n_cut]), strict=True)
+    found = [evaluate_graph(a.body, (*part, *xs[a.n_cut :])) for part in cut]
+    results = tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
+    return results if len(results) > 1 else results[0]
+
+
+def _parts_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    x, y, scale = (rng.standard_normal(shape).astype(np.float32) for shape in ((6, 3), (12,), (3,)))
+    pool = Pool()
+    b = Builder(pool)
+    rows, n = Sym("rows", 0), Sym("n", 0)
+    p, q, w = (pool.input(k, TensorType(types.f32, shape)) for k, shape in (("p", (rows, 3)), ("q", (n,)), ("w", (3,))))
+    body = Graph("part", pool, (p, q, w), (b(mul, p, w), b(neg, q)), ("u", "v"))
+    for parts in (1, 3):
+        yield Sample((x, y, scale), {"body": body, "n_parts": parts, "n_cut": 2})
+
+
+map_parts = OpDef(
+    "map_parts",
+    ("*cut_and_captures",),
+    {"body": AttrDef("graph"), "n_parts": AttrDef("int"), "n_cut": AttrDef("int")},
+    _infer_parts,
+    _ref_parts,
+    traits=CONTROL,
+    samples=_parts_samples,
+    doc="The results of the body for each of n_parts equal parts of the first n_cut operands along their axis 0, "
+    "joined along theirs. The body gets a part of each of these, and all captures.",
 )

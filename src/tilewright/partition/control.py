@@ -1,7 +1,8 @@
 """Steps for control flow: branches and loops over programs of their own.
 
-In: a control node, the places of its graph's results, and a program for each graph within. Out: makers of ``Branch``
-and ``Repeat`` steps. Not its business: ordinary kernels (``partition.plan``), the graphs (``partition.inner``).
+In: a control node, the places of its graph's results, and a program for each graph within. Out: makers of ``Branch``,
+``Repeat`` and ``ForParts`` steps. Not its business: ordinary kernels (``partition.plan``), the graphs
+(``partition.inner``).
 """
 
 from __future__ import annotations
@@ -12,15 +13,29 @@ from functools import partial
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Node
-from tilewright.partition.inner import joined_dims, loop_body, scan_symbols
+from tilewright.partition.inner import joined_dims, loop_body, part_body, scan_symbols
 from tilewright.partition.places import Places
-from tilewright.partition.program import Branch, Carried, LetDim, Pointer, Program, Repeat, Scanned, SetDim, Step
+from tilewright.partition.program import (
+    Branch,
+    Carried,
+    ForParts,
+    LetDim,
+    PartPlace,
+    Pointer,
+    Program,
+    Repeat,
+    Scanned,
+    SetDim,
+    Step,
+)
 
 
 def plan_control(places: Places, node: Node, programs: Sequence[Program], step: int) -> list[Callable[[], Step]]:
     """The steps of a control node that runs ``programs``; its results already have homes."""
     if "then_branch" in node.attrs:
         return _branch(places, node, programs, step)
+    if "n_parts" in node.attrs:
+        return _for_parts(places, node, programs[0], step)
     return _repeat(places, node, programs, step)
 
 
@@ -84,6 +99,21 @@ def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) 
     makers: list[Callable[[], Step]] = [make]
     makers += [partial(_set_dim, s, count) for s in scan_symbols(node, n_carried)]
     return makers
+
+
+def _for_parts(places: Places, node: Node, program: Program, step: int) -> list[Callable[[], Step]]:
+    scratch = places.reserve(program.arena_bytes, step)
+    body, n_cut = part_body(node), node.attrs.n_cut
+
+    def make() -> Step:
+        operands = [
+            PartPlace(places.pointer(i), x.type.n_bytes if k < n_cut else 0)
+            for k, (i, x) in enumerate(zip(node.inputs, body.inputs, strict=True))
+        ]
+        results = [PartPlace(places.result_pointer((node, k)), x.type.n_bytes) for k, x in enumerate(body.outputs)]
+        return ForParts(node.attrs.n_parts, program, (*operands, *results), scratch())
+
+    return [make]
 
 
 def _set_dim(symbol: Sym, source: Callable[[], Pointer]) -> Step:

@@ -14,7 +14,7 @@ from tilewright.core.graph import Graph, Node
 from tilewright.core.largest import largest
 from tilewright.core.specialize import substitute_symbols
 from tilewright.core.types import TensorType, i64
-from tilewright.ops.control import bind_formals
+from tilewright.ops.control import bind_formals, part_types
 from tilewright.ops.value_bounds import bounds_of
 
 
@@ -22,6 +22,8 @@ def inner_graphs(node: Node) -> tuple[tuple[str, Graph], ...]:
     """The graphs of a control node, each with what its program is called: both branches by name, or ``body``."""
     if "then_branch" in node.attrs:
         return tuple((g.name, g) for g in _branches(node))
+    if "n_parts" in node.attrs:
+        return (("body", part_body(node)),)
     return (("body", loop_body(node)),)
 
 
@@ -30,6 +32,8 @@ def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
     if "then_branch" in node.attrs:
         inner = {s: most for g in _branches(node) for s, most in _inner_dims(g)}
         return [(s, maximum(largest(x, inner), largest(y, inner))) for s, x, y in joined_dims(node)]
+    if "n_parts" in node.attrs:
+        return _inner_dims(part_body(node))
     if "body" in node.attrs:
         return _repeat_dims(node)
     if node.op.bound is None:
@@ -72,6 +76,11 @@ def joined_dims(node: Node) -> list[tuple[Sym, Dim, Dim]]:
 def loop_body(node: Node) -> Graph:
     """What an iteration computes, over the sizes of the loop's operands."""
     return _closed(node.attrs.body, [TensorType(i64, ()), *(i.type for i in node.inputs[1:])], "the body")
+
+
+def part_body(node: Node) -> Graph:
+    """What is computed of each part, over the sizes of the operands."""
+    return _closed(node.attrs.body, part_types([i.type for i in node.inputs], node.attrs), "the body")
 
 
 def _repeat_dims(node: Node) -> list[tuple[Sym, Dim]]:

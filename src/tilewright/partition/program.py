@@ -171,6 +171,24 @@ class Repeat:
 
 
 @dataclass(frozen=True)
+class PartPlace:
+    """An operand or result of which each turn has its own part, ``n_bytes`` behind the last; with 0 bytes, the same."""
+
+    place: Pointer
+    n_bytes: Dim
+
+
+@dataclass(frozen=True)
+class ForParts:
+    """Run the body for each of ``n_parts`` parts of ``args``, one after the other: its operands, then its results."""
+
+    n_parts: int
+    body: Program
+    args: tuple[PartPlace, ...]
+    scratch: Pointer
+
+
+@dataclass(frozen=True)
 class Require:
     """End the call with ``code`` unless the bool at ``cond`` is true. Of the main program alone."""
 
@@ -186,7 +204,7 @@ class RequireSize:
     code: int
 
 
-Step: TypeAlias = KernelCall | Choice | Copy | SetDim | LetDim | Branch | Repeat | Require | RequireSize
+Step: TypeAlias = KernelCall | Choice | Copy | SetDim | LetDim | Branch | Repeat | ForParts | Require | RequireSize
 
 
 @dataclass(frozen=True)
@@ -237,7 +255,7 @@ def walk_steps(program: Program) -> Iterator[Any]:
             case Branch():
                 yield from walk_steps(step.then_program)
                 yield from walk_steps(step.else_program)
-            case Repeat():
+            case Repeat() | ForParts():
                 yield from walk_steps(step.body)
 
 

@@ -39,6 +39,7 @@ NUMBERS = {
     "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
     "unforeseen_cycles": "cycles",
     "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
+    "llc_core_bytes": "B",
     "line_bytes": "B", "page_bytes": "B", "n_near_pages": "", "page_cycles": "cycles",
     "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
     "memory_gb_per_s": "GB/s", "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us",
@@ -95,7 +96,8 @@ class Target:
     Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``. A core knows where the
     last ``n_near_pages`` are, and another page takes ``page_cycles``; addresses ``set_span`` bytes apart fall into the
     same set of the first-level cache. A core reads ``l2_bytes_per_cycle`` from its second-level cache and
-    ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile; ``memory_gb_per_s`` from
+    ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile, and which has
+    ``llc_core_bytes`` for each of the cores that share it; ``memory_gb_per_s`` from
     memory, and all cores together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there.
     Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its
     iterations.
@@ -159,6 +161,7 @@ class Target:
     l2_ways: int = 8
     llc_bytes: int = 8 << 20
     llc_ways: int = 16
+    llc_core_bytes: int = 16 << 20
     line_bytes: int = 64
     page_bytes: int = 4096
     n_near_pages: int = 64
@@ -276,6 +279,11 @@ class Target:
     def l2_part_bytes(self) -> int:
         """What an operand that is read again may take of the second-level cache, since others pass through it."""
         return self.l2_bytes // 4
+
+    @property
+    def llc_kept_bytes(self) -> int:
+        """What these cores find again in the last cache. The others that share it a virtual machine does not show."""
+        return min(self.llc_bytes, self.n_cores * self.llc_core_bytes)
 
     @property
     def waiting_sums(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tilewright.partition.program import Branch, Repeat
+from tilewright.partition.program import Branch, ForParts, Repeat
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.program import Function
@@ -90,4 +90,32 @@ def repeat(fn: Function, step: Repeat) -> None:
     for (result, n), at in zip(ends, at_in[1:], strict=True):
         fn.copy(fn.let(f"load ptr, ptr {at}"), result, n)
     fn.write(f"store i64 {fn.let(f'load i64, ptr {iteration}')}, ptr {count}")
+    fn.forget()
+
+
+def for_parts(fn: Function, step: ForParts) -> None:
+    """The body with pointers that go on by a part each turn."""
+    firsts, sizes = [fn.pointer(p.place) for p in step.args], [fn.dim(p.n_bytes) for p in step.args]
+    table, scratch = fn.argument_table(firsts), fn.pointer(step.scratch)
+    moving = [k for k, p in enumerate(step.args) if p.n_bytes != 0]
+    places = {k: fn.let(f"getelementptr ptr, ptr {table}, i64 {k}") for k in moving}
+    turn = fn.fresh()
+    fn.entry.append(f"  {turn} = alloca i64")
+    fn.write(f"store i64 0, ptr {turn}")
+    fn.n += 1
+    body, done = f"part{fn.n}", f"parted{fn.n}"
+    fn.write(f"br label %{body}")
+    fn.label(body)
+    i = fn.let(f"load i64, ptr {turn}")
+    for k in moving:
+        here = fn.let(f"getelementptr i8, ptr {firsts[k]}, i64 {fn.let(f'mul i64 {i}, {sizes[k]}')}")
+        fn.write(f"store ptr {here}, ptr {places[k]}")
+    fn.call_sub(step.body, table, scratch)
+    following = fn.let(f"add i64 {i}, 1")
+    fn.write(f"store i64 {following}, ptr {turn}")
+    if fn.module.points is not None:
+        fn.turn()
+    more = fn.let(f"icmp slt i64 {following}, {step.n_parts}")
+    fn.write(f"br i1 {more}, label %{body}, label %{done}")
+    fn.label(done)
     fn.forget()

@@ -29,6 +29,7 @@ from tilewright.partition.program import (
     Branch,
     Choice,
     Copy,
+    ForParts,
     KernelCall,
     LetDim,
     Pointer,
@@ -317,7 +318,7 @@ class Function:
 
     def steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            if isinstance(step, KernelCall | Choice | Branch | Repeat):
+            if isinstance(step, KernelCall | Choice | Branch | Repeat | ForParts):
                 self.pause()
             self.step(step)
             if isinstance(step, KernelCall | Choice) and self.module.points is not None:
@@ -398,6 +399,8 @@ class Function:
                 control.branch(self, step)
             case Repeat():
                 control.repeat(self, step)
+            case ForParts():
+                control.for_parts(self, step)
             case Require():
                 flag = self.let(f"load i8, ptr {self.pointer(step.cond)}")
                 self.require(self.let(f"icmp ne i8 {flag}, 0"), step.code)

@@ -17,7 +17,7 @@ from types import UnionType
 from typing import Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 from tilewright.runtime.artifact import ObjectImage
-from tilewright.runtime.cuda.program import ChooseStep, GpuCode, LaunchStep, LoopStep
+from tilewright.runtime.cuda.program import ChooseStep, GpuCode, LaunchStep, LoopStep, PartsStep
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.expressions import ParsedExpr
 from tilewright.runtime.fields import FieldError, decode_json
@@ -64,7 +64,7 @@ def _check_launches(code: GpuCode) -> None:
                     raise FieldError(f"kernel {step.kernel} is launched, of {len(code.kernels)}")
                 case ChooseStep():
                     programs += step.programs
-                case LoopStep():
+                case LoopStep() | PartsStep():
                     programs.append(step.body)
 
 

@@ -125,6 +125,20 @@ class LoopStep:
 
 
 @dataclass(frozen=True, slots=True)
+class PartsStep:
+    """Run a program ``n_parts`` times; of each of ``args`` a turn has the part so many bytes behind the last turn's.
+
+    The first ``n_operands`` are read, the others written; with 0 bytes every turn has the same.
+    """
+
+    n_parts: int
+    body: GpuProgram
+    args: tuple[tuple[DevicePlace, Size], ...]
+    n_operands: int
+    scratch: DevicePlace
+
+
+@dataclass(frozen=True, slots=True)
 class CheckStep:
     """End the call with a failure's number unless the bool at ``cond`` holds."""
 
@@ -141,7 +155,7 @@ class CheckSizeStep:
 
 
 GpuStep: TypeAlias = (
-    "LaunchStep | CopyStep | ReadSizeStep | SizeStep | ChooseStep | LoopStep | CheckStep | CheckSizeStep"
+    "LaunchStep | CopyStep | ReadSizeStep | SizeStep | ChooseStep | LoopStep | PartsStep | CheckStep | CheckSizeStep"
 )
 WAITS = (ReadSizeStep, ChooseStep, LoopStep, CheckStep)
 """Steps for which the host must see what the GPU has written."""
@@ -156,7 +170,7 @@ class GpuProgram:
     @property
     def waits(self) -> bool:
         """Does the host have to look at results on the way? Such a program can't be recorded."""
-        return any(isinstance(step, WAITS) for step in self.steps)
+        return any(isinstance(step, WAITS) or (isinstance(step, PartsStep) and step.body.waits) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from tilewright.runtime.cuda.program import (
     GpuStep,
     LaunchStep,
     LoopStep,
+    PartsStep,
     ReadSizeStep,
     Size,
     SizeStep,
@@ -85,6 +86,8 @@ class DeviceRun:
                 self._choose(step)
             case LoopStep():
                 self._loop(step)
+            case PartsStep():
+                self._parts(step)
             case CheckStep():
                 if not self._read_bool(self.at(step.cond)):
                     raise CheckFailed(step.failure)
@@ -189,17 +192,30 @@ class DeviceRun:
             self._copy_at(last, result, n_bytes)
         self._write_int(count, turn)
 
+    def _parts(self, step: PartsStep) -> None:
+        firsts, sizes = [self.at(p) for p, _ in step.args], [self.size(n) for _, n in step.args]
+        scratch, n = self.at(step.scratch), step.n_operands
+        with self._aligned(sizes) as rooms:
+            for turn in range(step.n_parts):
+                parts = [first + turn * n_bytes for first, n_bytes in zip(firsts, sizes, strict=True)]
+                own = [room if size else part for room, part, size in zip(rooms or parts, parts, sizes, strict=True)]
+                for part, room, size in zip(parts[:n], own[:n], sizes[:n], strict=True):
+                    self._copy_at(part, room, size)
+                self._sub(step.body, own, scratch)
+                for room, part, size in zip(own[n:], parts[n:], sizes[n:], strict=True):
+                    self._copy_at(room, part, size)
+
     @contextmanager
     def _aligned(self, n_bytes: Sequence[int]) -> Iterator[list[int]]:
-        """Rooms for what each turn appends, where kernels could not write it in its place.
+        """Rooms for what each turn has a part of, where kernels could not take that in its place.
 
-        A turn's part of the result may begin anywhere, and kernels rely on alignment. None where all parts are aligned.
+        A turn's part may begin anywhere, and kernels rely on alignment. None where all parts are aligned.
         """
         if all(n % ARGUMENT_ALIGNMENT == 0 for n in n_bytes):
             yield []
             return
         offsets = list(accumulate(map(rounded, n_bytes), initial=0))
-        start = allocate(self.driver, max(offsets[-1], 1), "what a loop appends")
+        start = allocate(self.driver, max(offsets[-1], 1), "the parts of a loop")
         try:
             yield [start + at for at in offsets[:-1]]
         finally:

@@ -23,6 +23,7 @@ from tilewright.partition.program import (
     Branch,
     Choice,
     Copy,
+    ForParts,
     KernelCall,
     LetDim,
     Pointer,
@@ -160,6 +161,8 @@ class Machine:
                 self._branch(step, frame)
             case Repeat():
                 self._repeat(step, frame)
+            case ForParts():
+                self._for_parts(step, frame)
             case RequireSize():
                 if self.size(step.value) < 0:
                     raise ExecutionError(f"{to_text(step.value)} is below 0", remedy="check the values of the inputs")
@@ -197,6 +200,12 @@ class Machine:
         for c, (first, _), n in zip(step.carried, pairs[1:], sizes, strict=True):
             self._copy(first, self.address(c.result, frame), n)
         bytes_at(self.address(step.count, frame), 8).view(np.int64)[0] = i
+
+    def _for_parts(self, step: ForParts, frame: ProgramMemory) -> None:
+        firsts = [(self.address(p.place, frame), self.size(p.n_bytes)) for p in step.args]
+        scratch = self.address(step.scratch, frame)
+        for i in range(step.n_parts):
+            self.run(step.body, ProgramMemory(tuple(first + i * n for first, n in firsts), scratch))
 
 
 def _integer_at(address: int) -> int:

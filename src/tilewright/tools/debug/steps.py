@@ -25,7 +25,7 @@ from tilewright.core.types import Array, product
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
 from tilewright.partition.plan import GraphPlan
-from tilewright.partition.program import Branch, Choice, KernelCall, Program, Repeat, Step
+from tilewright.partition.program import Branch, Choice, ForParts, KernelCall, Program, Repeat, Step
 from tilewright.partition.scheduled import LAY_OUT, KernelSpec
 from tilewright.tile.pack import packed_array
 from tilewright.tools.debug.kernel import GroupForms, diagnose, front
@@ -158,6 +158,9 @@ class _Walk:
                     pointers = [step.cond, *step.args]
                     for node, pointer in zip(group.root.inputs, pointers, strict=False):
                         yield node, self.machine.address(pointer, self.frame)
+                case ForParts():
+                    for node, part in zip(group.root.inputs, step.args, strict=False):
+                        yield node, self.machine.address(part.place, self.frame)
                 case Repeat():
                     pointers = [step.trips, step.cond, *(c.start for c in step.carried), *step.captures]
                     for node, pointer in zip(group.root.inputs, pointers, strict=True):
@@ -289,7 +292,15 @@ class _Walk:
                 return self._inside(taken, graph, operands[1:]) or outer
             if isinstance(step, Repeat):
                 return self._iterations(step, group.root) or outer
+            if isinstance(step, ForParts):
+                return self._parts(step, group.root) or outer
         return outer
+
+    def _parts(self, step: ForParts, node: Node) -> Fault | None:
+        operands, n_cut = [self.values.of(i) for i in node.inputs], node.attrs["n_cut"]
+        cut = zip(*(np.split(x, step.n_parts) for x in operands[:n_cut]), strict=True)
+        faults = (self._inside(step.body, node.attrs["body"], [*part, *operands[n_cut:]]) for part in cut)
+        return next((fault for fault in faults if fault is not None), None)
 
     def _iterations(self, step: Repeat, node: Node) -> Fault | None:
         trips, go, *rest = [self.values.of(i) for i in node.inputs]

@@ -1,0 +1,419 @@
+"""The pass ``in-parts``: where caches don't keep what a batch goes through, it goes through part by part.
+
+In: a graph in its final forms, of a batch whose size is known. Out: the same function; runs of kernels that treat each
+of the batch's elements alone stand in the body of ``map_parts``, which computes one part after the other. What is
+written and read again between them stays in a core's own cache then. Not its business: which ops become one kernel
+(``partition.fuse``; here is only an estimate of it), loops within a kernel (``choose``).
+
+Sixteen images in the first layers of a network are some hundred megabytes that go to memory and come back, while one of
+them fits a core's cache. In the last layers weights are larger than images, and would be read once for every part. So
+the order of kernels is cut into runs, each with the number of parts that the model below finds best, by dynamic
+programming over all runs. Libraries that run one layer after the other can't do the same: it takes the whole graph.
+
+Modelled is a kernel as the longer one of its arithmetic and of what it moves, a byte at the rate of the nearest cache
+that holds all that was touched since it was touched last (the stack distance of Mattson et al., "Evaluation techniques
+for storage hierarchies", 1970).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+from typing import ClassVar
+
+from tilewright import ops
+from tilewright.core.compute import Buffer
+from tilewright.core.dims import are_known, is_known, known, known_over
+from tilewright.core.effort import EFFORT
+from tilewright.core.estimates import DOUBT
+from tilewright.core.graph import CONST, Graph, Node, Pool
+from tilewright.core.opdef import Trait
+from tilewright.core.passes import Pass
+from tilewright.core.rewrite import Fired, Journal, replace
+from tilewright.core.types import f32, product
+from tilewright.graph.rows import attrs_of_part, is_by_rows, row_type, stages_of
+from tilewright.target.target import Target
+
+
+@dataclass(frozen=True)
+class InParts(Pass):
+    """Cuts batches of known size into parts, where a run of kernels is faster on one part after the other.
+
+    It does not fire on batches that only a call knows, nor across ops that mix the elements of a batch, have several
+    results, or have sub-graphs. A core multiplies and adds ``multiplies`` f32 in a cycle, and of what products read
+    ``per_lane`` times as many; it reads ``l2_rate``, ``llc_rate`` and ``memory_rate`` bytes in a cycle from its own
+    cache of ``l2_bytes``, from the one of ``llc_bytes`` behind it and from memory. A result of ``large_bytes`` and a
+    window that slides over it are one kernel (``partition.windows``). A call of a kernel takes
+    ``call_cycles``; on several of ``n_cores`` also ``wake_cycles``, and all cores together read ``all_rate`` bytes in
+    a cycle from memory. What is cut must be faster by one thread and by all of them, and calls of both count alike.
+    """
+
+    name: ClassVar[str] = "in-parts"
+    multiplies: float = 16.0
+    per_lane: int = 1
+    l2_bytes: int = 1 << 17
+    llc_bytes: int = 1 << 23
+    large_bytes: int = 1 << 18
+    l2_rate: float = 64.0
+    llc_rate: float = 8.0
+    memory_rate: float = 4.5
+    all_rate: float = 9.0
+    call_cycles: float = 40.0
+    n_cores: int = 1
+    wake_cycles: float = 20000.0
+
+    @staticmethod
+    def on(target: Target, per_lane: int = 1) -> InParts:
+        """The pass for a machine."""
+        return InParts(
+            multiplies=target.lanes(f32) * target.fmas_per_cycle,
+            per_lane=per_lane,
+            l2_bytes=target.l2_bytes,
+            llc_bytes=target.llc_kept_bytes,
+            large_bytes=target.large_bytes,
+            l2_rate=target.l2_bytes_per_cycle,
+            llc_rate=target.llc_bytes_per_cycle,
+            memory_rate=target.memory_bytes_per_cycle,
+            all_rate=target.memory_gb_per_s_all / target.ghz,
+            call_cycles=2 * target.unforeseen_cycles,  # on its way in and out
+            n_cores=target.n_cores if target.has_threads else 1,
+            wake_cycles=target.wake_us * target.ghz * 1e3,  # threads that had nothing to share for a while sleep
+        )
+
+    def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        sizes = [n.shape[0] for n in graph.inputs if n.type.rank]
+        for size in dict.fromkeys(n for n in sizes if is_known(n) and n > 1):
+            batch = Batch(graph, size, self)
+            for kernels in reversed(batch.stages()):
+                # From the last run to the first, so that what an earlier one reads is still in the graph.
+                for run in reversed(Runs(self, batch, kernels).best()):
+                    graph = in_parts(graph, run, size, batch.rows)
+                    if journal is not None:
+                        journal += [Fired(self.name, n.op.name, n.loc) for k in run.kernels for n in k.nodes]
+        return graph
+
+
+# --- kernels --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class RowKernel:
+    """Nodes of which the last one's result is written, and what they take.
+
+    ``work`` cycles of one core and ``row_bytes`` of the result for one row; ``shared_bytes`` are read for any rows.
+    ``is_slid``: a window alone reads the result, sliding over it; where it is large, both are one kernel.
+    """
+
+    nodes: tuple[Node, ...]
+    reads: tuple[Node, ...]
+    shared_bytes: int
+    work: float
+    row_bytes: float
+    is_slid: bool
+
+    @property
+    def root(self) -> Node:
+        return self.nodes[-1]
+
+
+class Batch:
+    """The nodes of a graph that treat each of ``size`` rows alone, as kernels."""
+
+    def __init__(self, graph: Graph, size: int, options: InParts) -> None:
+        self.size, self.options = size, options
+        self.order = graph.nodes()
+        self.place = {n: k for k, n in enumerate(self.order)}
+        self.readers: dict[Node, list[Node]] = {n: [] for n in self.order}
+        for n in self.order:
+            for i in n.inputs:
+                self.readers[i].append(n)
+        self.kept = set(graph.outputs)
+        self.rows = {n for n in graph.inputs if n.type.rank and n.shape[0] == size}
+        self.alone: set[Node] = set()
+        self.level = dict.fromkeys(self.rows, 0)
+        """How many ops that need whole batches lie before a node that depends on one. Between nodes of one level lies
+        none."""
+        for n in self.order:
+            self._judge(n)
+        self.kernel_of: dict[Node, Node] = {}
+        """Of every node of a kernel its last one."""
+
+    def _judge(self, n: Node) -> None:
+        before = [i for i in n.inputs if i in self.level]
+        if not before:
+            return
+        if self._is_alone(n):
+            self.alone.add(n)
+            self.rows.add(n)
+        # What needs whole batches ends a level, and what reads it is of the next one.
+        self.level[n] = max(self.level[i] + (n in self.alone and i not in self.rows) for i in before)
+
+    def _is_alone(self, n: Node) -> bool:
+        cut = [i in self.rows for i in n.inputs]
+        fits = any(cut) and len(n.types) == 1 and n.type.rank > 0 and are_known(n.shape) and n.shape[0] == self.size
+        if not fits or not is_by_rows(n, cut):
+            return False
+        parts = [row_type(i.type, 1) if c else i.type for i, c in zip(n.inputs, cut, strict=True)]
+        return attrs_of_part(n, parts, 1) is not None
+
+    def stages(self) -> list[list[RowKernel]]:
+        """Kernels that may be computed in parts together, in an order in which they can run."""
+        found: dict[int, list[RowKernel]] = {}
+        trees: dict[Node, list[Node]] = {}
+        for n in self.order:
+            if n in self.alone:
+                tree = [m for i in dict.fromkeys(n.inputs) if i in self.alone and self._is_carried(i) for m in trees[i]]
+                trees[n] = [*tree, n]
+                if not self._is_carried(n):
+                    found.setdefault(self.level[n], []).append(self._kernel(trees[n]))
+        return list(found.values())
+
+    def _is_carried(self, n: Node) -> bool:
+        """Does a result go to its only reader in registers?"""
+        (reader, *others) = self.readers[n] or [n]
+        if others or n in self.kept or reader not in self.alone or self.level[reader] != self.level[n]:
+            return False
+        is_epilogue = Trait.ELEMENTWISE in reader.op.traits and reader.shape == n.shape
+        return reader is not n and (is_epilogue or bool(n.op.traits & {Trait.MOVEMENT, Trait.VIEW}))
+
+    def _kernel(self, nodes: Sequence[Node]) -> RowKernel:
+        own = set(nodes)
+        self.kernel_of.update(dict.fromkeys(nodes, nodes[-1]))
+        operands = dict.fromkeys(i for n in nodes for i in n.inputs if i not in own)
+        shared = sum(i.type.n_bytes for i in operands if i not in self.rows and is_known(i.type.n_bytes))
+        reads = tuple(i for i in operands if i in self.rows)
+        work = sum(map(self._cycles, nodes)) / self.size
+        return RowKernel(tuple(nodes), reads, shared, work, self.row_bytes(nodes[-1]), self._is_slid(nodes[-1]))
+
+    def _is_slid(self, n: Node) -> bool:
+        readers = self.readers[n]
+        return n not in self.kept and len(readers) == 1 and readers[0].inputs[0] is n and slides(readers[0])
+
+    def row_bytes(self, n: Node) -> float:
+        return known(n.type.n_bytes, 0) / self.size
+
+    def _cycles(self, n: Node) -> float:
+        """Of the arithmetic of a node, were it never to wait."""
+        meaning, o = n.op.compute or n.op.kernel, self.options
+        if meaning is None or n.op.traits & {Trait.MOVEMENT, Trait.VIEW}:
+            return 0.0
+        ins = tuple(Buffer(f"x{k}", i.dtype, i.shape) for k, i in enumerate(n.inputs))
+        points = 0.0
+        for stage in stages_of(meaning(ins, (Buffer("y", n.dtype, n.shape),), n.attrs)):
+            axes = (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))
+            size = product([a.extent for a in axes])
+            points += size if is_known(size) else 0
+        return points / (o.multiplies * o.per_lane if Trait.CONTRACTION in n.op.traits else o.multiplies)
+
+
+def slides(node: Node) -> bool:
+    """Is it a window of several places over each channel by itself?"""
+    if node.op in (ops.max_pool, ops.avg_pool):
+        return any(n > 1 for n in node.attrs["kernel"])
+    is_alone = node.op is ops.conv and node.attrs["groups"] == node.inputs[1].shape[0]
+    return is_alone and any(known_over(n, 1) for n in node.inputs[1].shape[2:])
+
+
+# --- runs of kernels ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PartRun:
+    """Kernels that are computed one after the other for each of ``n_parts`` parts of the batch."""
+
+    kernels: tuple[RowKernel, ...]
+    n_parts: int
+
+
+@dataclass(frozen=True)
+class Cores:
+    """What so many cores do in a cycle, and what their caches hold."""
+
+    n: int
+    options: InParts
+
+    def level(self, n_bytes: float) -> int:
+        """Where what was touched so many bytes ago comes from: 0 their own caches, 1 the one behind, 2 memory."""
+        return 0 if n_bytes <= self.n * self.options.l2_bytes else 1 if n_bytes <= self.options.llc_bytes else 2
+
+    def cycles(self, n_bytes: float, level: int) -> float:
+        """For bytes that the cores share among them."""
+        o = self.options
+        return n_bytes / (self.n * o.l2_rate, self.n * o.llc_rate, o.memory_rate if self.n == 1 else o.all_rate)[level]
+
+    def written_cycles(self, n_bytes: float, level: int) -> float:
+        """The same for bytes that are written: memory is read before."""
+        return self.cycles(n_bytes, level) * (2 if level == 2 else 1)
+
+    def shared_cycles(self, n_bytes: float, level: int) -> float:
+        """For bytes that each core reads."""
+        return n_bytes / (self.options.l2_rate, self.options.llc_rate, self.options.memory_rate)[level]
+
+    @property
+    def call_cycles(self) -> float:
+        return self.options.call_cycles + (self.options.wake_cycles if self.n > 1 else 0.0)
+
+
+class Runs:
+    """The cheapest way to cut a stage into runs.
+
+    Costs are cycles times the cores that spend them, by one thread and by all of them.
+    """
+
+    def __init__(self, options: InParts, batch: Batch, kernels: Sequence[RowKernel]) -> None:
+        self.batch, self.kernels = batch, kernels
+        self.n_parts = [n for n in range(2, batch.size + 1) if batch.size % n == 0][-EFFORT.listed :]
+        self.counts = [Cores(n, options) for n in sorted({1, options.n_cores})]
+        self.weights = sum(k.shared_bytes for k in kernels)
+        self.slid, self.large_bytes = {k.root for k in kernels if k.is_slid}, options.large_bytes
+        place = {k.root: at for at, k in enumerate(kernels)}
+        self.last_read = dict.fromkeys(place, 0)
+        """Which kernel is the last to read a result; one behind all for what is read elsewhere too."""
+        for n in place:
+            at = [place.get(batch.kernel_of.get(r, r), len(kernels)) for r in batch.readers[n]]
+            self.last_read[n] = max([*at, len(kernels) if n in batch.kept else 0])
+        self.far: dict[tuple[RowKernel, Node], float] = {}
+        """Bytes touched between two uses of a value where all kernels run once on the whole batch."""
+        self.by_count = list(self._whole())
+        self.whole = [sum(times) for times in self.by_count]
+        least = [sum(batch.size * k.work for _ in self.counts) for k in kernels]
+        self.to_gain = [0.0]
+        """The most that kernels from one on can save, whatever else is cut."""
+        for cost, work in zip(self.whole[::-1], least[::-1], strict=True):
+            self.to_gain.append(self.to_gain[-1] + cost - work)
+        self.to_gain.reverse()
+
+    def _whole(self) -> Iterator[list[float]]:
+        clock, used = 0.0, dict[Node, float]()
+        for k in self.kernels:
+            for x in k.reads:
+                n_bytes = self.batch.size * self.batch.row_bytes(x)
+                self.far[k, x] = clock + n_bytes - used[x] if x in used else max(n_bytes, clock)
+            yield [c.n * (self._time(c, k, self.batch.size, 0.0, {}) + self._weights(c, k)) for c in self.counts]
+            clock = self._touch(k, self.batch.size, clock, used)
+
+    def _touch(self, kernel: RowKernel, n_rows: float, clock: float, used: dict[Node, float]) -> float:
+        for x in (*kernel.reads, kernel.root):
+            clock += n_rows * self.batch.row_bytes(x)
+            used[x] = clock
+        return clock + kernel.shared_bytes
+
+    def _weights(self, cores: Cores, kernel: RowKernel) -> float:
+        """Cycles to read what all rows share, for the first time in a call."""
+        return cores.shared_cycles(kernel.shared_bytes, cores.level(self.weights))
+
+    def _time(self, cores: Cores, kernel: RowKernel, n_rows: float, clock: float, used: Mapping[Node, float]) -> float:
+        """Cycles of one call but for what all rows share. What it writes stays as near as it is itself small."""
+        moved, n_read = 0.0, 0.0
+        for x in kernel.reads:
+            n_bytes = n_rows * self.batch.row_bytes(x)
+            if self._is_held(x, n_bytes):
+                continue
+            distance = clock + n_bytes - used[x] if x in used else self.far[kernel, x]
+            moved += cores.cycles(n_bytes, cores.level(distance))
+            n_read += n_bytes
+        written = n_rows * kernel.row_bytes
+        if not self._is_held(kernel.root, written):
+            moved += cores.written_cycles(written, cores.level(written + n_read))
+        return max(n_rows * kernel.work / cores.n, moved) + cores.call_cycles
+
+    def _is_held(self, n: Node, n_bytes: float) -> bool:
+        """Is a result so large that the window which slides over it is one kernel with it?"""
+        return n in self.slid and n_bytes >= self.large_bytes
+
+    def best(self) -> list[PartRun]:
+        """The runs that take several parts, in order; each saves what can be told apart in the time of all kernels."""
+        n, places = len(self.kernels), self._places()
+        told_apart = sum(self.whole) * (1 - (1 - DOUBT) ** 2)  # both may be as far off, and to opposite sides
+        least, cuts = [0.0, *[inf] * n], list[tuple[int, int]]([(0, 1)] * (n + 1))
+        for first in range(n):
+            if least[first] + self.whole[first] < least[first + 1]:
+                least[first + 1], cuts[first + 1] = least[first] + self.whole[first], (first, 1)
+            if first in places:
+                for n_parts in self.n_parts:
+                    for end, cost in self._costs(first, n_parts, told_apart):
+                        if end in places and least[first] + cost + told_apart < least[end]:
+                            least[end], cuts[end] = least[first] + cost + told_apart, (first, n_parts)
+        found, end = list[PartRun](), n
+        while end > 0:
+            first, n_parts = cuts[end]
+            if n_parts > 1:
+                found.append(PartRun(tuple(self.kernels[first:end]), n_parts))
+            end = first
+        return found[::-1]
+
+    def _places(self) -> set[int]:
+        """Where runs may begin and end: where no window is parted from what it slides over.
+
+        Of too many places to try all, those that the fewest bytes cross.
+        """
+        n = len(self.kernels)
+        window = max(1, ceil(n * n * len(self.n_parts) / 2 / EFFORT.points))
+        crossing = []
+        for at in range(n + 1):
+            crosses = [k for k in self.kernels[:at] if at <= self.last_read[k.root] < n]
+            crossing.append(inf if any(k.is_slid for k in crosses) else sum(k.row_bytes for k in crosses))
+        windows = (range(at, min(at + window, n + 1)) for at in range(0, n + 1, window))
+        return {0, n, *(at for w in windows if crossing[at := min(w, key=crossing.__getitem__)] < inf)}
+
+    def _costs(self, first: int, n_parts: int, told_apart: float) -> Iterator[tuple[int, float]]:
+        """For each end of a run its cost, until it can't become the cheaper one any more."""
+        n_rows = self.batch.size / n_parts
+        clock, used = 0.0, dict[Node, float]()
+        live: list[RowKernel] = []
+        shared, once, each, whole = 0.0, [0.0] * len(self.counts), [0.0] * len(self.counts), [0.0] * len(self.counts)
+        for end, k in enumerate(self.kernels[first:], first + 1):
+            for at, c in enumerate(self.counts):
+                each[at] += self._time(c, k, n_rows, clock, used)
+                once[at] += self._weights(c, k)
+                whole[at] += self.by_count[end - 1][at]
+            clock = self._touch(k, n_rows, clock, used)
+            shared += k.shared_bytes
+            live = [x for x in (*live, k) if self.last_read[x.root] >= end]
+            costs = []
+            for at, c in enumerate(self.counts):
+                # What is read of one part comes again when all other bytes of a part were touched.
+                again = c.shared_cycles(shared, c.level(clock))
+                sizes = [self.batch.size * x.row_bytes for x in live]
+                leaving = sum(c.written_cycles(n, c.level(n)) for n in sizes)
+                costs.append(c.n * (once[at] + n_parts * each[at] + (n_parts - 1) * again + leaving))
+            if all(cost < before for cost, before in zip(costs, whole, strict=True)):
+                yield end, sum(costs)
+            if sum(costs) + told_apart - sum(whole) > self.to_gain[end]:
+                return
+
+
+# --- the graph ------------------------------------------------------------------------------------------------------
+
+
+def in_parts(graph: Graph, run: PartRun, size: int, rows: Container[Node]) -> Graph:
+    """``graph`` with the nodes of a run in the body of ``map_parts``."""
+    own = dict.fromkeys(n for k in run.kernels for n in k.nodes)
+    operands = dict.fromkeys(i for n in own for i in n.inputs if i not in own and i.op is not CONST)
+    cut = [n for n in operands if n in rows]
+    given = [*cut, *(n for n in operands if n not in rows)]
+    n_rows = size // run.n_parts
+    pool = Pool()
+    made = {n: pool.input(f"x{k}", row_type(n.type, n_rows) if n in rows else n.type) for k, n in enumerate(given)}
+    for n in own:
+        for i in n.inputs:
+            if i.op is CONST and i not in made:
+                made[i] = pool.add(CONST, (), i.attrs, i.loc)
+        inputs = [made[i] for i in n.inputs]
+        attrs = attrs_of_part(n, [i.type for i in inputs], n_rows)
+        assert attrs is not None, f"{n} has a form for one row and none for {n_rows}"
+        made[n] = pool.add(n.op, inputs, attrs, n.loc)
+    outputs = set(graph.outputs)
+    left = [n for n in own if n in outputs or n in _read_outside(graph, own)]
+    body = Graph("part", pool, tuple(made[n] for n in given), tuple(made[n] for n in left), _names(left))
+    node = graph.pool.add(ops.map_parts, given, {"body": body, "n_parts": run.n_parts, "n_cut": len(cut)}, left[-1].loc)
+    return replace(graph, dict(zip(left, graph.pool.results(node), strict=True)))
+
+
+def _read_outside(graph: Graph, own: Container[Node]) -> set[Node]:
+    return {i for n in graph.nodes() if n not in own for i in n.inputs}
+
+
+def _names(nodes: Sequence[Node]) -> tuple[str, ...]:
+    return tuple(f"y{k}" for k in range(len(nodes)))
