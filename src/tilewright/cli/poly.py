@@ -46,7 +46,7 @@ def poly_command(
     target: Target = "native",
     json: Json = False,
 ) -> None:
-    """Show which iterations of a function's loops need which, and the order that is found for them.
+    """Show what loops need of each other, and a better order.
 
     The function is plain Python: range loops around assignments to elements of arrays. Its text is read and, without
     --run, never executed. For each statement there is the set of its iterations, for each dependence the first two
