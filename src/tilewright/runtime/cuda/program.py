@@ -157,8 +157,8 @@ class CheckSizeStep:
 GpuStep: TypeAlias = (
     "LaunchStep | CopyStep | ReadSizeStep | SizeStep | ChooseStep | LoopStep | PartsStep | CheckStep | CheckSizeStep"
 )
-WAITS = (ReadSizeStep, ChooseStep, LoopStep, CheckStep)
-"""Steps for which the host must see what the GPU has written."""
+WAITS = (ReadSizeStep, ChooseStep, LoopStep, PartsStep, CheckStep)
+"""Steps for which the host must see what the GPU has written, or may take memory and give it back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class GpuProgram:
     @property
     def waits(self) -> bool:
         """Does the host have to look at results on the way? Such a program can't be recorded."""
-        return any(isinstance(step, WAITS) or (isinstance(step, PartsStep) and step.body.waits) for step in self.steps)
+        return any(isinstance(step, WAITS) for step in self.steps)
 
 
 @dataclass(frozen=True, slots=True)
