@@ -13,6 +13,7 @@ from tilewright.core.types import TensorType, tensor_type_of
 from tilewright.ops import control as c
 from tilewright.ops.elementwise import add, neg
 from tilewright.ops.movement import concat
+from tilewright.ops.order import nonzero
 from tilewright.ops.window import slice_
 
 S, K = Sym("S", 0), Sym("k", 0)
@@ -105,3 +106,16 @@ def test_loop_refuses(change) -> None:
     ts, attrs = change([tensor_type_of(a) for a in sample.arrays], dict(sample.attrs))
     with pytest.raises(OpError):
         c.loop.infer(ts, Attrs(c.loop.complete_attrs(attrs)))
+
+
+def test_parts_of_sizes_that_data_decide_are_refused() -> None:
+    """Each part would have another number of rows."""
+    pool = Pool()
+    x = pool.input("x", TensorType(T.f32, (2, 3)))
+    b = Builder(pool)
+    body = Graph("part", pool, (x,), (b.results(b(nonzero, x, count="found"))[0],), ("y",))
+    attrs = Attrs(c.map_parts.complete_attrs({"body": body, "n_parts": 2, "n_cut": 1}))
+    with pytest.raises(OpError, match="data decide"):
+        c.map_parts.infer([TensorType(T.f32, (4, 3))], attrs)
+    with pytest.raises(OpError, match="equal parts"):
+        c.map_parts.infer([TensorType(T.f32, (5, 3))], attrs)

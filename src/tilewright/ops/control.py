@@ -274,12 +274,20 @@ def _infer_parts(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     found = [_actual(n.type, meaning) for n in a.body.outputs]
     if not found or not all(t.rank for t in found):
         raise OpError("the body needs results, each with an axis along which its parts are joined")
+    sizes = frozenset[Sym]().union(*(symbols(d) for t in ts for d in t.shape))
+    if any(symbols(d) - sizes for t in found for d in t.shape):
+        raise OpError("the body has a result of a size that its data decide", remedy="join parts of one size")
     return tuple(t.with_shape((t.shape[0] * a.n_parts, *t.shape[1:])) for t in found)
 
 
-def _ref_parts(xs: Sequence[Array], a: Attrs) -> Array | tuple[Array, ...]:
+def operands_of_parts(xs: Sequence[Array], a: Attrs) -> list[tuple[Array, ...]]:
+    """What the body of ``map_parts`` gets for each part."""
     cut = zip(*(np.split(x, a.n_parts) for x in xs[: a.n_cut]), strict=True)
-    found = [evaluate_graph(a.body, (*part, *xs[a.n_cut :])) for part in cut]
+    return [(*part, *xs[a.n_cut :]) for part in cut]
+
+
+def _ref_parts(xs: Sequence[Array], a: Attrs) -> Array | tuple[Array, ...]:
+    found = [evaluate_graph(a.body, operands) for operands in operands_of_parts(xs, a)]
     results = tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
     return results if len(results) > 1 else results[0]
 

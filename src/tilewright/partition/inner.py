@@ -33,7 +33,7 @@ def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
         inner = {s: most for g in _branches(node) for s, most in _inner_dims(g)}
         return [(s, maximum(largest(x, inner), largest(y, inner))) for s, x, y in joined_dims(node)]
     if "n_parts" in node.attrs:
-        return _inner_dims(part_body(node))
+        return []
     if "body" in node.attrs:
         return _repeat_dims(node)
     if node.op.bound is None:
