@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from benchmarks.interleaved import best_times, geometric_mean
@@ -24,17 +23,6 @@ import tilewright
 from tilewright.graph.forms.in_parts import InParts
 
 HEAD = ("net", "batch", "whole, ms", "in parts, ms", "whole / parts", "arena, MB", "compile, s")
-
-
-@contextmanager
-def whole_batches() -> Iterator[None]:
-    """Compiles in which no batch is cut."""
-    run = InParts.run
-    InParts.run = lambda self, graph, journal=None: graph  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        InParts.run = run  # type: ignore[method-assign]
 
 
 def compiled(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...], a: argparse.Namespace) -> tuple[Any, float]:
@@ -56,7 +44,7 @@ def main() -> None:
     for name, _, copies in (net.partition(":") for net in a.nets):
         net, n = build(name), int(copies or 1)
         inputs = tuple(torch.cat([x] * n) if x.ndim else x for x in net.inputs)
-        with whole_batches():
+        with patch.object(InParts, "run", lambda self, graph, journal=None: graph):  # no batch is cut
             compiled(net.module, inputs, a)  # what the first one takes to import counts for nobody
             whole, before = compiled(net.module, inputs, a)
         parts, after = compiled(net.module, inputs, a)

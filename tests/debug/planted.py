@@ -469,7 +469,7 @@ BUGS = (
         "tw_run"),
     Bug("codegen.cpu.control:repeat", "icmp slt i64 {i}, {trips}", "icmp sle i64 {i}, {trips}", loop, "entry",
         "tw_run"),
-    Bug("codegen.cpu.control:for_parts", "mul i64 {i}, {sizes[k]}", "mul i64 0, {sizes[k]}", parts, "entry", "tw_run"),
+    Bug("codegen.cpu.control:_go_on", "mul i64 {turn}, {size}", "mul i64 0, {size}", parts, "entry", "tw_run"),
     Bug("codegen.cpu.program:Function.copy", "ptr {target}, ptr {source}", "ptr {source}, ptr {target}", passed_through,
         "entry", "tw_run"),
 )  # fmt: skip

@@ -27,6 +27,7 @@ from tilewright.partition.program import (
     ForParts,
     KernelCall,
     LetDim,
+    PartPlace,
     Pointer,
     Program,
     Repeat,
@@ -108,6 +109,10 @@ def _places(pointers: Sequence[Pointer]) -> tuple[DevicePlace, ...]:
     return tuple(map(_place, pointers))
 
 
+def _parts(parts: Sequence[PartPlace]) -> tuple[tuple[DevicePlace, Size], ...]:
+    return tuple((_place(p.place), _size(p.n_bytes)) for p in parts)
+
+
 def _pair(pointers: tuple[Pointer, Pointer]) -> tuple[DevicePlace, DevicePlace]:
     first, second = map(_place, pointers)
     return first, second
@@ -138,9 +143,8 @@ def _step(step: Step, numbers: Mapping[str, int]) -> GpuStep:
         case Repeat():
             return _loop(step, numbers)
         case ForParts():
-            args = tuple((_place(p.place), _size(p.n_bytes)) for p in step.args)
             body = _program(step.body, numbers)
-            return PartsStep(step.n_parts, body, args, step.body.n_inputs, _place(step.scratch))
+            return PartsStep(step.n_parts, body, _parts(step.args), step.body.n_inputs, _place(step.scratch))
         case Require():
             return CheckStep(_place(step.cond), step.code)
         case RequireSize():
@@ -160,7 +164,7 @@ def _loop(step: Repeat, numbers: Mapping[str, int]) -> LoopStep:
         body=_program(step.body, numbers),
         carried=carried,
         captures=_places(step.captures),
-        scanned=tuple((_place(s.result), _size(s.n_bytes)) for s in step.scanned),
+        scanned=_parts(step.scanned),
         iteration=_place(step.iteration),
         count=_place(step.count),
         scratch=_place(step.scratch),

@@ -207,8 +207,7 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     if options.gpu is not None:
         return passes_for_gpu(level)
     known = target if options.accuracy == "default" and options.optimize != SIZE else None
-    even = EvenSums.on(target) if level > 1 and known is not None else ()
     per_lane = target.bf16_per_lane if options.precision == "bf16" else 1
     rounded = (Precision(),) if options.precision == "bf16" else ()
-    parts = (InParts.on(target, per_lane),) if level > 1 and known is not None else ()
-    return (*passes_for(level, target=known, per_lane=per_lane), *rounded, *even, *parts)
+    last = (*EvenSums.on(target), InParts.on(target, per_lane)) if level > 1 and known is not None else ()
+    return (*passes_for(level, target=known, per_lane=per_lane), *rounded, *last)

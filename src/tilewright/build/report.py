@@ -6,8 +6,8 @@ In: a graph in kernels. Out: a dict of JSON values. Not its business: showing it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from tilewright.build.digest import digest_of
@@ -17,7 +17,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.graph.bits import computed_types
-from tilewright.partition.program import Choice, ForParts, KernelCall, Program, Repeat, SizedProgram, walk_steps
+from tilewright.partition.program import Choice, KernelCall, Program, Repeat, SizedProgram, counted_steps, walk_steps
 from tilewright.target.target import Target
 
 
@@ -37,7 +37,7 @@ def make_report(
     has how often each of them calls which kernel. ``found_schedules`` has the steps that a search found, by the
     kernel's name. ``types`` has every op by what it computes in, and why products have no fewer bits.
     """
-    calls = list(_calls(program))
+    calls = _calls(program)
     loops = [s.body for s in walk_steps(program) if isinstance(s, Repeat)]
     repeated = {s.kernel for body in loops for s in walk_steps(body) if isinstance(s, KernelCall)}
     versions = [v for s in walk_steps(program) if isinstance(s, Choice) for v in s.versions]
@@ -62,7 +62,7 @@ def make_report(
     sized = [
         {
             "sizes": dict(s.sizes),
-            "calls": dict(Counter(c.kernel for c in walk_steps(s.program) if isinstance(c, KernelCall))),
+            "calls": dict(Counter(c.kernel for c in _calls(s.program))),
             "arena_bytes": _size(s.program.arena_bytes),
         }
         for s in exact
@@ -93,13 +93,9 @@ def make_report(
     }
 
 
-def _calls(program: Program) -> Iterator[KernelCall]:
+def _calls(program: Program) -> list[KernelCall]:
     """Every call of a kernel, as often as a run makes it where that is known, else once."""
-    for step in program.steps:
-        if isinstance(step, ForParts):
-            yield from list(_calls(step.body)) * step.n_parts
-        else:
-            yield from (s for s in walk_steps(replace(program, steps=(step,))) if isinstance(s, KernelCall))
+    return [s for s, times in counted_steps(program) if isinstance(s, KernelCall) for _ in range(times)]
 
 
 def _target(cpu: Target, options: Options) -> str:

@@ -17,7 +17,7 @@ Grammar (``dim`` is an index expression)::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias
 
@@ -330,6 +330,15 @@ def stages_alone(computation: Computation) -> list[Stage] | None:
     """The items where all of them are stages; None where one is a loop whose iterations have an order."""
     stages = [x for x in computation.items if isinstance(x, Stage)]
     return stages if len(stages) == len(computation.items) else None
+
+
+def every_stage(items: Iterable[Stage | Serial]) -> Iterator[Stage]:
+    """The stages of items in order, those within loops included."""
+    for item in items:
+        if isinstance(item, Serial):
+            yield from every_stage(item.body)
+        else:
+            yield item
 
 
 # --- building -------------------------------------------------------------------------------------------------------

@@ -283,6 +283,15 @@ def count_reads(nodes: Sequence[Node], outputs: Sequence[Node]) -> dict[Node, in
     return reads
 
 
+def readers_of(nodes: Sequence[Node]) -> dict[Node, list[Node]]:
+    """The nodes that read each node, in order, once for each operand position."""
+    readers: dict[Node, list[Node]] = {n: [] for n in nodes}
+    for n in nodes:
+        for i in n.inputs:
+            readers[i].append(n)
+    return readers
+
+
 def replace(graph: Graph, replacements: Mapping[Node, Node]) -> Graph:
     """``graph`` with nodes replaced by others of their types; what replaces a node is not itself searched."""
     new: dict[Node, Node] = dict(replacements)

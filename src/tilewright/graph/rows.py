@@ -5,15 +5,35 @@ In: nodes. Out: answers, types and attributes. Not its business: what is done wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from tilewright.core.compute import Buffer, Index, Inside, Load, Serial, Stage, Value, syms, walk
+from tilewright.core.compute import Buffer, Index, Inside, Load, Stage, Value, every_stage, syms, walk
 from tilewright.core.diag import OpError
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.graph import Attrs, Node
 from tilewright.core.indices import symbols_at
 from tilewright.core.opdef import Trait
 from tilewright.core.types import TensorType
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """The stages of an op with one result, and the buffers that stand for its operands and its result."""
+
+    ins: tuple[Buffer, ...]
+    out: Buffer
+    stages: tuple[Stage, ...]
+
+
+def meaning_of(node: Node) -> Meaning | None:
+    """What a node computes; None where its op is made of other ops, or of sub-graphs."""
+    meaning = node.op.compute or node.op.kernel
+    if meaning is None:
+        return None
+    ins = tuple(Buffer(f"x{k}", i.dtype, i.shape) for k, i in enumerate(node.inputs))
+    out = Buffer("y", node.dtype, node.shape)
+    return Meaning(ins, out, tuple(every_stage(meaning(ins, (out,), node.attrs))))
 
 
 def is_by_rows(node: Node, cut: Sequence[bool]) -> bool:
@@ -25,22 +45,12 @@ def is_by_rows(node: Node, cut: Sequence[bool]) -> bool:
     op = node.op
     if Trait.VIEW in op.traits:
         return all(i.type.rank > 0 and i.shape[0] == node.shape[0] for i in node.inputs)
-    meaning = op.compute or op.kernel
+    meaning = meaning_of(node)
     if meaning is None or op.traits & {Trait.RANDOM, Trait.CONTROL}:
         return False
-    ins = tuple(Buffer(f"x{k}", i.dtype, i.shape) for k, i in enumerate(node.inputs))
-    out = Buffer("y", node.dtype, node.shape)
-    axis_of = dict.fromkeys([b for b, is_cut in zip(ins, cut, strict=True) if is_cut], 0) | {out: 0}
-    return all(_keeps_row(s, axis_of, node.shape[0]) for s in stages_of(meaning(ins, (out,), node.attrs)))
-
-
-def stages_of(items: Sequence[Stage | Serial]) -> Iterator[Stage]:
-    """Every stage, those within loops included."""
-    for item in items:
-        if isinstance(item, Serial):
-            yield from stages_of(item.body)
-        else:
-            yield item
+    rows = [b for b, is_cut in zip(meaning.ins, cut, strict=True) if is_cut]
+    axis_of = dict.fromkeys([*rows, meaning.out], 0)
+    return all(_keeps_row(s, axis_of, node.shape[0]) for s in meaning.stages)
 
 
 def _keeps_row(stage: Stage, axis_of: dict[Buffer, int], batch: Dim) -> bool:

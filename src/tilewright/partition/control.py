@@ -24,7 +24,6 @@ from tilewright.partition.program import (
     Pointer,
     Program,
     Repeat,
-    Scanned,
     SetDim,
     Step,
 )
@@ -87,7 +86,7 @@ def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) 
             ),
             captures=tuple(places.pointer(i) for i in node.inputs[2 + n_carried :]),
             scanned=tuple(
-                Scanned(places.result_pointer((node, k)), body.outputs[1 + k].type.n_bytes)
+                PartPlace(places.result_pointer((node, k)), body.outputs[1 + k].type.n_bytes)
                 for k in range(n_carried, len(node.types))
             ),
             iteration=iteration(),

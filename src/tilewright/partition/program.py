@@ -143,10 +143,10 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Scanned:
-    """A value that each iteration appends to a result: bytes per iteration."""
+class PartPlace:
+    """An operand or result of which each turn has its own part, ``n_bytes`` behind the last; with 0 bytes, the same."""
 
-    result: Pointer
+    place: Pointer
     n_bytes: Dim
 
 
@@ -163,19 +163,11 @@ class Repeat:
     body: Program
     carried: tuple[Carried, ...]
     captures: tuple[Pointer, ...]
-    scanned: tuple[Scanned, ...]
+    scanned: tuple[PartPlace, ...]
     iteration: Pointer
     cond_buffers: tuple[Pointer, Pointer]
     count: Pointer
     scratch: Pointer
-
-
-@dataclass(frozen=True)
-class PartPlace:
-    """An operand or result of which each turn has its own part, ``n_bytes`` behind the last; with 0 bytes, the same."""
-
-    place: Pointer
-    n_bytes: Dim
 
 
 @dataclass(frozen=True)
@@ -247,16 +239,23 @@ class SizedProgram:
 
 def walk_steps(program: Program) -> Iterator[Any]:
     """Every step, those of sub-programs included."""
+    return (step for step, _ in counted_steps(program))
+
+
+def counted_steps(program: Program, times: int = 1) -> Iterator[tuple[Any, int]]:
+    """The same with how often a run takes each where that is known, as for parts; else 1."""
     for step in program.steps:
-        yield step
+        yield step, times
         match step:
             case Choice():
-                yield from step.calls
+                yield from ((call, times) for call in step.calls)
             case Branch():
-                yield from walk_steps(step.then_program)
-                yield from walk_steps(step.else_program)
-            case Repeat() | ForParts():
-                yield from walk_steps(step.body)
+                yield from counted_steps(step.then_program, times)
+                yield from counted_steps(step.else_program, times)
+            case Repeat():
+                yield from counted_steps(step.body, times)
+            case ForParts():
+                yield from counted_steps(step.body, times * step.n_parts)
 
 
 def dimension_slots(programs: Sequence[tuple[Graph, Program]]) -> dict[str, int]:

@@ -6,6 +6,7 @@ In: a function that is being written, and a step. Out: its lines there. Not its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.partition.program import Branch, ForParts, Repeat
@@ -45,10 +46,10 @@ def repeat(fn: Function, step: Repeat) -> None:
     fn.copy(fn.pointer(step.cond), fn.pointer(step.cond_buffers[0]), 1)
     pairs = [step.cond_buffers, *(c.buffers for c in step.carried)]
     firsts, seconds = [fn.pointer(p[0]) for p in pairs], [fn.pointer(p[1]) for p in pairs]
-    results = [fn.pointer(s.result) for s in step.scanned]
+    results = [fn.pointer(p.place) for p in step.scanned]
     captures = [fn.pointer(p) for p in step.captures]
     ends = [(fn.pointer(c.result), c.n_bytes) for c in step.carried]
-    sizes = [fn.dim(s.n_bytes) for s in step.scanned]
+    sizes = [fn.dim(p.n_bytes) for p in step.scanned]
     # Sizes are evaluated before the loop: a name that is first computed inside of it is not known behind it.
     for _, n in ends:
         fn.dim(n)
@@ -73,9 +74,7 @@ def repeat(fn: Function, step: Repeat) -> None:
     wanted = fn.let(f"icmp ne i8 {flag}, 0")
     fn.write(f"br i1 {fn.let(f'and i1 {more}, {wanted}')}, label %{body}, label %{done}")
     fn.label(body)
-    for result, size, at in zip(results, sizes, at_scan, strict=True):
-        here = fn.let(f"getelementptr i8, ptr {result}, i64 {fn.let(f'mul i64 {i}, {size}')}")
-        fn.write(f"store ptr {here}, ptr {at}")
+    _go_on(fn, i, results, sizes, at_scan)
     fn.call_sub(step.body, table, scratch)
     for a, b in zip(at_in, at_out, strict=True):
         x, y = fn.let(f"load ptr, ptr {a}"), fn.let(f"load ptr, ptr {b}")
@@ -98,7 +97,7 @@ def for_parts(fn: Function, step: ForParts) -> None:
     firsts, sizes = [fn.pointer(p.place) for p in step.args], [fn.dim(p.n_bytes) for p in step.args]
     table, scratch = fn.argument_table(firsts), fn.pointer(step.scratch)
     moving = [k for k, p in enumerate(step.args) if p.n_bytes != 0]
-    places = {k: fn.let(f"getelementptr ptr, ptr {table}, i64 {k}") for k in moving}
+    places = [fn.let(f"getelementptr ptr, ptr {table}, i64 {k}") for k in moving]
     turn = fn.fresh()
     fn.entry.append(f"  {turn} = alloca i64")
     fn.write(f"store i64 0, ptr {turn}")
@@ -107,9 +106,7 @@ def for_parts(fn: Function, step: ForParts) -> None:
     fn.write(f"br label %{body}")
     fn.label(body)
     i = fn.let(f"load i64, ptr {turn}")
-    for k in moving:
-        here = fn.let(f"getelementptr i8, ptr {firsts[k]}, i64 {fn.let(f'mul i64 {i}, {sizes[k]}')}")
-        fn.write(f"store ptr {here}, ptr {places[k]}")
+    _go_on(fn, i, [firsts[k] for k in moving], [sizes[k] for k in moving], places)
     fn.call_sub(step.body, table, scratch)
     following = fn.let(f"add i64 {i}, 1")
     fn.write(f"store i64 {following}, ptr {turn}")
@@ -119,3 +116,10 @@ def for_parts(fn: Function, step: ForParts) -> None:
     fn.write(f"br i1 {more}, label %{body}, label %{done}")
     fn.label(done)
     fn.forget()
+
+
+def _go_on(fn: Function, turn: str, firsts: Sequence[str], sizes: Sequence[str], places: Sequence[str]) -> None:
+    """Store where a turn's parts begin: so many of their sizes behind the first ones."""
+    for first, size, place in zip(firsts, sizes, places, strict=True):
+        here = fn.let(f"getelementptr i8, ptr {first}, i64 {fn.let(f'mul i64 {turn}, {size}')}")
+        fn.write(f"store ptr {here}, ptr {place}")

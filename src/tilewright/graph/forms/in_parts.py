@@ -23,16 +23,15 @@ from math import ceil, inf
 from typing import ClassVar
 
 from tilewright import ops
-from tilewright.core.compute import Buffer
 from tilewright.core.dims import are_known, is_known, known, known_over
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import DOUBT
 from tilewright.core.graph import CONST, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
-from tilewright.core.rewrite import Fired, Journal, replace
+from tilewright.core.rewrite import Fired, Journal, readers_of, replace
 from tilewright.core.types import f32, product
-from tilewright.graph.rows import attrs_of_part, is_by_rows, row_type, stages_of
+from tilewright.graph.rows import attrs_of_part, is_by_rows, meaning_of, row_type
 from tilewright.target.target import Target
 
 
@@ -123,11 +122,7 @@ class Batch:
     def __init__(self, graph: Graph, size: int, options: InParts) -> None:
         self.size, self.options = size, options
         self.order = graph.nodes()
-        self.place = {n: k for k, n in enumerate(self.order)}
-        self.readers: dict[Node, list[Node]] = {n: [] for n in self.order}
-        for n in self.order:
-            for i in n.inputs:
-                self.readers[i].append(n)
+        self.readers = readers_of(self.order)
         self.kept = set(graph.outputs)
         self.rows = {n for n in graph.inputs if n.type.rank and n.shape[0] == size}
         self.alone: set[Node] = set()
@@ -136,6 +131,7 @@ class Batch:
         none."""
         for n in self.order:
             self._judge(n)
+        self.row_bytes = {n: known(n.type.n_bytes, 0) / size for n in self.rows}
         self.kernel_of: dict[Node, Node] = {}
         """Of every node of a kernel its last one."""
 
@@ -184,23 +180,19 @@ class Batch:
         shared = sum(i.type.n_bytes for i in operands if i not in self.rows and is_known(i.type.n_bytes))
         reads = tuple(i for i in operands if i in self.rows)
         work = sum(map(self._cycles, nodes)) / self.size
-        return RowKernel(tuple(nodes), reads, shared, work, self.row_bytes(nodes[-1]), self._is_slid(nodes[-1]))
+        return RowKernel(tuple(nodes), reads, shared, work, self.row_bytes[nodes[-1]], self._is_slid(nodes[-1]))
 
     def _is_slid(self, n: Node) -> bool:
         readers = self.readers[n]
         return n not in self.kept and len(readers) == 1 and readers[0].inputs[0] is n and slides(readers[0])
 
-    def row_bytes(self, n: Node) -> float:
-        return known(n.type.n_bytes, 0) / self.size
-
     def _cycles(self, n: Node) -> float:
         """Of the arithmetic of a node, were it never to wait."""
-        meaning, o = n.op.compute or n.op.kernel, self.options
+        meaning, o = meaning_of(n), self.options
         if meaning is None or n.op.traits & {Trait.MOVEMENT, Trait.VIEW}:
             return 0.0
-        ins = tuple(Buffer(f"x{k}", i.dtype, i.shape) for k, i in enumerate(n.inputs))
         points = 0.0
-        for stage in stages_of(meaning(ins, (Buffer("y", n.dtype, n.shape),), n.attrs)):
+        for stage in meaning.stages:
             axes = (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))
             size = product([a.extent for a in axes])
             points += size if is_known(size) else 0
@@ -246,10 +238,6 @@ class Cores:
         """The same for bytes that are written: memory is read before."""
         return self.cycles(n_bytes, level) * (2 if level == 2 else 1)
 
-    def shared_cycles(self, n_bytes: float, level: int) -> float:
-        """For bytes that each core reads."""
-        return n_bytes / (self.options.l2_rate, self.options.llc_rate, self.options.memory_rate)[level]
-
     @property
     def call_cycles(self) -> float:
         return self.options.call_cycles + (self.options.wake_cycles if self.n > 1 else 0.0)
@@ -265,6 +253,8 @@ class Runs:
         self.batch, self.kernels = batch, kernels
         self.n_parts = [n for n in range(2, batch.size + 1) if batch.size % n == 0][-EFFORT.listed :]
         self.counts = [Cores(n, options) for n in sorted({1, options.n_cores})]
+        self.each_core = self.counts[0]
+        """What is read by every core, it reads as if it were alone."""
         self.weights = sum(k.shared_bytes for k in kernels)
         self.slid, self.large_bytes = {k.root for k in kernels if k.is_slid}, options.large_bytes
         place = {k.root: at for at, k in enumerate(kernels)}
@@ -277,37 +267,36 @@ class Runs:
         """Bytes touched between two uses of a value where all kernels run once on the whole batch."""
         self.by_count = list(self._whole())
         self.whole = [sum(times) for times in self.by_count]
-        least = [sum(batch.size * k.work for _ in self.counts) for k in kernels]
         self.to_gain = [0.0]
         """The most that kernels from one on can save, whatever else is cut."""
-        for cost, work in zip(self.whole[::-1], least[::-1], strict=True):
-            self.to_gain.append(self.to_gain[-1] + cost - work)
+        for cost, k in zip(self.whole[::-1], kernels[::-1], strict=True):
+            self.to_gain.append(self.to_gain[-1] + cost - len(self.counts) * batch.size * k.work)
         self.to_gain.reverse()
 
     def _whole(self) -> Iterator[list[float]]:
         clock, used = 0.0, dict[Node, float]()
         for k in self.kernels:
             for x in k.reads:
-                n_bytes = self.batch.size * self.batch.row_bytes(x)
+                n_bytes = self.batch.size * self.batch.row_bytes[x]
                 self.far[k, x] = clock + n_bytes - used[x] if x in used else max(n_bytes, clock)
             yield [c.n * (self._time(c, k, self.batch.size, 0.0, {}) + self._weights(c, k)) for c in self.counts]
             clock = self._touch(k, self.batch.size, clock, used)
 
     def _touch(self, kernel: RowKernel, n_rows: float, clock: float, used: dict[Node, float]) -> float:
         for x in (*kernel.reads, kernel.root):
-            clock += n_rows * self.batch.row_bytes(x)
+            clock += n_rows * self.batch.row_bytes[x]
             used[x] = clock
         return clock + kernel.shared_bytes
 
     def _weights(self, cores: Cores, kernel: RowKernel) -> float:
         """Cycles to read what all rows share, for the first time in a call."""
-        return cores.shared_cycles(kernel.shared_bytes, cores.level(self.weights))
+        return self.each_core.cycles(kernel.shared_bytes, cores.level(self.weights))
 
     def _time(self, cores: Cores, kernel: RowKernel, n_rows: float, clock: float, used: Mapping[Node, float]) -> float:
         """Cycles of one call but for what all rows share. What it writes stays as near as it is itself small."""
         moved, n_read = 0.0, 0.0
         for x in kernel.reads:
-            n_bytes = n_rows * self.batch.row_bytes(x)
+            n_bytes = n_rows * self.batch.row_bytes[x]
             if self._is_held(x, n_bytes):
                 continue
             distance = clock + n_bytes - used[x] if x in used else self.far[kernel, x]
@@ -374,7 +363,7 @@ class Runs:
             costs = []
             for at, c in enumerate(self.counts):
                 # What is read of one part comes again when all other bytes of a part were touched.
-                again = c.shared_cycles(shared, c.level(clock))
+                again = self.each_core.cycles(shared, c.level(clock))
                 sizes = [self.batch.size * x.row_bytes for x in live]
                 leaving = sum(c.written_cycles(n, c.level(n)) for n in sizes)
                 costs.append(c.n * (once[at] + n_parts * each[at] + (n_parts - 1) * again + leaving))
@@ -404,16 +393,9 @@ def in_parts(graph: Graph, run: PartRun, size: int, rows: Container[Node]) -> Gr
         attrs = attrs_of_part(n, [i.type for i in inputs], n_rows)
         assert attrs is not None, f"{n} has a form for one row and none for {n_rows}"
         made[n] = pool.add(n.op, inputs, attrs, n.loc)
-    outputs = set(graph.outputs)
-    left = [n for n in own if n in outputs or n in _read_outside(graph, own)]
-    body = Graph("part", pool, tuple(made[n] for n in given), tuple(made[n] for n in left), _names(left))
+    read_outside = {*graph.outputs, *(i for n in graph.nodes() if n not in own for i in n.inputs)}
+    left = [n for n in own if n in read_outside]
+    names = tuple(f"y{k}" for k in range(len(left)))
+    body = Graph("part", pool, tuple(made[n] for n in given), tuple(made[n] for n in left), names)
     node = graph.pool.add(ops.map_parts, given, {"body": body, "n_parts": run.n_parts, "n_cut": len(cut)}, left[-1].loc)
     return replace(graph, dict(zip(left, graph.pool.results(node), strict=True)))
-
-
-def _read_outside(graph: Graph, own: Container[Node]) -> set[Node]:
-    return {i for n in graph.nodes() if n not in own for i in n.inputs}
-
-
-def _names(nodes: Sequence[Node]) -> tuple[str, ...]:
-    return tuple(f"y{k}" for k in range(len(nodes)))

@@ -15,7 +15,7 @@ from tilewright.core.dims import known_over, numbers
 from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
-from tilewright.core.rewrite import Fired, Journal
+from tilewright.core.rewrite import Fired, Journal, readers_of
 
 PARTS = 2
 
@@ -34,15 +34,12 @@ class JoinInReaders(Pass):
     name: ClassVar[str] = "join-in-readers"
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        readers: dict[Node, list[Node]] = {}
-        for n in graph.nodes():
-            for i in n.inputs:
-                readers.setdefault(i, []).append(n)
+        readers = readers_of(graph.nodes())
         new: dict[Node, Node] = {}
         for n in graph.nodes():
             inputs = tuple(new[i] for i in n.inputs)
             new[n] = n if inputs == n.inputs else graph.pool.with_inputs(n, inputs)
-            is_read_so = n not in graph.outputs and all(_is_arithmetic(r, n) for r in readers.get(n, ()))
+            is_read_so = n not in graph.outputs and all(_is_arithmetic(r, n) for r in readers[n])
             if _has_two_parts(n) and (is_read_so or n.attrs["axis"] % n.type.rank != n.type.rank - 1):
                 new[n] = _joined(graph, new[n])
                 if journal is not None:

@@ -186,7 +186,7 @@ class Machine:
             self._copy(self.address(c.start, frame), first, n)
         self._copy(self.address(step.cond, frame), pairs[0][0], 1)
         captures = [self.address(p, frame) for p in step.captures]
-        scanned = [(self.address(s.result, frame), self.size(s.n_bytes)) for s in step.scanned]
+        scanned = [(self.address(p.place, frame), self.size(p.n_bytes)) for p in step.scanned]
         trips = _integer_at(self.address(step.trips, frame))
         iteration, scratch = self.address(step.iteration, frame), self.address(step.scratch, frame)
         i = 0

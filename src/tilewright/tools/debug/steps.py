@@ -22,6 +22,7 @@ from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, product
+from tilewright.ops.control import operands_of_parts
 from tilewright.partition.computation import computation_of
 from tilewright.partition.fuse import Group
 from tilewright.partition.plan import GraphPlan
@@ -297,9 +298,8 @@ class _Walk:
         return outer
 
     def _parts(self, step: ForParts, node: Node) -> Fault | None:
-        operands, n_cut = [self.values.of(i) for i in node.inputs], node.attrs["n_cut"]
-        cut = zip(*(np.split(x, step.n_parts) for x in operands[:n_cut]), strict=True)
-        faults = (self._inside(step.body, node.attrs["body"], [*part, *operands[n_cut:]]) for part in cut)
+        given = operands_of_parts([self.values.of(i) for i in node.inputs], node.attrs)
+        faults = (self._inside(step.body, node.attrs["body"], operands) for operands in given)
         return next((fault for fault in faults if fault is not None), None)
 
     def _iterations(self, step: Repeat, node: Node) -> Fault | None:
