@@ -7,7 +7,7 @@ and cells that ``ops.lstm`` and ``ops.rnn`` have (``recurrent``), cells whose st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
@@ -51,6 +51,10 @@ class GateMatrix:
         return c.b(ops.mul, sums, c.b(ops.mul, coded.scale, c.b.const(self.scales)))
 
 
+Weighed = Sequence[tuple[Node, GateMatrix]]
+"""Rows ``[time, batch, width]``, and the weights that they are multiplied with."""
+
+
 @dataclass(frozen=True)
 class LstmCell:
     """What one step of an LSTM needs. Vectors are by gates, and None where the file leaves them out.
@@ -78,9 +82,9 @@ def stacked(c: TfliteCall, parts: Sequence[Node], axis: int = 0) -> Node:
     return parts[0] if len(parts) == 1 else c.b(ops.concat, *parts, axis=axis)
 
 
-def ahead(c: TfliteCall, x: Node, inputs: Sequence[tuple[Node, GateMatrix]], bias: Node | None) -> Node:
+def ahead(c: TfliteCall, inputs: Weighed, bias: Node | None) -> Node:
     """The products of all steps' inputs, which no state is needed for: ``[time, batch, units]``."""
-    time, batch, _ = c.size(x)
+    time, batch, _ = c.size(inputs[0][0])
     parts = [] if bias is None else [bias]
     parts += [m.times(c, c.shaped(rows, (time * batch, c.size(rows)[2])), m.weight) for rows, m in inputs]
     made = reduce(lambda a, b: c.b(ops.add, a, b), parts)
@@ -92,38 +96,34 @@ def lstm_steps(
 ) -> tuple[Node, Sequence[Node]]:
     """All steps of an LSTM over ``products``, as :func:`ahead` makes them, of gates in TFLite's order."""
     projection = cell.projection.weight if cell.projection is not None else None
-    kinds: dict[str, Node | None] = {"recurrent": cell.recurrent.weight, "projection": projection}
-    kinds["projection_bias"] = cell.projection_bias
-    for name in ("bias", "peepholes", "gains"):
-        kinds |= {f"{name}{k}": v for k, v in enumerate(getattr(cell, name))}
-    given = {name: node for name, node in kinds.items() if node is not None}
+    read = (cell.recurrent.weight, projection, cell.projection_bias, *cell.bias, *cell.peepholes, *cell.gains)
+    captures = list(dict.fromkeys(node for node in read if node is not None))
 
     def step(c: TfliteCall, row: Node, state: Sequence[Node], captured: Sequence[Node]) -> tuple[Node, list[Node]]:
-        return _lstm_step(c, cell, row, state, dict(zip(given, captured, strict=True)))
+        return _lstm_step(c, cell, row, state, dict(zip(captures, captured, strict=True)))
 
-    return scan(c, step, products, begin, list(given.values()), is_reversed)
+    return scan(c, step, products, begin, captures, is_reversed)
 
 
 def _lstm_step(
-    c: TfliteCall, cell: LstmCell, row: Node, state: Sequence[Node], have: dict[str, Node]
+    c: TfliteCall, cell: LstmCell, row: Node, state: Sequence[Node], own: Mapping[Node, Node]
 ) -> tuple[Node, list[Node]]:
+    """``own`` is what stands for the cell's nodes within the body."""
     h, before = state
     n, (batch, _) = cell.n_cells, c.size(h)
-    sums = c.b(ops.add, row, cell.recurrent.times(c, h, have["recurrent"]))
-    places = [None, 0, 1, 2] if cell.is_coupled else [0, 1, 2, 3]
+    sums = c.b(ops.add, row, cell.recurrent.times(c, h, own[cell.recurrent.weight]))
+    first = FORGET if cell.is_coupled else INPUT
 
     def gate(k: int, seen: Node | None) -> Node:
         """What goes into a gate's function; ``seen`` is the cell that its peephole looks at."""
-        at = (places[k] or 0) * n
+        at = (k - first) * n
         z = c.b(ops.slice, sums, starts=(0, at), stops=(batch, at + n), steps=(1, 1))
-        peephole = have.get(f"peepholes{k}")
+        peephole, gain, bias = cell.peepholes[k], cell.gains[k], cell.bias[k]
         if peephole is not None and seen is not None:
-            z = c.b(ops.add, z, c.b(ops.mul, seen, peephole))
-        gain = have.get(f"gains{k}")
+            z = c.b(ops.add, z, c.b(ops.mul, seen, own[peephole]))
         if gain is not None:
-            z = c.b(ops.mul, _normalised(c, z), gain)
-            bias = have.get(f"bias{k}")
-            z = z if bias is None else c.b(ops.add, z, bias)
+            z = c.b(ops.mul, _normalised(c, z), own[gain])
+            z = z if bias is None else c.b(ops.add, z, own[bias])
         return z
 
     forget = c.b(ops.sigmoid, gate(FORGET, before))
@@ -133,9 +133,9 @@ def _lstm_step(
     now = _clipped(c, now, cell.cell_clip)
     y = c.b(ops.mul, c.b(ops.sigmoid, gate(OUTPUT, now)), c.activated(now))
     if cell.projection is not None:
-        y = cell.projection.times(c, y, have["projection"])
-        bias = have.get("projection_bias")
-        y = _clipped(c, y if bias is None else c.b(ops.add, y, bias), cell.projection_clip)
+        y = cell.projection.times(c, y, own[cell.projection.weight])
+        bias = cell.projection_bias
+        y = _clipped(c, y if bias is None else c.b(ops.add, y, own[bias]), cell.projection_clip)
     return y, [y, now]
 
 

@@ -68,12 +68,18 @@ def coded_rows(c: TfliteCall, x: Node) -> _CodedRows:
     return _asymmetric(c, x) if c.option("AsymmetricQuantizeInputs") else _symmetric(c, x)
 
 
-def _weights(c: TfliteCall, axis: int) -> tuple[Quantisation, Array]:
-    q = c.quantised[1]
-    if q is None or c.x(1).dtype is not types.i8:
-        raise OpError(f"floats are not multiplied with codes of {c.x(1).type}", remedy="quantise weights to int8")
+def weights_at(c: TfliteCall, k: int) -> Quantisation:
+    """How the codes of operand ``k`` are numbers; ``OpError`` for codes that rows of floats are not multiplied with."""
+    q = c.quantised[k]
+    if q is None or c.x(k).dtype is not types.i8:
+        raise OpError(f"floats are not multiplied with codes of {c.x(k).type}", remedy="quantise weights to int8")
     if q.zeros.any():
         raise OpError("codes that are multiplied with floats have a zero point of 0")
+    return q
+
+
+def _weights(c: TfliteCall, axis: int) -> tuple[Quantisation, Array]:
+    q = weights_at(c, 1)
     q.check_along(axis)
     return q, c.known(1)
 

@@ -6,6 +6,7 @@ In: calls. Out: nodes. Not its business: tables of text, and StableHLO programs 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from tilewright.core.diag import OpError
 from tilewright.core.graph import Node
 from tilewright.frontend.tflite.arithmetic import two
 from tilewright.frontend.tflite.call import Converter, TfliteCall
+from tilewright.frontend.tflite.segments import spread
 
 SUM, MEAN, ROOT = range(3)
 """How rows of an embedding are joined: a weighted sum, over the weights' sum, or over the root of their squares."""
@@ -79,12 +81,12 @@ def _embedding_lookup_sparse(c: TfliteCall) -> Node:
     outer = c.ints(2)[:-1]
     combiner = c.option("Combiner")
     (n,), (_, rank), (_, *row) = c.size(ids), c.size(indices), c.size(table)
-    places = int(np.prod(outer))
-    steps = np.array([int(np.prod(outer[k + 1 :])) for k in range(len(outer))], np.int64)
+    places = prod(outer)
+    steps = np.array([prod(outer[k + 1 :]) for k in range(len(outer))], np.int64)
     known = c.b(ops.slice, indices, starts=(0, 0), stops=(n, rank - 1), steps=(1, 1))
     at = c.b(ops.mul, c.cast(known, types.i64), c.b.const(steps))
     at = c.b(ops.reduce_sum, at, axes=(1,), keepdims=False)
-    width = int(np.prod(row))
+    width = prod(row)
     _check_size(places * width)
     rows = c.b(ops.gather, c.shaped(table, (c.size(table)[0], width)), ids, axis=0)
 
@@ -118,29 +120,11 @@ def _stablehlo_pad(c: TfliteCall) -> Node:
         [int(n) for n in getattr(c.options, f"{name}AsNumpy")()]
         for name in ("EdgePaddingLow", "EdgePaddingHigh", "InteriorPadding")
     )
-    for axis, (lo, hi, gap) in enumerate(zip(low, high, inner, strict=True)):
-        shape = list(c.size(x))
-        if gap and shape[axis] > 1:
-            _check_size(shape[axis] * (gap + 1))
-            places = np.full(shape[axis] + (shape[axis] - 1) * gap, shape[axis], np.int64)
-            places[:: gap + 1] = np.arange(shape[axis])
-            x = _widened(c, x, value, axis, 0, 1)
-            x = c.b(ops.gather, x, c.b.const(places), axis=axis)
-        x = _widened(c, x, value, axis, max(lo, 0), max(hi, 0))
-        n = c.size(x)[axis]
-        starts, stops = [0] * len(shape), list(c.size(x))
-        starts[axis], stops[axis] = max(-lo, 0), n - max(-hi, 0)
-        if starts[axis] or stops[axis] != n:
-            x = c.b(ops.slice, x, starts=tuple(starts), stops=tuple(stops), steps=(1,) * len(shape))
-    return x
-
-
-def _widened(c: TfliteCall, x: Node, value: Node, axis: int, low: int, high: int) -> Node:
-    if not low and not high:
-        return x
-    pads = [(0, 0)] * len(c.size(x))
-    pads[axis] = (low, high)
-    return c.b(ops.pad, x, value, pads=tuple(pads), mode="constant")
+    if any(inner):
+        apart = [gap + 1 if n > 1 else 1 for n, gap in zip(c.size(x), inner, strict=True)]
+        _check_size(max(n * d for n, d in zip(c.size(x), apart, strict=True)))
+        x = spread(c, x, value, apart)
+    return c.b(ops.pad, x, value, pads=tuple(zip(low, high, strict=True)), mode="constant")
 
 
 def _of_numbers(of_floats: Converter) -> Converter:

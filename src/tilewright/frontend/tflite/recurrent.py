@@ -23,7 +23,8 @@ from tilewright.core.diag import OpError
 from tilewright.core.graph import CONST, Node
 from tilewright.core.opdef import OpDef
 from tilewright.frontend.tflite.call import Converter, TfliteCall
-from tilewright.frontend.tflite.cells import GateMatrix, LstmCell, ahead, lstm_steps, rnn_steps, stacked
+from tilewright.frontend.tflite.cells import GateMatrix, LstmCell, Weighed, ahead, lstm_steps, rnn_steps, stacked
+from tilewright.frontend.tflite.hybrid import weights_at
 
 STEPS = ("LSTM", "RNN")
 """The operators of one step a call, without an axis of time."""
@@ -34,6 +35,8 @@ GATES = (0, 3, 1, 2)
 FUNCTIONS = {"TANH": "Tanh", "RELU": "Relu"}
 """Activations that ``ops.lstm`` and ``ops.rnn`` have too."""
 Directions = Sequence["_Lstm | _Rnn"]
+Inputs = Sequence[tuple[Node, int]]
+"""Rows ``[time, batch, width]``, and where their weights are: the first operand of the group."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,6 @@ class _Lstm:
     """Where one direction's operands are: the first of each group, None for groups that the operator has not."""
 
     inputs: int
-    projection: int
     states: tuple[int, int]
     norms: int | None = None
     aux: int | None = None
@@ -58,6 +60,10 @@ class _Lstm:
     def biases(self) -> int:
         return self.inputs + 11
 
+    @property
+    def projection(self) -> int:
+        return self.inputs + 15
+
 
 @dataclass(frozen=True)
 class _Rnn:
@@ -71,8 +77,8 @@ class _Rnn:
         return (self.inputs + 3,)
 
 
-LSTM = [_Lstm(1, 16, (18, 19), norms=20)]
-LSTM_BOTH_WAYS = [_Lstm(1, 16, (35, 36), aux=40), _Lstm(18, 33, (37, 38), aux=44)]
+LSTM = [_Lstm(1, (18, 19), norms=20)]
+LSTM_BOTH_WAYS = [_Lstm(1, (35, 36), aux=40), _Lstm(18, (37, 38), aux=44)]
 RNN = [_Rnn(1)]
 RNN_BOTH_WAYS = [_Rnn(1, aux=10), _Rnn(5, aux=11)]
 LSTM_AUX, RNN_AUX = 39, 9
@@ -99,9 +105,8 @@ def _lstm_both_ways(c: TfliteCall) -> Sequence[Node]:
 
 
 def _lstm_direction(
-    c: TfliteCall, at: _Lstm, inputs: Sequence[Node], begin: Sequence[Node], is_reversed: bool
+    c: TfliteCall, at: _Lstm, inputs: Inputs, begin: Sequence[Node], is_reversed: bool
 ) -> tuple[Node, Sequence[Node]]:
-    """One direction over rows ``[time, batch, width]``; the second of ``inputs`` has weights of its own."""
     if c.activation not in (*FUNCTIONS, "RELU6", "RELU_N1_TO_1"):
         # For NONE, LiteRT's kernel multiplies the output gate with what came into the cell, and leaves the cell out.
         raise OpError(f"an LSTM of the activation {c.activation} has no form here", remedy="use tanh")
@@ -109,8 +114,7 @@ def _lstm_direction(
     gates = range(1, 4) if is_coupled else range(4)
     peepholes, biases = (_vectors(c, first, n) for first, n in ((at.peepholes, 3), (at.biases, 4)))
     gains = _vectors(c, at.norms, 4) if at.norms is not None else [None] * 4
-    firsts = [at.inputs, *([at.aux] if len(inputs) > 1 and at.aux is not None else [])]
-    matrices = [_matrix(c, [first + k for k in gates]) for first in firsts]
+    weighed = [(x, _matrix(c, [first + k for k in gates])) for x, first in inputs]
     recurrent = _matrix(c, [at.recurrent + k for k in gates])
     projection = _matrix(c, [at.projection]) if c.opt(at.projection) is not None else None
     seen = [peepholes[0], peepholes[1], None, peepholes[2]]
@@ -118,16 +122,15 @@ def _lstm_direction(
         recurrent, biases, seen, gains, projection, c.opt(at.projection + 1), is_coupled, c.option("CellClip", 0.0),
         c.option("ProjClip", 0.0),
     )  # fmt: skip
-    if _is_plain(c, cell, matrices):
-        return _lstm_at_once(c, cell, inputs, matrices, begin, is_reversed)
+    if _is_plain(c, cell, weighed):
+        return _lstm_at_once(c, cell, weighed, begin, is_reversed)
     zeros = c.b.const(np.zeros(cell.n_cells, np.float32))
     is_normed = any(gain is not None for gain in gains)  # whose biases are added behind the norms
     bias = None if is_normed else stacked(c, [biases[k] or zeros for k in gates])
-    products = ahead(c, inputs[0], list(zip(inputs, matrices, strict=True)), bias)
-    return lstm_steps(c, cell, products, begin, is_reversed)
+    return lstm_steps(c, cell, ahead(c, weighed, bias), begin, is_reversed)
 
 
-def _is_plain(c: TfliteCall, cell: LstmCell, matrices: Sequence[GateMatrix]) -> bool:
+def _is_plain(c: TfliteCall, cell: LstmCell, weighed: Weighed) -> bool:
     """Does ``ops.lstm`` have it?"""
     n_peepholes = sum(p is not None for p in cell.peepholes)
     return (
@@ -135,36 +138,36 @@ def _is_plain(c: TfliteCall, cell: LstmCell, matrices: Sequence[GateMatrix]) -> 
         and cell.projection is None
         and not cell.cell_clip
         and not cell.is_coupled
-        and all(m.scales is None for m in (*matrices, cell.recurrent))
+        and all(m.scales is None for m in (*(m for _, m in weighed), cell.recurrent))
         and all(gain is None for gain in cell.gains)
         and n_peepholes in (0, 3)
     )
 
 
 def _lstm_at_once(
-    c: TfliteCall, cell: LstmCell, inputs: Sequence[Node], matrices: Sequence[GateMatrix], begin: Sequence[Node],
-    is_reversed: bool,
-) -> tuple[Node, Sequence[Node]]:  # fmt: skip
+    c: TfliteCall, cell: LstmCell, weighed: Weighed, begin: Sequence[Node], is_reversed: bool
+) -> tuple[Node, Sequence[Node]]:
     n = cell.n_cells
-    w, r = (_by_onnx(c, x, n) for x in (stacked(c, [m.weight for m in matrices], 1), cell.recurrent.weight))
+    x, weights = _side_by_side(c, weighed)
+    w, r = (_by_onnx(c, m, n) for m in (weights, cell.recurrent.weight))
     bias = [b or c.b.const(np.zeros(n, np.float32)) for b in (cell.bias[k] for k in GATES)]
     # Peephole weights are there for input, forget and output.
     peepholes = [p for k in (0, 3, 1) if (p := cell.peepholes[k]) is not None]
     more = [_first_axis(c, stacked(c, peepholes))] if peepholes else []
     function = FUNCTIONS[c.activation]
     return _whole(
-        c, ops.lstm, stacked(c, inputs, 2), [w, r, _bias(c, bias)], begin, more, hidden=n,
-        activations=("Sigmoid", function, function), direction="reverse" if is_reversed else "forward",
+        c, ops.lstm, x, [w, r, _bias(c, bias)], begin, more, is_reversed, hidden=n,
+        activations=("Sigmoid", function, function),
     )  # fmt: skip
 
 
 def _by_onnx(c: TfliteCall, x: Node, n: int) -> Node:
     """Rows of gates in ONNX's order."""
-    width = c.size(x)[1]
-    parts = [c.b(ops.slice, x, starts=(k * n, 0), stops=((k + 1) * n, width), steps=(1, 1)) for k in GATES]
     if x.op is CONST:
         array = x.attrs["data"].array
         return _first_axis(c, c.b.const(np.concatenate([array[k * n : (k + 1) * n] for k in GATES])))
+    width = c.size(x)[1]
+    parts = [c.b(ops.slice, x, starts=(k * n, 0), stops=((k + 1) * n, width), steps=(1, 1)) for k in GATES]
     return _first_axis(c, stacked(c, parts))
 
 
@@ -201,18 +204,17 @@ def _rnn_both_ways(c: TfliteCall) -> Sequence[Node]:
 
 
 def _rnn_direction(
-    c: TfliteCall, at: _Rnn, inputs: Sequence[Node], begin: Sequence[Node], is_reversed: bool
+    c: TfliteCall, at: _Rnn, inputs: Inputs, begin: Sequence[Node], is_reversed: bool
 ) -> tuple[Node, Sequence[Node]]:
-    firsts = [at.inputs, *([at.aux] if len(inputs) > 1 and at.aux is not None else [])]
-    matrices, recurrent = [_matrix(c, [first]) for first in firsts], _matrix(c, [at.inputs + 1])
+    weighed, recurrent = [(x, _matrix(c, [first])) for x, first in inputs], _matrix(c, [at.inputs + 1])
     bias = c.x(at.inputs + 2)
-    if c.activation not in FUNCTIONS or any(m.scales is not None for m in (*matrices, recurrent)):
-        products = ahead(c, inputs[0], list(zip(inputs, matrices, strict=True)), bias)
-        return rnn_steps(c, recurrent, products, begin[0], is_reversed)
-    w, r = (_first_axis(c, x) for x in (stacked(c, [m.weight for m in matrices], 1), recurrent.weight))
+    if c.activation not in FUNCTIONS or any(m.scales is not None for m in (*(m for _, m in weighed), recurrent)):
+        return rnn_steps(c, recurrent, ahead(c, weighed, bias), begin[0], is_reversed)
+    x, weights = _side_by_side(c, weighed)
+    w, r = (_first_axis(c, m) for m in (weights, recurrent.weight))
     return _whole(
-        c, ops.rnn, stacked(c, inputs, 2), [w, r, _bias(c, [bias])], begin, [], hidden=recurrent.n_units,
-        activations=(FUNCTIONS[c.activation],), direction="reverse" if is_reversed else "forward",
+        c, ops.rnn, x, [w, r, _bias(c, [bias])], begin, [], is_reversed, hidden=recurrent.n_units,
+        activations=(FUNCTIONS[c.activation],),
     )  # fmt: skip
 
 
@@ -231,12 +233,14 @@ def _in_directions(c: TfliteCall, directions: Directions, aux: int | None) -> li
     second = _rows(c, c.x(aux), is_step, is_time_major) if aux is not None and c.opt(aux) is not None else None
     results, states = [], []
     for k, at in enumerate(directions):
-        inputs = [x]
+        inputs = [(x, at.inputs)]
         if second is not None:
-            has_weights = at.aux is not None and any(c.opt(at.aux + i) is not None for i in range(2))
             # LiteRT's simple cell leaves a second input without weights out unless time comes first.
             is_read = isinstance(at, _Lstm) or is_time_major
-            inputs = [x, second] if has_weights else [second if k and is_read else x]
+            if at.aux is not None and any(c.opt(at.aux + i) is not None for i in range(2)):
+                inputs.append((second, at.aux))
+            elif k and is_read:
+                inputs = [(second, at.inputs)]
         begin = [_state(c, i) for i in at.states]
         if isinstance(at, _Lstm):
             y, last = _lstm_direction(c, at, inputs, begin, bool(k))
@@ -273,10 +277,7 @@ def _matrix(c: TfliteCall, places: Sequence[int]) -> GateMatrix:
             raise OpError(f"weights of {part.type} are no matrix")
         if part.dtype is types.f32:
             continue
-        q = c.quantised[k]
-        if part.dtype is not types.i8 or q is None or q.zeros.any():
-            raise OpError(f"floats are not multiplied with codes of {part.type}", remedy="quantise weights to int8")
-        scales.append(np.full(c.size(part)[0], q.scale, np.float32))
+        scales.append(np.full(c.size(part)[0], weights_at(c, k).scale, np.float32))
     if scales and len(scales) != len(parts):
         raise OpError("gates of codes and of floats in one layer have no form here", remedy="convert the model anew")
     whole = stacked(c, parts)
@@ -297,6 +298,11 @@ def _vectors(c: TfliteCall, first: int, n: int) -> list[Node | None]:
     return found
 
 
+def _side_by_side(c: TfliteCall, weighed: Weighed) -> tuple[Node, Node]:
+    """All inputs as one, and their weights, which a product adds up."""
+    return stacked(c, [x for x, _ in weighed], 2), stacked(c, [m.weight for _, m in weighed], 1)
+
+
 def _first_axis(c: TfliteCall, x: Node) -> Node:
     """With an axis of one direction in front."""
     return c.shaped(x, (1, *c.size(x)))
@@ -309,10 +315,11 @@ def _bias(c: TfliteCall, vectors: Sequence[Node]) -> Node:
 
 def _whole(
     c: TfliteCall, op: OpDef, x: Node, weights: Sequence[Node], begin: Sequence[Node], more: Sequence[Node],
-    **attrs: object,
+    is_reversed: bool, **attrs: object,
 ) -> tuple[Node, Sequence[Node]]:  # fmt: skip
     """All steps by ``ops.lstm`` or ``ops.rnn``."""
-    made = c.b(op, x, *weights, *(_first_axis(c, s) for s in begin), *more, **attrs)
+    direction = "reverse" if is_reversed else "forward"
+    made = c.b(op, x, *weights, *(_first_axis(c, s) for s in begin), *more, direction=direction, **attrs)
     y, *last = c.b.results(made)
     time, _, batch, n = c.size(y)
     return c.shaped(y, (time, batch, n)), [c.shaped(s, (batch, n)) for s in last]

@@ -5,7 +5,7 @@ In: calls. Out: nodes. Not its business: plain moves and lookups (``moves``), wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -179,8 +179,12 @@ def _segments(reduction: str) -> Converter:
 
 
 def _dilate(c: TfliteCall) -> Node:
-    """Elements apart, with the third operand between them."""
-    x, apart, between, size = c.x(0), c.ints(1), c.shaped(c.x(2), ()), c.size(c.x(0))
+    return spread(c, c.x(0), c.shaped(c.x(2), ()), c.ints(1))
+
+
+def spread(c: TfliteCall, x: Node, between: Node, apart: Sequence[int]) -> Node:
+    """Elements ``apart`` along each axis, with a number between them."""
+    size = c.size(x)
     if len(apart) != len(size) or min(apart, default=1) < 1:
         raise OpError(f"{apart} are no distances along the axes of {x.type}")
     pads = tuple(v for d in apart for v in ((0, 0), (0, d - 1)))
