@@ -8,28 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from frontend.jax_cases import case
+from frontend.jax_cases import R, case, f32, i32
 from frontend.jax_nets import CASES
 
-R = np.random.default_rng(7)
-
-
-def f(*shape):
-    return R.standard_normal(shape).astype(np.float32)
-
-
-def ii(limit, *shape):
-    return R.integers(0, limit, shape).astype(np.int32)
-
-
-x, y, v, M = f(4, 5), f(4, 5), f(9), f(5, 5)
+x, y, v, M = f32(4, 5), f32(4, 5), f32(9), f32(5, 5)
 p, S = np.abs(x) + 0.1, M @ M.T + 5 * np.eye(5, dtype=np.float32)
 
-case("program stft", lambda a: jnp.abs(jax.scipy.signal.stft(a, nperseg=16, noverlap=8)[2]), f(64))
+case("program stft", lambda a: jnp.abs(jax.scipy.signal.stft(a, nperseg=16, noverlap=8)[2]), f32(64))
 case(
     "program istft",
     lambda a: jax.scipy.signal.istft(jax.scipy.signal.stft(a, nperseg=16, noverlap=8)[2], nperseg=16, noverlap=8)[1],
-    f(64),
+    f32(64),
 )
 case("program unwrap", lambda a: jnp.unwrap(a * 4), v)
 case("program expi", lambda a: (jax.scipy.special.expi(a), jax.scipy.special.exp1(a)), p)
@@ -99,10 +88,10 @@ case(
         jax.scipy.stats.betabinom.logpmf(a, 9, 2.0, 3.0),
         jax.scipy.stats.bernoulli.logpmf(a % 2, 0.3),
     ),
-    ii(6, 7),
+    i32(6, 7),
 )
 case("program stats mvn", lambda a, s: jax.scipy.stats.multivariate_normal.logpdf(a, jnp.zeros(5), s), x, S)
-case("program kde", lambda a, b: jax.scipy.stats.gaussian_kde(a)(b), f(20), v)
+case("program kde", lambda a, b: jax.scipy.stats.gaussian_kde(a)(b), f32(20), v)
 case(
     "program nan family",
     lambda a: (
@@ -125,10 +114,10 @@ case(
         jnp.setdiff1d(a, b, size=5, fill_value=-1),
         jnp.unique(a, return_inverse=True, return_counts=True, return_index=True, size=6),
     ),
-    ii(5, 8),
-    ii(6, 7),
+    i32(5, 8),
+    i32(6, 7),
 )
-case("program unique rows", lambda a: jnp.unique(a, axis=0, size=4), ii(2, 6, 3))
+case("program unique rows", lambda a: jnp.unique(a, axis=0, size=4), i32(2, 6, 3))
 case(
     "program apply",
     lambda a: (
@@ -207,8 +196,8 @@ case(
     v,
 )
 case("program cho update", lambda a, b: jnp.linalg.cholesky(a + jnp.outer(b, b)), S, v[:5])
-case("program qr grad", jax.grad(lambda a: jnp.linalg.qr(a)[1].sum()), f(5, 3))
-case("program svd grad", jax.grad(lambda a: jnp.linalg.svd(a, compute_uv=False).sum()), f(5, 3))
+case("program qr grad", jax.grad(lambda a: jnp.linalg.qr(a)[1].sum()), f32(5, 3))
+case("program svd grad", jax.grad(lambda a: jnp.linalg.svd(a, compute_uv=False).sum()), f32(5, 3))
 case("program eigh grad", jax.grad(lambda a: jnp.linalg.eigh(a + a.T)[0][0]), M)
 case("program inv jac", jax.jacrev(lambda a: jnp.linalg.inv(a)[0]), S)
 case("program cg", lambda a, b: jax.scipy.sparse.linalg.cg(lambda t: a @ t, b, maxiter=20)[0], S, v[:5])
@@ -244,24 +233,24 @@ case(
 case(
     "program viterbi",
     lambda e, t: lax.scan(lambda c, q: ((c[:, None] + t).max(0) + q, (c[:, None] + t).argmax(0)), e[0], e[1:]),
-    f(6, 4),
-    f(4, 4),
+    f32(6, 4),
+    f32(4, 4),
 )
 case(
     "program hmm fwd",
     lambda e, t: lax.scan(lambda c, q: (jax.nn.logsumexp(c[:, None] + t, axis=0) + q,) * 2, e[0], e[1:]),
-    f(6, 4),
-    f(4, 4),
+    f32(6, 4),
+    f32(4, 4),
 )
 case(
     "program mandel",
     lambda c: lax.fori_loop(0, 8, lambda i, z: jnp.where(jnp.abs(z) < 2, z * z + c, z), jnp.zeros_like(c)),
-    (f(4, 4) + 1j * f(4, 4)).astype(np.complex64),
+    (f32(4, 4) + 1j * f32(4, 4)).astype(np.complex64),
 )
 case(
     "program sinkhorn",
     lambda c: lax.fori_loop(0, 10, lambda i, u: 1 / (jnp.exp(-c) @ (1 / (jnp.exp(-c).T @ u))), jnp.ones(4)),
-    np.abs(f(4, 4)),
+    np.abs(f32(4, 4)),
 )
 case(
     "program nms",
@@ -279,9 +268,9 @@ case(
         / jnp.maximum(jax.ops.segment_sum(jnp.ones(7), d, num_segments=4), 1)[:, None]
     ),
     x,
-    ii(4, 7),
-    ii(4, 7),
-    f(5, 3),
+    i32(4, 7),
+    i32(4, 7),
+    f32(5, 3),
 )
 case(
     "program seg all",
@@ -292,13 +281,13 @@ case(
         jnp.bincount(i, weights=a, length=5),
     ),
     v,
-    ii(4, 9),
+    i32(4, 9),
 )
 case(
     "program kv cache",
     lambda cache, k, pos: lax.dynamic_update_slice(cache, k[None], (pos, 0)).sum(1),
-    f(6, 4),
-    f(4),
+    f32(6, 4),
+    f32(4),
     np.int32(3),
 )
 case(
@@ -313,25 +302,30 @@ case(
 case(
     "program dpa bias mask",
     lambda q, k, w, b, m: jax.nn.dot_product_attention(q, k, w, bias=b, mask=m > 0, scale=0.3),
-    f(2, 6, 4, 8),
-    f(2, 5, 2, 8),
-    f(2, 5, 2, 8),
-    f(2, 4, 6, 5),
-    f(2, 1, 6, 5) + 0.5,
+    f32(2, 6, 4, 8),
+    f32(2, 5, 2, 8),
+    f32(2, 5, 2, 8),
+    f32(2, 4, 6, 5),
+    f32(2, 1, 6, 5) + 0.5,
 )
 case(
     "program dpa window",
     lambda q, k, w: jax.nn.dot_product_attention(q, k, w, is_causal=True, local_window_size=(2, 0)),
-    f(2, 6, 4, 8),
-    f(2, 6, 4, 8),
-    f(2, 6, 4, 8),
+    f32(2, 6, 4, 8),
+    f32(2, 6, 4, 8),
+    f32(2, 6, 4, 8),
 )
-case("program conv patches", lambda a: lax.conv_general_dilated_patches(a, (2, 2), (1, 1), "SAME"), f(1, 3, 5, 5))
+case("program conv patches", lambda a: lax.conv_general_dilated_patches(a, (2, 2), (1, 1), "SAME"), f32(1, 3, 5, 5))
 case("program rw logsumexp", lambda a: lax.reduce_window(a, -jnp.inf, jnp.logaddexp, (1, 3), (1, 1), "SAME"), x)
-case("program sort multi", lambda a, b: lax.sort((a, b), dimension=0, num_keys=2, is_stable=True), ii(2, 6, 3), f(6, 3))
+case(
+    "program sort multi",
+    lambda a, b: lax.sort((a, b), dimension=0, num_keys=2, is_stable=True),
+    i32(2, 6, 3),
+    f32(6, 3),
+)
 case("program topk grad", jax.grad(lambda a: (lax.top_k(a, 3)[0] ** 2).sum()), x)
 case("program vmap cond", jax.vmap(lambda t: lax.cond(t.sum() > 0, jnp.sin, lambda u: u * 2, t)), x)
-case("program vmap switch", jax.vmap(lambda k, t: lax.switch(k, [jnp.sin, jnp.cos, jnp.tanh], t)), ii(3, 4), x)
+case("program vmap switch", jax.vmap(lambda k, t: lax.switch(k, [jnp.sin, jnp.cos, jnp.tanh], t)), i32(3, 4), x)
 case(
     "program vmap rng",
     lambda s: jax.vmap(lambda k: jax.random.normal(k, (3,)))(jax.random.split(jax.random.key(s), 4)),
@@ -339,14 +333,14 @@ case(
 )
 case("program vmap scan", jax.vmap(lambda t: lax.scan(lambda c, u: (c * 0.5 + u, c), 0.0, t)), x)
 case("program linearize", lambda a, b: jax.linearize(lambda t: jnp.sin(t) * t, a)[1](b), x, y)
-case("program hess vmap", jax.vmap(jax.hessian(lambda t: jnp.prod(jnp.cos(t)))), f(3, 4))
+case("program hess vmap", jax.vmap(jax.hessian(lambda t: jnp.prod(jnp.cos(t)))), f32(3, 4))
 case(
     "program remat scan",
     jax.grad(lambda w, a: lax.scan(jax.checkpoint(lambda c, t: (jnp.tanh(c @ w + t), None)), jnp.zeros(5), a)[0].sum()),
-    f(5, 5) * 0.3,
+    f32(5, 5) * 0.3,
     x,
 )
-case("program per ex grad", jax.vmap(jax.grad(lambda w, t: jnp.tanh(t @ w).sum()), in_axes=(None, 0)), f(5, 3), x)
+case("program per ex grad", jax.vmap(jax.grad(lambda w, t: jnp.tanh(t @ w).sum()), in_axes=(None, 0)), f32(5, 3), x)
 case(
     "program rnd more2",
     lambda s: (
@@ -391,7 +385,9 @@ case(
     ),
     np.int32(4),
 )
-case("program spectral", lambda a: jnp.fft.irfftn(jnp.fft.rfftn(a) * jnp.exp(-0.1 * jnp.arange(5)), s=(8, 8)), f(8, 8))
+case(
+    "program spectral", lambda a: jnp.fft.irfftn(jnp.fft.rfftn(a) * jnp.exp(-0.1 * jnp.arange(5)), s=(8, 8)), f32(8, 8)
+)
 case(
     "program fft more",
     lambda a: (
@@ -402,9 +398,9 @@ case(
         jnp.fft.rfftfreq(8) + a[0, :5],
         jnp.fft.ifftshift(a),
     ),
-    f(6, 8),
+    f32(6, 8),
 )
-case("program dct", lambda a: (jax.scipy.fft.dct(a), jax.scipy.fft.idct(a), jax.scipy.fft.dctn(a)), f(4, 8))
+case("program dct", lambda a: (jax.scipy.fft.dct(a), jax.scipy.fft.idct(a), jax.scipy.fft.dctn(a)), f32(4, 8))
 case(
     "program hist",
     lambda a: (
@@ -468,7 +464,7 @@ case(
     ),
     v,
     v + 0.1,
-    f(9),
+    f32(9),
 )
 case(
     "program gae",
@@ -476,7 +472,7 @@ case(
         lambda c, t: (t[0] + 0.9 * t[2] - t[1] + 0.85 * c,) * 2, jnp.float32(0), (r[:-1], vv[:-1], vv[1:]), reverse=True
     )[1],
     v,
-    f(9),
+    f32(9),
 )
 
 __all__ = ["CASES"]

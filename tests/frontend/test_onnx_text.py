@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
+from ops.oracle import as_tuple
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.text_edge import text_edge_of
 from tilewright.runtime.fields import FieldError
@@ -225,10 +226,6 @@ def test_a_file_holds_the_part_on_text(name: str, tmp_path: Path) -> None:
     code = f"import sys, tilewright as tw; tw.load({str(tmp_path / 'model.tw')!r}); "
     code += "assert not any(m.startswith(('onnx', 'tilewright.core', 'tilewright.build')) for m in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def as_tuple(made: Any) -> tuple[Any, ...]:
-    return made if isinstance(made, tuple) else (made,)
 
 
 def test_a_model_that_calls_decide_has_no_file(tmp_path: Path) -> None:

@@ -49,6 +49,10 @@ class Fields:
         self._read.add(key)
         return self._values[key]
 
+    def names(self) -> tuple[str, ...]:
+        """The names of all fields, where the writer chooses them."""
+        return tuple(self._values)
+
     def has(self, key: str) -> bool:
         """Is there such a field?"""
         return key in self._values

@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.fields import FieldError, Fields, decode_json
+from tilewright.runtime.values import Array
 
 Dims = tuple["int | str", ...] | None
 """A shape as the model declares it: numbers, names, and "" for any size; None where even the rank is open."""
 Attributes = Mapping[str, Any]
-Run = Callable[..., Sequence["np.ndarray[Any, Any]"]]
+Run = Callable[..., Sequence[Array]]
 STRING = "string"
 """What stands for a dtype where elements are text."""
 NUMBERS = ("int64", "int32", "int16", "int8", "float32", "float64", "bool")
@@ -55,7 +56,7 @@ class TextPart:
 
     inputs: tuple[str, ...]
     texts: Mapping[str, Dims]
-    constants: Mapping[str, np.ndarray[Any, Any]]
+    constants: Mapping[str, Array]
     nodes: tuple[TextNode, ...]
     outputs: tuple[str, ...]
 
@@ -72,12 +73,11 @@ class TextPart:
     def from_json(cls, text: str) -> TextPart:
         """``FieldError`` for what ``to_json`` does not write."""
         f = Fields(decode_json(text), "text")
-        texts, constants = (Fields(f.any(key), f"text.{key}") for key in ("texts", "constants"))
-        names: Mapping[str, Any] = f.any("texts")
+        texts, constants = f.child("texts"), f.child("constants")
         made = cls(
             f.texts("inputs"),
-            {n: None if names[n] is None else texts.sizes(n, 64) for n in names},
-            {n: array_of(constants.any(n)) for n in f.any("constants")},
+            {n: None if texts.any(n) is None else texts.sizes(n, 64) for n in texts.names()},
+            {n: array_of(constants.any(n)) for n in constants.names()},
             tuple(_node(c) for c in f.children("nodes")),
             f.texts("outputs"),
         )
@@ -93,12 +93,14 @@ class TextPart:
 
 
 def _node(f: Fields) -> TextNode:
-    made = text_node(f.text("op"), f.texts("inputs"), f.texts("outputs"), f.child("attributes")._values)
+    attributes = f.child("attributes")
+    found = {name: attributes.any(name) for name in attributes.names()}
+    made = text_node(f.text("op"), f.texts("inputs"), f.texts("outputs"), found)
     f.finish()
     return made
 
 
-def array_fields(a: np.ndarray[Any, Any]) -> dict[str, Any]:
+def array_fields(a: Array) -> dict[str, Any]:
     """An array as JSON has it: floats as hexadecimal text, which keeps every bit, and NaN."""
     if a.dtype.kind in "OUS":
         return {"dtype": STRING, "shape": list(a.shape), "values": [str(v) for v in a.reshape(-1)]}
@@ -107,7 +109,7 @@ def array_fields(a: np.ndarray[Any, Any]) -> dict[str, Any]:
     return {"dtype": a.dtype.name, "shape": list(a.shape), "values": values}
 
 
-def array_of(fields: Any) -> np.ndarray[Any, Any]:
+def array_of(fields: Any) -> Array:
     """``FieldError`` for what :func:`array_fields` does not give."""
     f = Fields(fields, "text.array")
     dtype, shape, values = f.text("dtype"), f.any("shape"), f.any("values")
@@ -168,7 +170,7 @@ def _split(a: Attributes) -> Run:
     """Pieces along an axis of their own, as many as the most of any text, and how many there are of each."""
     delimiter, most = a["delimiter"] or None, int(a["maxsplit"])
 
-    def run(x: np.ndarray[Any, Any]) -> Sequence[np.ndarray[Any, Any]]:
+    def run(x: Array) -> Sequence[Array]:
         pieces = [s.split(delimiter, most) for s in x.reshape(-1)]
         counts = np.array([len(p) for p in pieces], np.int64)
         made = np.full((len(pieces), int(counts.max(initial=0))), "", object)
@@ -186,7 +188,7 @@ def _normalised(a: Attributes) -> Run:
     compared = str if a["is_case_sensitive"] else str.lower
     stops = {compared(word) for word in a["stops"]}
 
-    def run(x: np.ndarray[Any, Any]) -> Sequence[np.ndarray[Any, Any]]:
+    def run(x: Array) -> Sequence[Array]:
         if x.ndim not in (1, 2) or (x.ndim == 2 and x.shape[0] != 1):
             raise ValueError(f"StringNormalizer takes [n] or [1, n] texts, not {list(x.shape)}")
         kept = [change(word) for word in x.reshape(-1) if compared(word) not in stops] or [""]
@@ -217,7 +219,7 @@ def _tf_idf(a: Attributes) -> Run:
     weights = column_weights(weights, columns)
     grams, at = _grams(a["starts"], pool, columns)
 
-    def row(words: Sequence[str]) -> np.ndarray[Any, Any]:
+    def row(words: Sequence[str]) -> Array:
         counts = np.zeros(n_columns, np.float32)
         for length in range(least, most + 1):
             for step in range(1, 2 if length == 1 else skips + 2):  # a single word has no gaps
@@ -226,7 +228,7 @@ def _tf_idf(a: Attributes) -> Run:
                         counts[at[found]] += 1
         return counts
 
-    def run(x: np.ndarray[Any, Any]) -> Sequence[np.ndarray[Any, Any]]:
+    def run(x: Array) -> Sequence[Array]:
         if x.ndim not in (1, 2):
             raise ValueError(f"TfIdfVectorizer takes [n] or [rows, n] texts, not {list(x.shape)}")
         counts = np.array([row(words) for words in (x if x.ndim == 2 else x[None])], np.float32)
@@ -237,7 +239,7 @@ def _tf_idf(a: Attributes) -> Run:
     return run
 
 
-def column_weights(weights: np.ndarray[Any, Any], columns: Sequence[int]) -> np.ndarray[Any, Any]:
+def column_weights(weights: Array, columns: Sequence[int]) -> Array:
     """The weight of each column: a file has those of the n-grams, in the order of the pool, or none."""
     made = np.ones(max(columns, default=-1) + 1, np.float32)
     if not weights.size:

@@ -21,9 +21,8 @@ from tilewright.runtime.python.arguments import checked_feeds
 from tilewright.runtime.python.model import LoadedModel
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.texts import STRING, Dims, TextPart
+from tilewright.runtime.values import Array
 from tilewright.runtime.version import __version__
-
-Array = np.ndarray[Any, Any]
 
 
 class TextModel(LoadedModel):
