@@ -152,7 +152,7 @@ def _broadcast(a: Dims, b: Dims) -> Dims:
     if a is None or b is None or a == b:
         return a if a == b else None
     n = max(len(a), len(b))
-    pairs = [(x, y) for x, y in zip((1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b, strict=True)]
+    pairs = list(zip((1,) * (n - len(a)) + a, (1,) * (n - len(b)) + b, strict=True))
     if any(x != y and 1 not in (x, y) for x, y in pairs):
         return None
     return tuple(y if x == 1 else x for x, y in pairs)

@@ -20,7 +20,7 @@ from tilewright.integrations.sklearn.nodes import Converter, GraphNodes
 from tilewright.integrations.sklearn.trees import AT_MOST, Trees, lowered
 from tilewright.runtime.once import MAKING
 
-LINKS = {"IdentityLink": "", "LogLink": "Exp", "LogitLink": "Sigmoid", "HalfLogitLink": "Sigmoid"}
+LINKS = {"IdentityLink": "Identity", "LogLink": "Exp", "LogitLink": "Sigmoid", "HalfLogitLink": "Sigmoid"}
 """What turns a sum into a prediction, as an op of ONNX."""
 
 
@@ -122,4 +122,4 @@ def _link(model: Any) -> str:
     name = type(model._loss.link).__name__
     if name not in LINKS:
         raise CompileError(f"{type(model).__name__} has the link {name}", remedy="fit it with another loss")
-    return LINKS[name] or "Identity"
+    return LINKS[name]

@@ -58,13 +58,14 @@ def _neighbours(scope: Any, operator: Any, container: Any) -> None:
 
 
 _ONE = np.ones(1, np.float32)
+POWERS = {"euclidean": 2.0, "l2": 2.0, "manhattan": 1.0, "l1": 1.0, "cityblock": 1.0, "chebyshev": np.inf}
+"""Metrics that are Minkowski's, by what differences are raised to."""
 
 
 def _distances(write: GraphNodes, model: Any, rows: str, known: Any) -> str:
     """``[rows, known]`` by the metric; a tree of scikit-learn finds the same neighbours as all distances do."""
     name, options = model.effective_metric_, model.effective_metric_params_ or {}
-    power = {"euclidean": 2.0, "manhattan": 1.0, "l2": 2.0, "l1": 1.0, "cityblock": 1.0}.get(name)
-    power = float(options.get("p", 2)) if name == "minkowski" else power
+    power = float(options.get("p", 2)) if name == "minkowski" else POWERS.get(name)
     if name == "cosine":
         lengths = np.linalg.norm(known.astype(np.float64), axis=1, keepdims=True)
         turned = (known / np.maximum(lengths, np.finfo(np.float64).tiny)).T.astype(np.float32)
@@ -72,8 +73,6 @@ def _distances(write: GraphNodes, model: Any, rows: str, known: Any) -> str:
         tiny = write.number(np.array([np.finfo(np.float32).tiny], np.float32))
         product = write("MatMul", write("Div", rows, write("Max", length, tiny)), write.number(turned))
         return write("Sub", write.number(_ONE), product)
-    if name == "chebyshev":
-        power = np.inf
     if power is None or options.get("w") is not None:
         raise CompileError(
             f"the metric {name!r} of {type(model).__name__} has no form here",

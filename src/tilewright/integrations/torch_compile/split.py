@@ -36,7 +36,8 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
     eager = {*eager, *(n for n in graph.nodes if _is_float_of_data(n))}
     stages = _stages(graph, eager, ordered)
     output = next(n for n in graph.nodes if n.op == "output")
-    sizes = [n for n in graph.nodes if is_size(n) and n not in eager]
+    sizes = {n for n in graph.nodes if is_size(n) and n not in eager}
+    found_in_data = {n for n in sizes if is_found_in_data(n.meta["val"])}
     wanted = set(output.all_input_nodes)
     pieces: list[Piece] = []
     for stage in sorted(set(stages.values()), reverse=True):  # later stages say what they read of earlier ones
@@ -44,9 +45,9 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
         is_compiled = stage % 2 == 0
         if is_compiled:
             # sizes are cheap: each piece computes them for itself
-            nodes = [n for n in graph.nodes if n in set(sizes) or stages.get(n) == stage]
+            nodes = [n for n in graph.nodes if n in sizes or stages.get(n) == stage]
         mine = set(nodes)
-        read = _read([n for n in nodes if stages.get(n) == stage], sizes if is_compiled else ())
+        read = _read([n for n in nodes if stages.get(n) == stage], found_in_data if is_compiled else ())
         if not is_compiled:  # PyTorch's calls take attributes, which may be graphs, by name
             read = {x: None for x in read if x.op != "get_attr"}
         inputs = [x for x in read if x not in mine]
@@ -60,10 +61,9 @@ def split(graph: Any, eager: Collection[Any], ordered: Collection[Any] = ()) -> 
     return pieces[::-1]
 
 
-def _read(nodes: Sequence[Any], sizes: Collection[Any]) -> dict[Any, None]:
+def _read(nodes: Sequence[Any], found_in_data: Collection[Any]) -> dict[Any, None]:
     """What calls read, and what the sizes of data among it are read of: a check may read such a size and no tensor."""
     read = dict.fromkeys(x for n in nodes for x in n.all_input_nodes)
-    found_in_data = {n for n in sizes if is_found_in_data(n.meta["val"])}
     waiting = [x for x in read if x in found_in_data]
     while waiting:
         more = [x for x in waiting.pop().all_input_nodes if x not in read]
