@@ -19,7 +19,7 @@ from math import factorial
 from tilewright.choose.cost.features import features_of
 from tilewright.choose.cost.nest import CallSizes
 from tilewright.choose.cost.price import price
-from tilewright.core.compute import Computation, Serial, Stage
+from tilewright.core.compute import Computation, Serial, every_stage
 from tilewright.core.dims import is_known
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import ASSUMED_SIZE
@@ -58,18 +58,10 @@ def nests_in_order(computation: Computation) -> list[str]:
 
 
 def _is_in_order(item: Serial) -> bool:
-    stages = list(_stages(item))
+    stages = list(every_stage((item,)))
     if any(s.reduction is not None or chosen(s.index) for s in stages):
         return False
     return len(stages) > 1 or not stages[0].axes
-
-
-def _stages(item: Serial | Stage) -> Iterator[Stage]:
-    if isinstance(item, Stage):
-        yield item
-    else:
-        for x in item.body:
-            yield from _stages(x)
 
 
 def ordered(b: ScheduleBuilder, machine: Target, loop: str) -> None:

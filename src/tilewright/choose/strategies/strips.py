@@ -12,7 +12,7 @@ rows twice and hold more, and so does each further stage. A price of each length
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
@@ -21,7 +21,7 @@ from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.ordered import assumed
 from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.view import only_nest
-from tilewright.core.compute import Computation, Serial, Stage, buffers_of_value
+from tilewright.core.compute import Computation, Stage, buffers_of_value, every_stage
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import DOUBT
 from tilewright.target.target import Target
@@ -41,10 +41,12 @@ def strips(
     Gives the stages that are in strips, of which ``root`` is the last; the others of ``plain`` may be.
     """
     mark, group, rows = b.mark(), [root], 0
-    least = _whole(b, machine, root)
     refused: set[int] = set()
     # A result that the second-level cache holds is near as it is.
     large = [x for x in plain if estimate(x.out.shape) * x.out.dtype.n_bytes > machine.l2_bytes]
+    if _next(group, large, computation, refused) is None:
+        raise ScheduleError("strips", root.out.name, "it reads no large result that it alone needs")
+    least = _whole(b, machine, root)
     while (s := _next(group, large, computation, refused)) is not None:
         names = [x.out.name for x in (s, *group)]
         # A stage more needs strips as long as those before, or longer ones.
@@ -65,7 +67,7 @@ def _next(
     group: Sequence[Stage], plain: Sequence[Stage], computation: Computation, refused: set[int]
 ) -> Stage | None:  # fmt: skip
     """The latest stage before a group whose result the group alone reads."""
-    inside, stages = {id(x) for x in group}, list(_stages(computation.items))
+    inside, stages = {id(x) for x in group}, list(every_stage(computation.items))
     for s in reversed(plain):
         if id(s) in inside or id(s) in refused or s.out not in computation.temps or len(s.outs) != 1:
             continue
@@ -74,14 +76,6 @@ def _next(
         if readers and readers <= inside and len(makers) == 1:
             return s
     return None
-
-
-def _stages(items: Sequence[Stage | Serial]) -> Iterator[Stage]:
-    for x in items:
-        if isinstance(x, Serial):
-            yield from _stages(x.body)
-        else:
-            yield x
 
 
 def _whole(b: ScheduleBuilder, machine: Target, s: Stage) -> float:

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.choose.default import Scheduled, schedule_with_steps
 from tilewright.codegen.cpu.llvm import compile_text, emit
-from tilewright.core.compute import Combiner, Computation, Serial, Stage, Unary, walk
+from tilewright.core.compute import Combiner, Computation, Serial, Stage, Unary, every_stage, walk
 from tilewright.core.diag import Loc, join_locs
 from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Dim, Sym, bounds, evaluate, substitute
@@ -313,7 +313,7 @@ def _wrong_functions(forms: Forms, made: GroupComputation, base: Kernel) -> str:
     """The functions of the computation, where their polynomials are as wrong in the interpreter as in the code."""
     names = {
         v.op
-        for s in _stages(made.computation.items)
+        for s in every_stage(made.computation.items)
         for e in s.exprs
         for v in walk(e)
         if isinstance(v, Unary) and v.op in math.UNARY
@@ -333,10 +333,6 @@ def _wrong_functions(forms: Forms, made: GroupComputation, base: Kernel) -> str:
         for o, t, w in zip(ours, theirs, wanted, strict=True)
     ])  # fmt: skip
     return "" if alike.is_bad else " ".join(sorted(names))
-
-
-def _stages(items: Sequence[Stage | Serial]) -> list[Stage]:
-    return [s for x in items for s in ([x] if isinstance(x, Stage) else _stages(x.body))]
 
 
 def _spelled_out(computation: Computation, target: Target) -> Computation:
