@@ -4,6 +4,7 @@ The functions below are read from their text, which a file has for Python to run
 """
 
 import ast
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.language.program import functions_in, read_program
-from tilewright.tools.loop_run import imported, program_graph
+from tilewright.tools.loop_report import ANY_ORDER, loop_report
+from tilewright.tools.loop_run import beside_python, imported, program_graph
 
 N = 9
+with_poly = pytest.mark.skipif(find_spec("islpy") is None, reason="the extra poly is not installed")
 
 
 TEXT = """from math import sqrt
@@ -83,6 +86,12 @@ def no_order(a, b, c: "f64[n, n]"):
         for j in range(n):
             for k in range(n):
                 c[i, j] += a[i, k] * b[k, j]
+
+
+def halves(x):
+    for i in range(len(x)):
+        i /= 2
+        x[0] += i
 """
 FILE = Path("programs.py")
 FUNCTIONS = functions_in(TEXT, FILE)
@@ -116,6 +125,13 @@ def test_a_program_computes_what_python_computes(function, tmp_path):
         np.testing.assert_allclose(x, arrays[name], rtol=1e-6, err_msg=name)
 
 
+def test_bools_and_numbers_without_a_sign_are_compared_with_python(tmp_path):
+    file = tmp_path / "signs.py"
+    file.write_text('def f(a: "bool_[n]", b: "u8[n]"):\n    for i in range(len(a)):\n        a[i] = b[i] > 3\n')
+    program = read_program(functions_in(file.read_text(), file)["f"], file, {"n": N})
+    assert beside_python(program, file, 0)["largest_difference"] == 0
+
+
 def test_what_parameters_are_follows_from_their_use():
     program = read("branches")
     assert program.parameters == ("x", "y", "limit") and program.written == ("x", "y") and not program.free
@@ -123,10 +139,9 @@ def test_what_parameters_are_follows_from_their_use():
     assert [str(b) for b in read("cholesky").traced.computation.inputs] == ["a_in: f64[n, n]"]
 
 
+@with_poly
 def test_loops_are_told_by_the_variables_of_the_text():
-    report = pytest.importorskip("tilewright.tools.loop_report")
-    pytest.importorskip("islpy")
-    found = report.loop_report(read("seidel"), "x86-64-v3")
+    found = loop_report(read("seidel"), "x86-64-v3")
     (statement,) = found.statements
     assert statement.domain == (
         "[n, steps] -> { S0[t, i, j] : n > 0 and steps > 0 and 0 <= t < steps and 0 < i <= -2 + n and 0 < j <= -2 + n }"
@@ -136,11 +151,10 @@ def test_loops_are_told_by_the_variables_of_the_text():
     assert ("flow", (0, 1, 1), (0, 1, 2)) in pairs and ("flow", (0, 2, 1), (1, 1, 1)) in pairs
 
 
+@with_poly
 def test_every_dependence_is_one_that_running_the_loops_shows():
     """The pair of iterations that is shown touches one element, in this order, and one of the two writes."""
-    report = pytest.importorskip("tilewright.tools.loop_report")
-    pytest.importorskip("islpy")
-    found = report.loop_report(read("lu", n=5, a_1=5), "x86-64-v3")
+    found = loop_report(read("lu", n=5, a_1=5), "x86-64-v3")
     touched = {
         "S0": lambda k, i: ({(i, k)}, {(i, k), (k, k)}),
         "S1": lambda k, i, j: ({(i, j)}, {(i, j), (i, k), (k, j)}),
@@ -156,13 +170,12 @@ def test_every_dependence_is_one_that_running_the_loops_shows():
         assert place[0] < place[1]
 
 
+@with_poly
 def test_an_order_is_found_where_order_counts_alone():
-    report = pytest.importorskip("tilewright.tools.loop_report")
-    pytest.importorskip("islpy")
-    (tiled,) = report.loop_report(read("seidel", n=2000, steps=500), "x86-64-v3").nests
+    (tiled,) = loop_report(read("seidel", n=2000, steps=500), "x86-64-v3").nests
     assert tiled.step.startswith("resequence(") and not tiled.why_not
-    (free,) = report.loop_report(read("no_order"), "x86-64-v3").nests
-    assert not free.step and free.why_not == report.ANY_ORDER
+    (free,) = loop_report(read("no_order"), "x86-64-v3").nests
+    assert not free.step and free.why_not == ANY_ORDER
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -176,6 +189,7 @@ REFUSED = {
     "for i in range(len(a)):\n    a[i] = b": (3, "b has no value here"),
     "for i in range(a[0]):\n    a[0] = 0": (2, "no sum of loops and sizes"),
     "a[0], a[1] = 1, 2": (2, "at once"),
+    "a[0] @= 2": (2, r"the expression a\[0\] @ 2"),
     "x = a[0]": (1, "no array is written to"),
     "for i in range(0, 4, a):\n    a[0] = 1": (2, "no sum of loops"),
 }
@@ -191,14 +205,13 @@ def test_what_is_no_loop_program_is_refused_at_its_line(body):
     assert problem.loc.line == line and problem.remedy
 
 
+@with_poly
 def test_an_index_that_is_not_affine_is_refused_at_its_line():
-    report = pytest.importorskip("tilewright.tools.loop_report")
-    pytest.importorskip("islpy")
     header = 'def f(a: "f64[4]", n):\n    for i in range(1, 4):\n        for j in range(n):\n'
     text = header + "            a[0] = a[min(i * j, 3)]\n"
     program = read_program(ast.parse(text).body[0], Path("f.py"), {})
     with pytest.raises(tw.CompileError, match="no affine expression") as raised:
-        report.loop_report(program, "x86-64-v3")
+        loop_report(program, "x86-64-v3")
     assert raised.value.problems[0].loc.line == 4
 
 

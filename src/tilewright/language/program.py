@@ -91,13 +91,12 @@ class LoopProgram:
     texts: Mapping[int, str]
     """Statements by their lines."""
 
+    loc: Loc
+    """The function's first line."""
+
     @property
     def nests(self) -> tuple[Serial, ...]:
         return tuple(x for x in self.traced.computation.items if isinstance(x, Serial))
-
-    @property
-    def loc(self) -> Loc:
-        return self.traced.lines["def"]
 
     @staticmethod
     def name_of(loop: Sym) -> str:
@@ -124,13 +123,10 @@ def read_program(function: ast.FunctionDef, path: Path, sizes: Mapping[str, int]
     reader = _ProgramReader(function, path, _Uses(function), sizes)
     with reader.at(function):
         types_of = reader.types()
-    traced = trace(lambda **given: reader.run(given), function.name, types_of)
-    traced.lines["def"] = _loc(path, function.lineno, function.name)  # type: ignore[index]  # a dict, read by others
-    made = checked(traced)
+    traced = checked(trace(lambda **given: reader.run(given), function.name, types_of))
     return LoopProgram(
-        made, tuple(reader.passed), tuple(reader.written), reader.values, tuple(sorted(reader.free)),
-        frozenset(reader.names), {p: sizes.get(p, v) for p, v in reader.constants.items()},
-        reader.texts,
+        traced, tuple(reader.passed), tuple(reader.written), reader.values, tuple(sorted(reader.free)),
+        frozenset(reader.names), reader.constants, reader.texts, _loc(path, function.lineno, function.name),
     )  # fmt: skip
 
 
@@ -181,8 +177,7 @@ class _Uses(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self.count([node.target])
-        self.count([node.target])
+        self.count([node.target, node.target])  # it has a value before
         self.generic_visit(node)
 
     def count(self, targets: Sequence[ast.expr]) -> None:
@@ -194,12 +189,10 @@ class _Uses(ast.NodeVisitor):
         """Names outside of subscripts in an index or a range's end."""
         if isinstance(node, ast.Name):
             self.whole.add(node.id)
-        for x in ast.iter_child_nodes(node):
-            if isinstance(x, ast.expr) and not isinstance(node, ast.Subscript | ast.Call | ast.Attribute):
-                self.numbers(x)
-        if isinstance(node, ast.Call):
-            for a in node.args:
-                self.numbers(a)
+        elif not isinstance(node, ast.Subscript | ast.Attribute):
+            for x in node.args if isinstance(node, ast.Call) else ast.iter_child_nodes(node):
+                if isinstance(x, ast.expr):
+                    self.numbers(x)
 
 
 def subscripted(node: ast.Subscript) -> tuple[str, list[ast.expr]]:
@@ -340,7 +333,8 @@ class _ProgramReader:
                 case ast.AnnAssign(value=ast.expr() as value):
                     self.assign(s.target, value, found)
                 case ast.AugAssign():
-                    self.store(s.target, _BINARY[type(s.op)](self.read(s.target), self.value(s.value)), found)
+                    changed = ast.copy_location(ast.BinOp(s.target, s.op, s.value), s)
+                    self.store(s.target, self.value(changed), found)
                 case ast.If():
                     self.branch(s, found)
                 case ast.Pass() | ast.Expr(value=ast.Constant()) | ast.Import() | ast.ImportFrom():
@@ -377,7 +371,7 @@ class _ProgramReader:
         if isinstance(target, ast.Tuple):
             if shape is None:
                 raise refused(f"{_text(target)} at once", "assign one name at a time")
-            sizes = self.array(shape.value).shape
+            sizes = self.array(ast.unparse(shape.value)).shape
             if len(sizes) != len(target.elts):
                 raise refused(f"{_text(shape)} has {len(sizes)} sizes")
             for x, n in zip(target.elts, sizes, strict=True):
@@ -400,8 +394,8 @@ class _ProgramReader:
                 self.env[target.id] = Tensor(found.temp(target.id, dtype, ()), is_given=False)
             self.env[target.id][()] = value
         elif isinstance(target, ast.Subscript):
-            name, index = subscripted(target)
-            self.array(ast.Name(name, ast.Load()) if name else target)[self.index(index)] = value
+            array, index = self.element(target)
+            array[index] = value
         else:
             raise refused(f"a store to {_text(target)}", "store to an element: a[i, j] = ...")
 
@@ -435,17 +429,16 @@ class _ProgramReader:
             raise refused("a slice", "write a loop over the elements")
         return tuple(self.value(x) for x in nodes)
 
-    def array(self, node: ast.expr) -> Tensor:
-        found = self.env.get(node.id) if isinstance(node, ast.Name) else None
-        if not isinstance(found, Tensor):
-            raise refused(f"{_text(node)} is no array", "arrays are parameters of the function")
-        return found
+    def element(self, node: ast.Subscript) -> tuple[Tensor, tuple[Any, ...]]:
+        """The array of ``a[i, j]`` or ``a[i][j]``, and the place in it."""
+        name, index = subscripted(node)
+        return self.array(name or _text(node)), self.index(index)
 
-    def read(self, node: ast.expr) -> Any:
-        """The value of a target before it is changed."""
-        if isinstance(node, ast.Name):
-            return self.name(node.id)
-        return self.value(node)
+    def array(self, name: str) -> Tensor:
+        found = self.env.get(name)
+        if not isinstance(found, Tensor):
+            raise refused(f"{name} is no array", "arrays are parameters of the function")
+        return found
 
     def name(self, name: str) -> Any:
         if name not in self.env:
@@ -457,7 +450,7 @@ class _ProgramReader:
         """A number, an ``IndexExpr`` or an ``Element``."""
         with self.at(node):
             if (dimension := sized(node)) is not None:
-                return self.array(ast.Name(dimension[0], ast.Load())).shape[dimension[1]]
+                return self.array(dimension[0]).shape[dimension[1]]
             match node:
                 case ast.Constant(value=int() | float() as number):
                     return number
@@ -467,8 +460,8 @@ class _ProgramReader:
                     if name in _CONSTANTS:
                         return _CONSTANTS[name]
                 case ast.Subscript():
-                    name, index = subscripted(node)
-                    return self.array(ast.Name(name, ast.Load()) if name else node)[self.index(index)]
+                    array, index = self.element(node)
+                    return array[index]
                 case ast.UnaryOp(op=ast.Not(), operand=x):
                     return ~Element(checked_condition(self.value(x)))
                 case ast.UnaryOp(op=op, operand=x):

@@ -7,7 +7,7 @@ what is known of the program's order (``loop_report``).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.build.driver import compile as compile_graph
+from tilewright.core.dims import numbers
 from tilewright.core.graph import Graph
 from tilewright.core.types import Array
 from tilewright.language.instance import op_of
@@ -37,7 +38,7 @@ def beside_python(program: LoopProgram, file: Path, seed: int) -> dict[str, Any]
     """Both on equal random arrays: seconds, and the largest difference by the largest number."""
     rng = np.random.default_rng(seed)
     given = {
-        p: _drawn(rng, x.dtype.numpy, tuple(d for d in x.shape if isinstance(d, int)))
+        p: _drawn(rng, x.dtype.numpy, numbers(x.shape))
         for p, x in zip(program.parameters, program.traced.computation.inputs, strict=True)
     }
     model = compile_graph(program_graph(program), cache=False)
@@ -62,7 +63,7 @@ def imported(file: Path, function: str) -> Callable[..., Any]:
     return made
 
 
-def _drawn(rng: np.random.Generator, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+def _drawn(rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int]) -> Array:
     """Positive numbers, which most programs can divide by and take roots of."""
     if dtype.kind == "b":
         return rng.random(shape) < 0.5
@@ -79,7 +80,5 @@ def _apart(x: Array, y: Array) -> float:
     """The largest difference by the largest number; infinite where one is NaN or infinite and the other is not."""
     if not np.array_equal(np.isfinite(x), np.isfinite(y)):
         return float("inf")
-    finite = np.isfinite(y)
-    return float(np.abs(x - y, where=finite, out=np.zeros(y.shape)).max(initial=0)) / max(
-        float(np.abs(y).max(initial=0, where=finite)), np.finfo(float).tiny
-    )
+    x, y = (a[np.isfinite(a)].astype(np.float64) for a in (x, y))
+    return float(np.abs(x - y).max(initial=0) / max(np.abs(y).max(initial=0), np.finfo(np.float64).tiny))
