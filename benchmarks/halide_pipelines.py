@@ -11,9 +11,7 @@ for.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping
-from functools import reduce
-from operator import add
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from benchmarks.pictures import (
     REMAP_ALPHA,
     SIGMA_RANGE,
     SIGMA_SPACE,
+    added,
 )
 
 from tilewright.core.types import Array
@@ -44,10 +43,6 @@ Made = tuple[Any, tuple[Any, ...], tuple[int, ...], type]
 def f32(value: Any) -> Any:
     """A number of single precision: Python's are those of double precision otherwise."""
     return hl.f32(value)
-
-
-def added(values: Iterable[Any]) -> Any:
-    return reduce(add, values)
 
 
 def _image(dtype: Any, *shape: int, name: str = "picture", rim: int = 0) -> Any:
@@ -81,7 +76,7 @@ def blur(h: int, w: int) -> Made:
 def unsharp(h: int, w: int) -> Made:
     rgb = _image(hl.Float(32), 3, h, w)
     gray, down, ratio, out = (hl.Func(n) for n in ("gray", "down", "ratio", "out"))
-    gray[x, y] = _gray(_edged_planes(rgb, w, h))
+    gray[x, y] = _gray(_edged(rgb, w, h))
 
     def smooth(at: Callable[[int], Any]) -> Any:
         return f32(GAUSSIAN[0]) * at(0) + added(f32(GAUSSIAN[i]) * (at(-i) + at(i)) for i in (1, 2, 3))
@@ -91,10 +86,6 @@ def unsharp(h: int, w: int) -> Made:
     ratio[x, y] = (f32(2) * gray[x, y] - smooth(lambda i: down[x + i, y])) / gray[x, y]
     out[x, y, c] = ratio[x, y] * rgb[x, y, c]
     return out, (rgb,), (3, h, w), np.float32
-
-
-def _edged_planes(image: Any, w: int, h: int) -> Any:
-    return hl.BoundaryConditions.repeat_edge(image, [(0, w), (0, h)])
 
 
 def harris(h: int, w: int) -> Made:

@@ -19,7 +19,8 @@ from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
 
 if TYPE_CHECKING:
-    from tilewright.language.program import LoopProgram
+    import ast
+
     from tilewright.tools.loop_report import DependenceFacts, LoopReport
 
 
@@ -54,32 +55,18 @@ def poly_command(
     """
     # The language loads what exports models, which no other command that compiles needs.
     from tilewright.build import convert
-    from tilewright.language.program import functions_in, read_program
+    from tilewright.language.program import read_program
     from tilewright.tools.loop_report import loop_report
     from tilewright.tools.loop_run import beside_python, program_graph
 
-    show.check_model(file)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as e:
-        raise InputError(f"{file} is no text: {e}", remedy="give a Python file") from e
     if output is not None and show.check_writable(output).suffix != ".c":
         raise OptionError(f"{output} is no C file", remedy="end its name in .c")
-    functions = functions_in(text, file)
-    if function is None and len(functions) == 1:
-        (function,) = functions
-    if function not in functions:
-        what = f"no function {function}" if function else f"{len(functions)} functions"
-        raise OptionError(f"{file} has {what}", remedy=f"name one of: {', '.join(functions) or 'none is there'}")
+    chosen = _chosen(file, function)
     sizes = inputs.parse_sizes(size, "--size")
-
-    def read(known: Mapping[str, int]) -> LoopProgram:
-        return read_program(functions[function], file, known)
-
-    program = read(sizes)
+    program = read_program(chosen, file, sizes)
     if unknown := sizes.keys() - program.names:
         remedy = f"its are: {', '.join(sorted(program.names)) or 'none'}"
-        raise OptionError(f"{function} has no size {min(unknown)}", remedy=remedy)
+        raise OptionError(f"{chosen.name} has no size {min(unknown)}", remedy=remedy)
     report = loop_report(program, target)
     facts = asdict(report)
     if not json:
@@ -97,13 +84,31 @@ def poly_command(
         # Sizes that nobody gives are as large as those that somebody does: an array may have to be a square.
         others = max([inputs.DEFAULT_SIZE, *sizes.values()])
         known = dict.fromkeys(program.names - program.constants.keys(), others) | sizes
-        facts["run"] = beside_python(read(known), file, seed)
+        facts["run"] = beside_python(read_program(chosen, file, known), file, seed)
     if json:
         show.emit_json(facts)
     elif run:
         _print_run(facts["run"])
     if run and not facts["run"]["equal"]:
         raise typer.Exit(3)
+
+
+def _chosen(file: Path, name: str | None) -> ast.FunctionDef:
+    """The function of this name, or the only one of the file."""
+    from tilewright.language.program import functions_in
+
+    show.check_model(file)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as e:
+        raise InputError(f"{file} is no text: {e}", remedy="give a Python file") from e
+    functions = functions_in(text, file)
+    if name is None and len(functions) == 1:
+        (name,) = functions
+    if name not in functions:
+        what = f"no function {name}" if name else f"{len(functions)} functions"
+        raise OptionError(f"{file} has {what}", remedy=f"name one of: {', '.join(functions) or 'none is there'}")
+    return functions[name]
 
 
 def _print(report: LoopReport) -> None:

@@ -190,8 +190,10 @@ def _slope(e: Dim, sym: Sym) -> int:
     found: set[int] = set()
     for atom, coef in terms_of(e):
         if sym in symbols(atom):
-            quotient = isinstance(atom, BinaryExpr) and atom.op == "floordiv" and known_over(atom.b, 0)
-            slope = _slope(atom.a, sym) if quotient and isinstance(atom, BinaryExpr) else int(atom == sym)
+            if isinstance(atom, BinaryExpr) and atom.op == "floordiv" and known_over(atom.b, 0):
+                slope = _slope(atom.a, sym)
+            else:
+                slope = int(atom == sym)
             found.add(slope if coef > 0 else -slope)
     return found.pop() if len(found) == 1 else 0
 

@@ -112,7 +112,8 @@ def domain_text(kernel: Kernel, x: Instance, variables: Mapping[str, Dim]) -> st
     ``variables`` are what each iteration is called by instead of its loops: expressions of those and of sizes.
     """
     inner = {loop.sym: f"i{d}" for d, loop in enumerate(x.loops)}
-    text, name = _Text(kernel, inner, x.domain.get_tuple_name(), ()), x.domain.get_tuple_name()
+    name = x.domain.get_tuple_name()
+    text = _Text(kernel, inner, name, ())
     outer = [f"v{d}" for d in range(len(variables))]
     equal = [f"{v} = {text.of(e)}" for v, e in zip(outer, variables.values(), strict=True)]
     made = x.domain.apply(isl.Map(text.whole(f"{name}[{text.inside}] -> {name}[{', '.join(outer)}]", equal))).coalesce()
