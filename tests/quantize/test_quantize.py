@@ -170,6 +170,24 @@ def test_one_scale_that_would_have_been_better_is_reported(data):
     assert layer.why == ""
 
 
+def several_readers(b, x):
+    """A matrix, a batch of matrices and a convolution; only the matrix gets bytes by its results."""
+    heads = [b(ops.matmul, x, b.const(numbers(*shape, seed=1))) for shape in ((16, 6), (1, 1, 16, 6))]
+    window = {"strides": (1, 1), "pads": ((0, 0),) * 2, "dilations": (1, 1), "groups": 1, "layout": "NHWC"}
+    image = b(ops.conv, x, b.const(numbers(6, 16, 1, 1, seed=2)), **window)
+    return b(ops.concat, *heads, image, axis=3)
+
+
+@pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
+def test_layers_of_every_kind_may_read_one_operand(weights):
+    """What a layer notes of one scale for all weights is never that bytes chosen for the data are not the nearest."""
+    x = numbers(16, 8, 8, 16) @ numbers(16, 16, seed=3)
+    layers = tw.quantize(small(several_readers, (4, 8, 8, 16)), x, smooth=None, weights=weights).report.layers
+    assert [y.type for y in layers] == ["u8 x i8"] * 3
+    assert min(y.sqnr_db for y in layers) > 30
+    assert weights == "per-channel" or not any(y.why for y in layers)
+
+
 def outlying(b, x):
     """The second of three layers adds up channels of which one is a thousand times larger."""
     first = Net(b.at(Loc("first"))).linear(x, 16)

@@ -44,6 +44,11 @@ class Layer:
         """Where it comes from."""
         return str(self.node.loc)
 
+    @property
+    def is_matrix(self) -> bool:
+        """Does it multiply rows of its operand by one matrix?"""
+        return self.node.op is ops.matmul and self.weights.ndim == 2
+
 
 def kept_reason(node: Node) -> str | None:
     """Why a product can't multiply bytes; None for one that can."""

@@ -72,7 +72,7 @@ class Rounded:
 
 def smoothable(layers: Sequence[Layer]) -> list[Layer]:
     """The layers whose channels get factors: matrix products. Convolutions lie between pools and joins of bytes."""
-    return [x for x in layers if x.node.op is ops.matmul and x.weights.ndim == 2]
+    return [x for x in layers if x.is_matrix]
 
 
 def factors_of(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 
@@ -58,7 +57,7 @@ def observe(
     tensors: Sequence[Node],
     batches: Iterable[Batch],
     tell: Tell,
-    moments: Mapping[Node, Moments] = MappingProxyType({}),
+    moments: Mapping[Node, Moments],
 ) -> tuple[dict[Node, Histogram], int]:
     """A histogram of each tensor over all batches, and their number.
 

@@ -21,7 +21,6 @@ from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import OBSERVERS, Histogram
 from tilewright.graph.quantize.places import ByteTensors, Layer, places_of
 from tilewright.graph.quantize.rows import RowForm
-from tilewright.graph.quantize.smooth import smoothable
 from tilewright.runtime.once import computed
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.quantize.measure import LayerError, Moments, layer_errors, model_errors, says_nothing
@@ -50,14 +49,25 @@ class Measured:
 
     def __post_init__(self) -> None:
         """Operands of matrix products get sums of products of their channels, for choosing weights."""
-        is_chosen = self.scheme.rounding == GPTQ and not self.scheme.is_dynamic
-        chosen = smoothable(self.layers) if is_chosen else []
+        chosen = [x for x in self.layers if self._is_chosen(x)]
         self.moments = {x.node.inputs[0]: Moments(np.zeros((len(x.weights),) * 2)) for x in chosen}
+
+    def _is_chosen(self, layer: Layer) -> bool:
+        """Are a layer's bytes chosen for its results on the data?"""
+        return layer.is_matrix and self.scheme.rounding == GPTQ and not self.scheme.is_dynamic
+
+    @computed
+    def places(self) -> ByteTensors:
+        """The tensors that are stored in bytes when all layers are quantised."""
+        return places_of(self.graph, self.layers)
 
     @computed
     def form(self) -> ByteForm | RowForm:
         """All layers in bytes, by what was seen."""
-        return self._form(self.layers, self._weights[0])
+        weights = self._weights[0]
+        if self.scheme.is_dynamic:
+            return RowForm(self.graph, self.layers, self.scheme.dtype, weights)
+        return ByteForm(self.graph, self.layers, self.places, self._encodings, weights)
 
     def measure(self, batches: Sequence[Batch], seen: Mapping[Node, Histogram], tell: Tell) -> None:
         """Each layer's own error, with the ranges of what was seen."""
@@ -79,29 +89,29 @@ class Measured:
     def _weights_of(self, layer: Layer) -> list[ByteWeights]:
         axes = [layer.axis, None] if self.scheme.per_channel else [None]
         nearest = [weights_of(layer.weights, axis, self.scheme.weight_bits) for axis in axes]
-        x = layer.node.inputs[0]
-        if x not in self.moments or not self.moments[x].n_rows:
+        if not self._is_chosen(layer):
             return nearest
-        seen, step = self.moments[x], self._encodings[self._places.group_of(x)].scale
+        x = layer.node.inputs[0]
+        seen, step = self.moments[x], self._encodings[self.places.group_of(x)].scale
         return gptq_weights(layer.weights, Inputs(seen.sums, seen.n_rows, step), nearest)
 
     @computed
-    def _places(self) -> ByteTensors:
-        return places_of(self.graph, self.layers)
-
-    @computed
     def _encodings(self) -> dict[Node, Encoding]:
-        return {last: self._encoding(members) for last, members in self._places.members().items()}
+        return self._encodings_of(self.places)
 
-    def _form(self, layers: Sequence[Layer], weights: Mapping[Node, ByteWeights]) -> ByteForm | RowForm:
-        """The graph with these layers in bytes, and an encoding for each group of tensors, of what was seen of all."""
-        if self.scheme.is_dynamic:
-            return RowForm(self.graph, layers, self.scheme.dtype, weights)
+    def _encodings_of(self, places: ByteTensors) -> dict[Node, Encoding]:
+        """An encoding for each group of tensors, of what was seen of all."""
+        return {last: self._encoding(members) for last, members in places.members().items()}
+
+    def _form_of(self, layers: Sequence[Layer]) -> ByteForm | RowForm:
+        """The graph with these layers in bytes."""
+        form = self.form
         if len(layers) == len(self.layers):
-            return ByteForm(self.graph, layers, self._places, self._encodings, weights)
+            return form
+        if isinstance(form, RowForm):
+            return replace(form, layers=layers)
         places = places_of(self.graph, layers)
-        encodings = {last: self._encoding(members) for last, members in places.members().items()}
-        return ByteForm(self.graph, layers, places, encodings, weights)
+        return replace(form, layers=layers, places=places, encodings=self._encodings_of(places))
 
     def _encoding(self, members: Sequence[Node]) -> Encoding:
         together = Histogram()
@@ -114,7 +124,7 @@ class Measured:
         layers = [x for x in self.layers if x.node not in spared]
         corrected = layers if self.scheme.bias_correction else []
         corrections = {x.node: np.asarray(self.errors[x.node].shift) for x in corrected}
-        return self._form(layers, self.form.weights).inserted(corrections)
+        return self._form_of(layers).inserted(corrections)
 
     def spare_until(
         self, spared: Mapping[Node, str], max_drop: float, evaluate: Evaluate, tell: Tell
@@ -181,10 +191,10 @@ class Measured:
         if error is not None and error.other_noise is not None:
             other_db = decibels(error.signal, error.other_noise)
             return "" if error.sqnr_db >= other_db else f"one scale for all weights would have {other_db:.1f} dB"
-        one = weights_of(layer.weights, None, self.scheme.weight_bits)
-        power = float(np.square(layer.weights, dtype=np.float64).sum())
+        power = _squares(layer.weights)
         each_db, one_db = (
-            decibels(power, _squares(w.rounded() - layer.weights)) for w in (self.form.weights[layer.node], one)
+            decibels(power, _squares(found[layer.node].rounded() - layer.weights))
+            for found in (self._weights[0], self._weights[-1])
         )
         if each_db >= one_db:
             return ""

@@ -23,7 +23,7 @@ from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.quantize.equalise import equalised
-from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of, places_of
+from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of
 from tilewright.graph.quantize.smooth import factors_of, smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of
@@ -154,8 +154,7 @@ def quantize(
     spared = _spared(spare, layers)
     found = Measured(graph, layers, scheme)
     if data is not None:
-        tensors = list(places_of(graph, layers).group)
-        seen, n_batches = observe(graph, tensors, chain(first, batches), tell, found.moments)
+        seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.moments)
         found.measure(first, seen, tell)
     scores: tuple[float, ...] = ()
     if max_drop is not None and evaluate is not None:
