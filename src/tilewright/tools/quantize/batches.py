@@ -25,14 +25,13 @@ REMEDY = "give arrays, {input name: array}, a generator of batches, or the path 
 def batches_of(data: Any, inputs: Sequence[Node], batch_size: int) -> Iterator[Batch]:
     """The batches of calibration data; each is read when it is asked for.
 
-    An array, a dict of arrays by input name, or the path of an ``.npy`` or ``.npz`` file holds samples along the first
-    axis, which is cut into batches of the model's size, or of ``batch_size`` where that is symbolic. Anything else is
-    iterated over, and each item is a batch: an array, a tuple in the inputs' order, or a dict.
+    An array, or a dict of arrays by input name, holds samples along the first axis, which is cut into batches of the
+    model's size, or of ``batch_size`` where that is symbolic. Anything else is iterated over, and each item is a batch:
+    an array, a tuple in the inputs' order, or a dict. A file is read before (``read_arrays``), as its samples may be
+    gone over more than once.
 
     Raises ``InputError`` for names that the model lacks, and for samples that make no whole batches.
     """
-    if isinstance(data, str | Path):
-        data = read_arrays(data)
     if isinstance(data, Mapping) or hasattr(data, "__array__"):
         yield from _cut(_named(data, inputs), inputs, batch_size)
         return

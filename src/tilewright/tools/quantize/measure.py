@@ -102,22 +102,24 @@ def channels_of(graph: Graph, operands: Sequence[Node], batches: Iterable[Batch]
         rows = {"axes": tuple(range(x.type.rank - 1))}
         each += b(ops.reduce_min, x, **rows), b(ops.reduce_max, x, **rows), b(ops.reduce_mean, b(ops.mul, x, x), **rows)
     model = compile_graph(showing(graph, each))
-    seen: dict[Node, list[Channels]] = {x: [] for x in operands}
+    found: dict[Node, Channels] = {}
+    n = 0
     for n, batch in enumerate(batches, 1):
         _check_inputs(graph, batch, n)
         arrays = iter(model.run(batch).values())
         for x, (low, high, square) in zip(operands, zip(arrays, arrays, arrays, strict=True), strict=True):
             check_finite(np.stack([low, high]), f"the result of {x.loc}", n, is_float=True)
-            seen[x].append(Channels(*(a.astype(np.float64) for a in (low, high, square))))
+            now = Channels(*(a.astype(np.float64) for a in (low, high, square)))
+            found[x] = _together(found[x], now) if x in found else now
         tell("measure channels", n, 0)
-    if not all(seen.values()):
+    if n == 0:
         raise nothing()
-    return {x: _together(found) for x, found in seen.items()}
+    return {x: sums._replace(square=sums.square / n) for x, sums in found.items()}
 
 
-def _together(found: Sequence[Channels]) -> Channels:
-    low, high, square = (np.stack(each) for each in zip(*found, strict=True))
-    return Channels(low.min(0), high.max(0), square.mean(0))
+def _together(a: Channels, b: Channels) -> Channels:
+    """The ends of both, and the sum of their squares."""
+    return Channels(np.minimum(a.low, b.low), np.maximum(a.high, b.high), a.square + b.square)
 
 
 def showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:

@@ -18,7 +18,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import run_pipeline
 from tilewright.frontend.onnx.writer.model import save_onnx
-from tilewright.frontend.source import import_called
+from tilewright.frontend.source import Called, import_called
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
@@ -26,7 +26,7 @@ from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of
 from tilewright.graph.quantize.smooth import factors_of, smoothable, smoothed
 from tilewright.runtime.files import writing
-from tilewright.tools.quantize.batches import Batch, batches_of
+from tilewright.tools.quantize.batches import Batch, batches_of, read_arrays
 from tilewright.tools.quantize.measure import channels_of, observe, warn_of
 from tilewright.tools.quantize.measured import Evaluate, Measured
 from tilewright.tools.quantize.report import QuantizeReport
@@ -126,17 +126,10 @@ def quantize(
     scheme = Scheme(
         activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group, rounding
     )
-    if scheme.is_stored and max_drop is not None:
-        raise OptionError('max_drop says nothing where mode="weights"', remedy="spare layers by name")
-    asks = bias_correction or scheme.is_smoothed or max_drop is not None or mode == STATIC
-    if data is None and asks:
-        raise OptionError("there are no data to measure on", remedy='pass samples, or mode="dynamic" alone')
-    if (max_drop is None) != (evaluate is None):
-        raise OptionError("max_drop and evaluate go together", remedy="give both, or neither")
+    _check_measures(scheme, data, max_drop, evaluate)
     called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
-    if called.convention.state or called.convention.written:
-        raise OptionError("a model that keeps state can't be quantised", remedy="quantise a function of its inputs")
-    graph, tell = prepared(called.graph), progress or _tell_nobody
+    graph, tell = prepared(_stateless(called)), progress or _tell_nobody
+    data = read_arrays(data) if isinstance(data, str | Path) else data
     # Layers are measured on the first batches again and again, and the data may be a stream that is read once.
     batches = batches_of(data, graph.inputs, batch_size) if data is not None else iter(())
     if scheme.is_stored:
@@ -168,6 +161,24 @@ def quantize(
     return _with_report(made, report)
 
 
+def _check_measures(scheme: Scheme, data: Any, max_drop: float | None, evaluate: Evaluate | None) -> None:
+    """``OptionError`` where the scheme, or a limit to what it costs, asks for what is not given."""
+    if scheme.is_stored and max_drop is not None:
+        raise OptionError('max_drop says nothing where mode="weights"', remedy="spare layers by name")
+    asks = scheme.bias_correction or scheme.is_smoothed or max_drop is not None or scheme.mode == STATIC
+    if data is None and asks:
+        raise OptionError("there are no data to measure on", remedy='pass samples, or mode="dynamic" alone')
+    if (max_drop is None) != (evaluate is None):
+        raise OptionError("max_drop and evaluate go together", remedy="give both, or neither")
+
+
+def _stateless(called: Called) -> Graph:
+    """The graph of a function of its inputs; ``OptionError`` for any other."""
+    if called.convention.state or called.convention.written:
+        raise OptionError("a model that keeps state can't be quantised", remedy="quantise a function of its inputs")
+    return called.graph
+
+
 def _with_report(made: Graph, report: QuantizeReport) -> QuantizedGraph:
     return QuantizedGraph(
         made.name, made.pool, made.inputs, made.outputs, made.output_names, made.constraints, made.checks, report
@@ -181,6 +192,8 @@ def _tell_nobody(stage: str, done: int, total: int) -> None:
 def _smoothed(graph: Graph, scheme: Scheme, batches: Iterable[Batch], tell: Tell) -> Graph:
     """The graph with channels of operands of more equal size."""
     layers = smoothable(layers_of(graph)[0])
+    if not layers:
+        return graph  # without a run over the data
     seen = channels_of(graph, list(dict.fromkeys(x.node.inputs[0] for x in layers)), batches, tell)
     alpha = scheme.smooth if isinstance(scheme.smooth, float) else None
     # Affine ops are not folded again: that would give the weights back what divides their operand.
