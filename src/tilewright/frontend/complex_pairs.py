@@ -89,6 +89,11 @@ def matrix_product(b: Builder, of: Callable[[Node, Node], Node], x: Pair, y: Pai
     return from_parts(b, made if is_vector else b(ops.reshape, made, shape=(*made.shape[:-1], n, 2)))
 
 
+def conjugate(b: Builder, x: Pair) -> Pair:
+    """The conjugate."""
+    return Pair(x.re, b(ops.neg, x.im))
+
+
 def added(b: Builder, x: Pair, y: Pair) -> Pair:
     """The sum."""
     return Pair(b(ops.add, x.re, y.re), b(ops.add, x.im, y.im))
@@ -194,7 +199,7 @@ def sine(b: Builder, x: Pair) -> Pair:
 def cosine(b: Builder, x: Pair) -> Pair:
     """``cos(x)``."""
     found = _of_axes(b, (ops.cos, ops.cosh), (ops.sin, ops.sinh), x)
-    return Pair(found.re, b(ops.neg, found.im))
+    return conjugate(b, found)
 
 
 def hyperbolic_sine(b: Builder, x: Pair) -> Pair:

@@ -20,7 +20,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim, ceildiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, f64, i64
-from tilewright.frontend.complex_pairs import Pair, product
+from tilewright.frontend.complex_pairs import Pair, conjugate, product
 from tilewright.frontend.nodes import dim_scalar, reshape
 from tilewright.frontend.torch.aten.call import cast
 
@@ -100,7 +100,7 @@ class _Matrix:
         return Pair(*(reshape(self.b, part, (*outer, ROWS, self.width)) for part in longer))
 
     def forward(self, x: Pair) -> Pair:
-        left, twist, right = (_conjugate(self.b, t) for t in (self.left, self.twist, self.right))
+        left, twist, right = (conjugate(self.b, t) for t in (self.left, self.twist, self.right))
         return self._times(product(self.b, self._times(left, x), twist), right)
 
     def backward(self, x: Pair) -> Pair:
@@ -114,7 +114,3 @@ class _Matrix:
         b = self.b
         real = b(ops.sub, b(ops.matmul, x.re, y.re), b(ops.matmul, x.im, y.im))
         return Pair(real, b(ops.add, b(ops.matmul, x.re, y.im), b(ops.matmul, x.im, y.re)))
-
-
-def _conjugate(b: Builder, x: Pair) -> Pair:
-    return Pair(x.re, b(ops.neg, x.im))

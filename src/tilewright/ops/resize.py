@@ -86,8 +86,8 @@ def _nearest_index(ax: ResizedAxis) -> Callable[[Dim], Dim] | None:
     p, q = sizes
     size = (ax.n_in, ax.n_out) if is_known(ax.n_in) else (SURROGATE * p, SURROGATE * q)
     assert is_known(size[1])
-    positions = np.arange(size[1])
-    found = taps_of(Arrays(), positions.astype(np.float32), replace(ax, n_in=size[0], n_out=size[1])).indices[0]
+    positions, arithmetic = np.arange(size[1]), Arrays()
+    found = taps_of(arithmetic, arithmetic.positions(size[1]), replace(ax, n_in=size[0], n_out=size[1])).indices[0]
     if np.array_equal(found, positions * p // q):
         return lambda o: floordiv(o * p, q)
     if np.array_equal(found, (2 * positions + 1) * p // (2 * q)):
@@ -122,9 +122,7 @@ def _planned(ax: ResizedAxis, prefix: str, real: types.DType) -> tuple[Items, _A
         return lambda o: buffer[o]
 
     def index(tap: int) -> Callable[[Dim], Value]:
-        return table(
-            f"index{tap}_", types.i64, lambda o: Cast(taps_of(m, o, ax).indices[tap], types.i64)
-        )
+        return table(f"index{tap}_", types.i64, lambda o: Cast(taps_of(m, o, ax).indices[tap], types.i64))
 
     def weight(tap: int) -> Callable[[Dim], Value]:
         return table(f"weight{tap}_", real, lambda o: cast_to(taps_of(m, o, ax).weights[tap], real))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import are_known
+from tilewright.core.dims import are_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DTYPES, NARROW, DType, bool_, i64
@@ -151,6 +151,18 @@ class Operation:
     def sizes(self, k: int) -> tuple[Dim, ...]:
         """Operand ``k`` as sizes that are known, or follow from the sizes of the inputs."""
         return self.dims_of(self.node(k), f"operand {k}")
+
+    def numbers(self, k: int, rule: str, remedy: str = "make it a constant") -> tuple[int, ...]:
+        """Operand ``k`` as sizes that must be numbers; ``NoForm`` with ``rule`` where one follows from other sizes."""
+        dims = self.sizes(k)
+        if not are_known(dims):
+            raise NoForm(rule, remedy)
+        return tuple(numbers(dims))
+
+    def edges(self, k: int) -> tuple[tuple[Dim, Dim], ...]:
+        """Operand ``k`` as pairs of counts before and after each axis."""
+        counts = self.sizes(k)
+        return tuple(zip(counts[::2], counts[1::2], strict=True))
 
     def dims_of(self, x: Node, what: str) -> tuple[Dim, ...]:
         """The integers in ``x``, which must be sizes."""

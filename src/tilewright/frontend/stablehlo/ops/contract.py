@@ -116,8 +116,7 @@ def _convolution(c: Operation) -> Result:
     turned = c.ints("window_reversal", (0,) * n)
     pads: tuple[tuple[Dim, Dim], ...] = c.pads("padding", n)
     if c.op.name == "stablehlo.dynamic_conv":  # JAX's, where padding follows from a symbolic size
-        counts = c.sizes(2)
-        pads = tuple(zip(counts[::2], counts[1::2], strict=True))
+        pads = c.edges(2)
     a = _Convolution(
         numbers, c.ints("window_strides", ones), pads, c.ints("lhs_dilation", ones),
         c.ints("rhs_dilation", ones), tuple(k for k in range(n) if turned[k]),

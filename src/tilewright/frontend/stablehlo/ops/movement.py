@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from tilewright import ops
-from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
+from tilewright.frontend.stablehlo.operation import Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
 
 Convert = Callable[[Operation], Result]
@@ -90,10 +89,8 @@ def strided(c: Operation, x: Node, starts: Sequence[Dim], stops: Sequence[Dim], 
 
 
 def _real_dynamic_slice(c: Operation, x: Node) -> Node:
-    steps = c.sizes(3)
-    if not are_known(steps):
-        raise NoForm("a step that is not a number", "make it a constant")
-    return strided(c, x, c.sizes(1), c.sizes(2), tuple(s for s in steps if is_known(s)))
+    steps = c.numbers(3, "a step that is not a number")
+    return strided(c, x, c.sizes(1), c.sizes(2), steps)
 
 
 def _pad(c: Operation) -> Value:
@@ -102,11 +99,8 @@ def _pad(c: Operation) -> Value:
 
 
 def _dynamic_pad(c: Operation) -> Value:
-    low, high, between = c.sizes(2), c.sizes(3), c.sizes(4)
-    inner = tuple(n for n in between if is_known(n))
-    if len(inner) < len(between):
-        raise NoForm("padding between elements by a size", "make it a constant")
-    return padded(c, c.operands[0], c.operands[1], list(zip(low, high, strict=True)), inner)
+    low, high, between = c.sizes(2), c.sizes(3), c.numbers(4, "padding between elements by a size")
+    return padded(c, c.operands[0], c.operands[1], list(zip(low, high, strict=True)), between)
 
 
 def padded(c: Operation, x: Value, value: Value, edges: Sequence[tuple[Dim, Dim]], between: Sequence[int]) -> Value:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import dtype_named
-from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.complex_pairs import Pair, conjugate
 from tilewright.frontend.stablehlo.operation import Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair, one, two
 
@@ -23,8 +23,7 @@ def _is_infinite(sign: int) -> Convert:
 
 
 def _conjugate(c: Operation) -> Pair:
-    x = as_pair(c, c.operands[0])
-    return Pair(x.re, c.b(ops.neg, x.im))
+    return conjugate(c.b, as_pair(c, c.operands[0]))
 
 
 def _polygamma(c: Operation) -> Node:

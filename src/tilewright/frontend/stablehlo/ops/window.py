@@ -9,7 +9,7 @@ Not its business: reductions of whole axes (``reduce``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,21 +75,15 @@ def _dynamic_reduce_window(c: Operation) -> Result:
     n = (len(c.operands) - _N_OPERANDS) // 2
     if n < 1:
         raise NoForm(f"{len(c.operands)} operands, which are not those of this operation", DAMAGED)
-    sizes, strides, spread, dilations, pads = (c.sizes(k) for k in range(2 * n, 2 * n + _N_OPERANDS))
-    pairs = tuple(zip(pads[::2], pads[1::2], strict=True))
-    windows = _WindowSizes(
-        sizes, _numbers(strides, "strides"), _numbers(dilations, "gaps"), _numbers(spread, "spread"), pairs
+    strides, spread, dilations = (
+        c.numbers(2 * n + k, f"windows whose {what} follow from a symbolic size", "give that dimension a fixed size")
+        for k, what in ((1, "strides"), (2, "spread"), (3, "gaps"))
     )
+    windows = _WindowSizes(c.sizes(2 * n), strides, dilations, spread, c.edges(2 * n + 4))
     return _reduced(c, windows, c.walker.called(c), n)
 
 
 _N_OPERANDS = 5
-
-
-def _numbers(dims: Sequence[Dim], what: str) -> tuple[int, ...]:
-    if not are_known(dims):
-        raise NoForm(f"windows whose {what} follow from a symbolic size", "give that dimension a fixed size")
-    return tuple(n for n in dims if is_known(n))
 
 
 def _reduced(c: Operation, windows: _WindowSizes, region: Any, n: int) -> Result:

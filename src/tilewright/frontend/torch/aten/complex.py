@@ -19,6 +19,7 @@ from tilewright.core.types import bool_
 from tilewright.frontend.complex_pairs import (
     Pair,
     added,
+    conjugate,
     cosine,
     exponential,
     from_parts,
@@ -157,7 +158,7 @@ def _power(c: AtenCall) -> Result:
 
 def _conj(c: AtenCall) -> Result:
     x = c["self"]
-    return Pair(x.re, c.b(ops.neg, x.im)) if isinstance(x, Pair) else x
+    return conjugate(c.b, x) if isinstance(x, Pair) else x
 
 
 def _abs(c: AtenCall) -> Result:
@@ -216,8 +217,7 @@ def _product_of(c: AtenCall, left: str, right: str) -> Pair:
 
 
 def _conjugate_dot(c: AtenCall) -> Pair:
-    x = _pair(c, "self")
-    return matrix_product(c.b, partial(matmul_of, c), Pair(x.re, c.b(ops.neg, x.im)), _pair(c, "other"))
+    return matrix_product(c.b, partial(matmul_of, c), conjugate(c.b, _pair(c, "self")), _pair(c, "other"))
 
 
 def _linear(c: AtenCall) -> Pair:

@@ -5,7 +5,7 @@ reach it through the shapes of its inputs, or through an operand made only to ca
 Not its business: converting the calls inside (``fx``, of which a child importer does that).
 
 What a sub-graph asserts of values is one more result of it for each assertion: whether it holds, which it does where
-the sub-graph does not run. A loop carries these results and ends at the first that does not hold.
+the sub-graph does not run. A loop carries these results; one of ``while_loop`` ends at the first that does not hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright import ops
 from tilewright.core.diag import Loc
-from tilewright.core.expr import Expr, Sym
+from tilewright.core.expr import Dim, Expr, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
 from tilewright.frontend.nodes import dim_scalar, reshape
@@ -47,26 +47,10 @@ def convert_while(importer: Importer, b: Builder, values: Sequence[Any]) -> list
     state = [_tensor(b, x) for x in carried]
     captures = _Captures(b, additional)
     first = _inline(importer, cond_fn, b.pool, [*state, *captures.values])[0]
-    pool = Pool()
-    inner = Builder(pool, b.loc)
-    i, going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
-    now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
-    given, formals = captures.formals(pool)
-    kept = _Asked()
-    after = [_tensor(inner, x) for x in _inline(importer, body_fn, pool, [*now, *given], kept)]
-    again = reshape(inner, _inline(importer, cond_fn, pool, [*after, *given], kept)[0], ())
-    held, holds = kept.carried(inner)
-    for condition in holds:
-        again = inner(ops.logical_and, again, condition)
-    names = ("going", *(f"carried_{k}" for k in range(len(after) + len(holds))))
-    inputs = (i, going, *now, *held, *formals)
-    body = Graph("body", pool, inputs, (again, *after, *holds), names, tuple(kept.rules))
-    start = [*state, *(b.const(True, bool_) for _ in holds)]
-    limit = b.const(i64.max, i64)
-    node = b(ops.loop, limit, reshape(b, first, ()), *start, *captures.nodes, body=body, n_carried=len(start))
-    results = b.results(node)
-    _ask(importer, b, tuple(kept.checks), results[len(state) :])
-    return list(results[: len(state)])
+    loop = _LoopBody(b, state, captures)
+    after = loop.inline(importer, body_fn, [*loop.now, *loop.given])
+    again = reshape(loop.b, loop.inline(importer, cond_fn, [*after, *loop.given])[0], ())
+    return loop.results(importer, b.const(i64.max, i64), reshape(b, first, ()), again, after)
 
 
 def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[Node]:
@@ -77,28 +61,10 @@ def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     if not sources:
         raise Unsupported("a scan over nothing", "use torch.while_loop")
     length = sources[0].shape[0]
-    captures = _Captures(b, [*sources, *additional])
-    pool = Pool()
-    inner = Builder(pool, b.loc)
-    i, going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
-    now = [pool.input(f"carried_{k}", x.type, b.loc) for k, x in enumerate(state)]
-    given, formals = captures.formals(pool)
-    rows = [inner(ops.gather, x, i, axis=0) for x in given[: len(sources)]]
-    kept, n = _Asked(), len(state)
-    values = [*now, *rows, *given[len(sources) :]]
-    after = [_tensor(inner, x) for x in _inline(importer, combine_fn, pool, values, kept)]
-    held, holds = kept.carried(inner)
-    made = (inner.const(True, bool_), *after[:n], *holds, *after[n:])
-    names = ("going", *(f"result_{k}" for k in range(len(made) - 1)))
-    body = Graph("body", pool, (i, going, *now, *held, *formals), made, names, tuple(kept.rules))
-    start = [*state, *(b.const(True, bool_) for _ in holds)]
-    node = b(
-        ops.loop, dim_scalar(b, length, i64), b.const(True, bool_), *start, *captures.nodes, body=body,
-        n_carried=len(start), length=length,
-    )  # fmt: skip
-    results = b.results(node)
-    _ask(importer, b, tuple(kept.checks), results[n : len(start)])
-    return [*results[:n], *results[len(start) :]]
+    loop = _LoopBody(b, state, _Captures(b, [*sources, *additional]))
+    rows = [loop.b(ops.gather, x, loop.i, axis=0) for x in loop.given[: len(sources)]]
+    after = loop.inline(importer, combine_fn, [*loop.now, *rows, *loop.given[len(sources) :]])
+    return loop.results(importer, dim_scalar(b, length, i64), b.const(True, bool_), None, after, length)
 
 
 class _Captures:
@@ -128,10 +94,51 @@ class _Asked:
     rules: dict[Expr, None] = field(default_factory=dict)
     checks: dict[str, Node] = field(default_factory=dict)
 
-    def carried(self, inner: Builder) -> tuple[list[Node], list[Node]]:
-        """Inputs of a loop's body that say which checks held so far, and results that say which still do."""
-        held = [inner.pool.input(f"held_{k}", TensorType(bool_, ()), inner.loc) for k in range(len(self.checks))]
-        return held, [inner(ops.logical_and, x, now) for x, now in zip(held, self.checks.values(), strict=True)]
+
+class _LoopBody:
+    """A loop's body while it is made, in a pool of its own; ``outside`` is where the loop itself stands.
+
+    It is given the number of the trip, ``now``, which is what ``state`` has become, and ``given``, what is captured.
+    """
+
+    def __init__(self, outside: Builder, state: Sequence[Node], captures: _Captures) -> None:
+        pool, loc = Pool(), outside.loc
+        self.outside, self.state, self.captures = outside, state, captures
+        self.b = Builder(pool, loc)
+        self.i, self.going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
+        self.now = [pool.input(f"carried_{k}", x.type, loc) for k, x in enumerate(state)]
+        self.given, self.formals = captures.formals(pool)
+        self.asked = _Asked()
+
+    def inline(self, importer: Importer, module: Any, values: Sequence[Any]) -> list[Node]:
+        """What a module gives in the body."""
+        return [_tensor(self.b, x) for x in _inline(importer, module, self.b.pool, values, self.asked)]
+
+    def results(
+        self, importer: Importer, limit: Node, first: Node, again: Node | None, after: Sequence[Node], length: Dim = -1
+    ) -> list[Node]:
+        """The loop's: the last of ``state``, and what ``after`` has behind it of every trip.
+
+        Another trip follows where ``again`` and all that the body asks hold; without ``again`` all trips are made, as
+        each has its place among the results. Behind ``state`` is carried whether what the body asks held so far.
+        """
+        outside, b, n, checks = self.outside, self.b, len(self.state), self.asked.checks
+        held = [b.pool.input(f"held_{k}", TensorType(bool_, ()), b.loc) for k in range(len(checks))]
+        holds = [b(ops.logical_and, x, now) for x, now in zip(held, checks.values(), strict=True)]
+        going = b.const(True, bool_) if again is None else again
+        for condition in () if again is None else holds:
+            going = b(ops.logical_and, going, condition)
+        made = (going, *after[:n], *holds, *after[n:])
+        names = ("going", *(f"result_{k}" for k in range(len(made) - 1)))
+        inputs = (self.i, self.going, *self.now, *held, *self.formals)
+        body = Graph("body", b.pool, inputs, made, names, tuple(self.asked.rules))
+        start = [*self.state, *(outside.const(True, bool_) for _ in holds)]
+        node = outside(
+            ops.loop, limit, first, *start, *self.captures.nodes, body=body, n_carried=len(start), length=length
+        )
+        results = outside.results(node)
+        _ask(importer, outside, tuple(checks), results[n : len(start)])
+        return [*results[:n], *results[len(start) :]]
 
 
 def _ask(importer: Importer, b: Builder, texts: Sequence[str], holds: Sequence[Node]) -> None:
