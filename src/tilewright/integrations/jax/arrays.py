@@ -90,4 +90,6 @@ def giver(dtype: Any, is_complex: bool) -> Give:
         return lambda a: jax.random.wrap_key_data(copied(a), impl=implementation)
     if is_complex:
         return lambda a: copied(a.view(np.dtype(dtype)).reshape(a.shape[:-1]))
-    return adopted if _adopt is not None and np.dtype(dtype).kind in _IN_DLPACK else copied
+    own = np.dtype(dtype)
+    is_exchanged = own.kind in _IN_DLPACK and own.isbuiltin == 1  # float8_e5m2 calls itself "f" too
+    return adopted if _adopt is not None and is_exchanged else copied

@@ -201,7 +201,7 @@ def _outside(
         place = arguments.index(value)
         return state[place] if place in constant else None
     if getattr(value.owner, "name", "") == "stablehlo.constant":
-        return c.b.const(array_of(value.owner.attributes["value"]))
+        return c.b.const(array_of(value.owner))
     found = c.walker.scope.find(value)
     return found if isinstance(found, Node | Pair) else None
 

@@ -11,9 +11,11 @@ from collections.abc import Callable, Mapping
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import DType, bool_, dtype_named, f32, u8
-from tilewright.frontend.complex_pairs import Pair, exponential, magnitude, product, quotient
+from tilewright.core.types import DType, bf16, bool_, dtype_named, f16, f32, f64, u8
+from tilewright.frontend.complex_pairs import Pair, magnitude
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
+from tilewright.frontend.stablehlo.ops import complex_functions
+from tilewright.frontend.stablehlo.ops.narrow import in_wider
 
 Convert = Callable[[Operation], Result]
 
@@ -89,13 +91,6 @@ def _abs(c: Operation) -> Node:
     return magnitude(c.b, x) if isinstance(x, Pair) else c.b(ops.abs, x)
 
 
-def _sign(c: Operation, x: Pair) -> Pair:
-    size = magnitude(c.b, x)
-    zero = c.b(ops.eq, size, c.b.const(0, x.dtype))
-    safe = c.b(ops.where, zero, c.b.const(1, x.dtype), size)
-    return Pair(c.b(ops.div, x.re, safe), c.b(ops.div, x.im, safe))
-
-
 def _round_away(c: Operation) -> Node:
     """Half away from zero."""
     x = c.node(0)
@@ -128,77 +123,7 @@ def _clamp(c: Operation) -> Node:
     return c.b(ops.clamp, x, low, high)
 
 
-# --- complex numbers ------------------------------------------------------------------------------------------------
-
-
-def _exp(c: Operation, x: Pair) -> Pair:
-    return exponential(c.b, x)
-
-
-def _log(c: Operation, x: Pair) -> Pair:
-    return Pair(c.b(ops.log, magnitude(c.b, x)), c.b(ops.atan2, x.im, x.re))
-
-
-def _sqrt(c: Operation, x: Pair) -> Pair:
-    """By the larger of ``|x| + re`` and ``|x| - re``, so that nothing cancels."""
-    zero = c.b.const(0, x.dtype)
-    size = magnitude(c.b, x)
-    half = c.b(ops.mul, c.b(ops.add, size, c.b(ops.abs, x.re)), c.b.const(0.5, x.dtype))
-    large = c.b(ops.sqrt, half)
-    safe = c.b(ops.where, c.b(ops.eq, large, zero), c.b.const(1, x.dtype), large)
-    small = c.b(ops.div, c.b(ops.mul, c.b(ops.abs, x.im), c.b.const(0.5, x.dtype)), safe)
-    is_right = c.b(ops.ge, x.re, zero)
-    im = c.b(ops.where, is_right, small, large)
-    im = c.b(ops.where, c.b(ops.lt, x.im, zero), c.b(ops.neg, im), im)
-    return Pair(c.b(ops.where, is_right, large, small), im)
-
-
-def _rsqrt(c: Operation, x: Pair) -> Pair:
-    one_ = Pair(c.b.const(1, x.dtype), c.b.const(0, x.dtype))
-    return quotient(c.b, one_, _sqrt(c, x))
-
-
-def _power(c: Operation, x: Pair, y: Pair) -> Pair:
-    made = _exp(c, product(c.b, _log(c, x), y))
-    zero = c.b(ops.eq, magnitude(c.b, x), c.b.const(0, x.dtype))
-    none = c.b.const(0, x.dtype)
-    is_one = c.b(ops.eq, magnitude(c.b, y), none)
-    at_zero = c.b(ops.where, is_one, c.b.const(1, x.dtype), none)
-    return Pair(c.b(ops.where, zero, at_zero, made.re), c.b(ops.where, zero, none, made.im))
-
-
-def _sine(c: Operation, x: Pair) -> Pair:
-    re = c.b(ops.mul, c.b(ops.sin, x.re), c.b(ops.cosh, x.im))
-    return Pair(re, c.b(ops.mul, c.b(ops.cos, x.re), c.b(ops.sinh, x.im)))
-
-
-def _cosine(c: Operation, x: Pair) -> Pair:
-    re = c.b(ops.mul, c.b(ops.cos, x.re), c.b(ops.cosh, x.im))
-    return Pair(re, c.b(ops.neg, c.b(ops.mul, c.b(ops.sin, x.re), c.b(ops.sinh, x.im))))
-
-
-def _tanh(c: Operation, x: Pair) -> Pair:
-    """``(tanh a + i tan b) / (1 + i tanh a tan b)``."""
-    a, t = c.b(ops.tanh, x.re), c.b(ops.tan, x.im)
-    return quotient(c.b, Pair(a, t), Pair(c.b.const(1, x.dtype), c.b(ops.mul, a, t)))
-
-
-def _expm1(c: Operation, x: Pair) -> Pair:
-    """``expm1(a) cos(b) - 2 sin(b / 2) ** 2``, which keeps small numbers."""
-    half = c.b(ops.sin, c.b(ops.mul, x.im, c.b.const(0.5, x.dtype)))
-    lost = c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.mul, half, half))
-    re = c.b(ops.sub, c.b(ops.mul, c.b(ops.expm1, x.re), c.b(ops.cos, x.im)), lost)
-    return Pair(re, c.b(ops.mul, c.b(ops.exp, x.re), c.b(ops.sin, x.im)))
-
-
-def _log1p(c: Operation, x: Pair) -> Pair:
-    return _log(c, Pair(c.b(ops.add, x.re, c.b.const(1, x.dtype)), x.im))
-
-
-def _logistic(c: Operation, x: Pair) -> Pair:
-    one_ = c.b.const(1, x.dtype)
-    e = _exp(c, Pair(c.b(ops.neg, x.re), c.b(ops.neg, x.im)))
-    return quotient(c.b, Pair(one_, c.b.const(0, x.dtype)), Pair(c.b(ops.add, one_, e.re), e.im))
+# --- parts of complex numbers ---------------------------------------------------------------------------------------
 
 
 def _complex(c: Operation) -> Pair:
@@ -327,12 +252,14 @@ def convert(c: Operation) -> Value:
 def _bitcast(c: Operation) -> Value:
     """The same bits; of another width, the parts along a last axis."""
     x, target = c.operands[0], c.type()
+    if target.is_complex == isinstance(x, Pair) and x.dtype is target.dtype:
+        return x
     if isinstance(x, Pair) or target.is_complex:
         raise NoForm("the bits of complex numbers", "take them apart with real and imag")
     if x.dtype is bool_ or target.dtype is bool_:
         raise NoForm("the bits of booleans", "convert them")
     if x.dtype.bits == target.dtype.bits:
-        return x if x.dtype is target.dtype else c.b(ops.bitcast, x, dtype=target.dtype)
+        return c.b(ops.bitcast, x, dtype=target.dtype)
     if x.dtype.is_narrow or target.dtype.is_narrow:
         raise NoForm(f"bits of {x.dtype} as {target.dtype}", "convert them")
     return _narrower(c, x, target.dtype) if x.dtype.bits > target.dtype.bits else _wider(c, x, target.dtype)
@@ -359,15 +286,36 @@ def _wider(c: Operation, x: Node, target: DType) -> Node:
     return made if target is whole else c.b(ops.bitcast, made, dtype=target)
 
 
+EXPONENT_MANTISSA: Mapping[DType, tuple[int, int]] = {f16: (5, 10), bf16: (8, 7), f32: (8, 23), f64: (11, 52)}
+"""Bits of each float type."""
+
+
 def _reduce_precision(c: Operation) -> Node:
-    """Round to fewer bits of exponent and mantissa, as the spec has it: to even, beyond the largest to infinity."""
+    """Round to fewer bits of exponent and mantissa, to even; what is too large becomes infinity, too small zero."""
     x = c.node(0)
+    has_exponent, has_mantissa = EXPONENT_MANTISSA[x.dtype]
     exponent, mantissa = c.integer("exponent_bits"), c.integer("mantissa_bits")
-    same = {(5, 10): "f16", (8, 7): "bf16", (8, 23): "f32", (11, 52): "f64"}.get((exponent, mantissa))
-    if same is None:
-        raise NoForm(f"{exponent} bits of exponent and {mantissa} of mantissa", "use those of f16, bf16, f32")
-    dtype = dtype_named(same)
-    return x if dtype.bits >= x.dtype.bits else c.cast(c.cast(x, dtype), x.dtype)
+    dtype = dtype_named(f"u{x.dtype.bits}")
+    bits = c.b(ops.bitcast, x, dtype=dtype)
+
+    def number(n: int) -> Node:
+        return c.b.const(n, dtype)
+
+    if mantissa < has_mantissa:
+        n_lost = has_mantissa - mantissa
+        last = c.b(ops.bitwise_and, c.b(ops.shift_right, bits, number(n_lost)), number(1))
+        rounded = c.b(ops.add, bits, c.b(ops.add, last, number((1 << (n_lost - 1)) - 1)))
+        bits = c.b(ops.bitwise_and, rounded, number(int(dtype.max) ^ ((1 << n_lost) - 1)))
+    if exponent < has_exponent:
+        bias, least = (1 << (has_exponent - 1)) - 1, (1 << (exponent - 1)) - 1
+        all_ones = ((1 << has_exponent) - 1) << has_mantissa
+        sign = c.b(ops.bitwise_and, bits, number(1 << (dtype.bits - 1)))
+        place = c.b(ops.bitwise_and, bits, number(all_ones))
+        is_large = c.b(ops.gt, place, number((bias + least) << has_mantissa))
+        is_small = c.b(ops.le, place, number((bias - least) << has_mantissa))
+        bits = c.b(ops.where, is_large, c.b(ops.bitwise_or, sign, number(all_ones)), bits)
+        bits = c.b(ops.where, is_small, sign, bits)
+    return c.b(ops.where, c.b(ops.isnan, x), x, c.b(ops.bitcast, bits, dtype=x.dtype))
 
 
 def _not(c: Operation) -> Node:
@@ -395,25 +343,23 @@ def _map(c: Operation) -> Result:
     return c.walker.apply(c.op.regions[0], c.operands)
 
 
-def _quotient(c: Operation, x: Pair, y: Pair) -> Pair:
-    return quotient(c.b, x, y)
-
-
-def _product(c: Operation, x: Pair, y: Pair) -> Pair:
-    return product(c.b, x, y)
-
+_OF_BITS = frozenset({
+    "bitcast_convert", "convert", "count_leading_zeros", "map", "optimization_barrier", "popcnt", "select",
+    "shift_left", "shift_right_arithmetic", "shift_right_logical",
+})  # fmt: skip
+"""What depends on how wide a type is, or takes narrow types as they are."""
 
 TABLE: Mapping[str, Convert] = {
-    f"stablehlo.{name}": made
+    f"stablehlo.{name}": made if name in _OF_BITS else in_wider(made)
     for name, made in {
         "add": either(two(ops.add), each_part(ops.add)),
         "subtract": either(two(ops.sub), each_part(ops.sub)),
-        "multiply": either(two(ops.mul), _product),
-        "divide": either(_divide, _quotient),
+        "multiply": either(two(ops.mul), complex_functions.multiply),
+        "divide": either(_divide, complex_functions.divide),
         "remainder": _remainder,
-        "power": either(two(ops.pow), _power),
-        "maximum": two(ops.maximum),
-        "minimum": two(ops.minimum),
+        "power": either(two(ops.pow), complex_functions.power),
+        "maximum": either(two(ops.maximum), complex_functions.larger(ops.gt)),
+        "minimum": either(two(ops.minimum), complex_functions.larger(ops.lt)),
         "atan2": two(ops.atan2),
         "and": logical_or_bits(ops.logical_and, ops.bitwise_and),
         "or": logical_or_bits(ops.logical_or, ops.bitwise_or),
@@ -426,21 +372,21 @@ TABLE: Mapping[str, Convert] = {
         "cbrt": _cbrt,
         "ceil": one(ops.ceil),
         "floor": one(ops.floor),
-        "cosine": either(one(ops.cos), _cosine),
-        "sine": either(one(ops.sin), _sine),
-        "tan": one(ops.tan),
-        "tanh": either(one(ops.tanh), _tanh),
-        "exponential": either(one(ops.exp), _exp),
-        "exponential_minus_one": either(one(ops.expm1), _expm1),
-        "log": either(one(ops.log), _log),
-        "log_plus_one": either(one(ops.log1p), _log1p),
-        "logistic": either(one(ops.sigmoid), _logistic),
+        "cosine": either(one(ops.cos), complex_functions.cosine),
+        "sine": either(one(ops.sin), complex_functions.sine),
+        "tan": either(one(ops.tan), complex_functions.tan),
+        "tanh": either(one(ops.tanh), complex_functions.tanh),
+        "exponential": either(one(ops.exp), complex_functions.exp),
+        "exponential_minus_one": either(one(ops.expm1), complex_functions.expm1),
+        "log": either(one(ops.log), complex_functions.log),
+        "log_plus_one": either(one(ops.log1p), complex_functions.log1p),
+        "logistic": either(one(ops.sigmoid), complex_functions.logistic),
         "negate": either(_negate, each_part(ops.neg)),
         "round_nearest_afz": _round_away,
         "round_nearest_even": one(ops.round),
-        "rsqrt": either(one(ops.rsqrt), _rsqrt),
-        "sqrt": either(one(ops.sqrt), _sqrt),
-        "sign": either(one(ops.sign), _sign),
+        "rsqrt": either(one(ops.rsqrt), complex_functions.rsqrt),
+        "sqrt": either(one(ops.sqrt), complex_functions.sqrt),
+        "sign": either(one(ops.sign), complex_functions.sign),
         "is_finite": lambda c: _is_finite(c, c.node(0)),
         "popcnt": _popcount,
         "count_leading_zeros": _leading_zeros,

@@ -14,40 +14,59 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import Array, bool_, i64
+from tilewright.core.types import NARROW, Array, bf16, bool_, i64
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, ValueType, value_type
+from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, value_type
 
 Convert = Callable[[Operation], Result]
 
 
-def array_of(attribute: Any) -> Array:
-    """The numbers of an elements attribute; complex ones as complex numbers."""
-    t = value_type(attribute.type)
+def array_of(op: Any) -> Array:
+    """The numbers of a constant operation; complex ones as complex numbers."""
+    t = value_type(op.results[0].type)
     shape, dtype = tuple(n for n in t.shape if n is not None), t.dtype.numpy
+    if t.is_complex:
+        return _of_text(op.get_asm(), shape, np.dtype(np.complex128 if t.dtype.bits == 64 else np.complex64))
+    if t.dtype in _IN_TEXT_ONLY:
+        return _of_text(op.get_asm(), shape, dtype)
+    attribute = op.attributes["value"]
     if getattr(attribute, "is_splat", False):
         return np.full(shape, _splat(attribute), dtype)
-    try:
-        found = np.array(attribute)
-    except (TypeError, ValueError, RuntimeError):  # elements that NumPy has no buffer of
-        found = np.array(list(attribute))
-    return np.asarray(found).astype(dtype).reshape(shape)
+    return np.array(attribute).astype(dtype).reshape(shape)
 
 
-def _complex_array(text: str, t: ValueType) -> Array:
-    """Complex numbers from a constant's text, pairs or the bytes of all; MLIR's bindings give them no other way."""
-    dtype = np.complex128 if t.dtype.bits == 64 else np.complex64
-    shape = tuple(n for n in t.shape if n is not None)
-    if found := re.search(r'dense<"0x([0-9A-Fa-f]+)">', text):
+_IN_TEXT_ONLY = (bf16, *NARROW)
+"""Types that NumPy has no buffer of: MLIR's bindings give their numbers as text alone, and complex ones too."""
+
+
+def _of_text(text: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A constant's numbers from its text: those written there, or the bytes of all."""
+    if found := _BYTES.search(text):
         array = np.frombuffer(bytes.fromhex(found.group(1)), dtype)
-    else:
+    elif dtype.kind == "c":
         pairs = re.findall(r"\(([^(),]+),\s*([^(),]+)\)", text)
         array = np.array([complex(_float(re_), _float(im)) for re_, im in pairs], dtype)
+    else:
+        found = re.search(r"dense<(.*?)>", text, re.S)
+        array = _numbers(re.findall(r"[-+.\w]+", found.group(1) if found else ""), dtype)
     return np.full(shape, array[0]) if array.size == 1 else array.reshape(shape)
 
 
+_BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]+)">')
+
+
+def _numbers(words: Sequence[str], dtype: np.dtype[Any]) -> Array:
+    """Numbers of one type; floats that are not finite are written by their bits."""
+    bits = np.dtype(f"u{dtype.itemsize}")
+    made = np.empty(len(words), dtype)
+    for k, word in enumerate(words):
+        is_bits = word.startswith("0x")
+        made[k] = np.array(int(word, 16), bits).view(dtype) if is_bits else np.array(float(word)).astype(dtype)
+    return made
+
+
 def _float(text: str) -> float:
-    """A number of an attribute's text, which writes what is not finite by its bits."""
+    """A part of a complex number, which is written by its bits where it is not finite."""
     if not text.strip().startswith("0x"):
         return float(text)
     bits = bytes.fromhex(text.strip()[2:])
@@ -62,8 +81,7 @@ def _splat(attribute: Any) -> Any:
 def constant(c: Operation) -> Node | Pair:
     """Numbers that the program holds."""
     try:
-        t = c.type()
-        array = _complex_array(c.op.get_asm(), t) if t.is_complex else array_of(c.attribute("value"))
+        array = array_of(c.op)
     except (TypeError, ValueError, RuntimeError) as e:
         raise NoForm(f"a constant of type {c.op.results[0].type}: {e}", "compute it from real numbers") from e
     if np.iscomplexobj(array):

@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.types import dtype_named
+from tilewright.core.types import dtype_named, i64, u64
 from tilewright.frontend.complex_pairs import Pair, conjugate
 from tilewright.frontend.stablehlo.operation import Operation, Result
-from tilewright.frontend.stablehlo.ops.elementwise import as_pair, one, two
+from tilewright.frontend.stablehlo.ops import complex_functions
+from tilewright.frontend.stablehlo.ops.elementwise import as_pair, either, one, two
 
 Convert = Callable[[Operation], Result]
 
@@ -57,18 +58,53 @@ def _square(c: Operation) -> Node:
     return c.b(ops.mul, c.node(0), c.node(0))
 
 
+def _square_of_pair(c: Operation, x: Pair) -> Pair:
+    """By ``(re - im) (re + im)``, which does not cancel."""
+    re = c.b(ops.mul, c.b(ops.sub, x.re, x.im), c.b(ops.add, x.re, x.im))
+    return Pair(re, c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.mul, x.re, x.im)))
+
+
+def _high_product(c: Operation) -> Node:
+    """The upper half of the product's bits."""
+    x, y = c.nodes()
+    if x.dtype.bits < 64:
+        wide = dtype_named(f"{'i' if x.dtype.is_signed else 'u'}{2 * x.dtype.bits}")
+        whole = c.b(ops.mul, c.cast(x, wide), c.cast(y, wide))
+        return c.cast(c.b(ops.shift_right, whole, c.b.const(x.dtype.bits, wide)), x.dtype)
+    high = _high_of_unsigned(c, *(z if z.dtype is u64 else c.b(ops.bitcast, z, dtype=u64) for z in (x, y)))
+    if x.dtype is u64:
+        return high
+    zero, made = c.b.const(0, i64), c.b(ops.bitcast, high, dtype=i64)
+    for a, b in ((x, y), (y, x)):  # a negative factor was read as 2**64 more
+        made = c.b(ops.sub, made, c.b(ops.where, c.b(ops.lt, a, zero), b, zero))
+    return made
+
+
+def _high_of_unsigned(c: Operation, x: Node, y: Node) -> Node:
+    """By halves of 32 bits, whose products fit."""
+    half, low_bits = c.b.const(32, u64), c.b.const(0xFFFFFFFF, u64)
+    (a, b), (p, q) = (
+        (c.b(ops.shift_right, z, half), c.b(ops.bitwise_and, z, low_bits)) for z in (x, y)
+    )  # fmt: skip
+    cross, other = c.b(ops.mul, a, q), c.b(ops.mul, b, p)
+    carried = c.b(ops.add, c.b(ops.shift_right, c.b(ops.mul, b, q), half), c.b(ops.bitwise_and, cross, low_bits))
+    carried = c.b(ops.add, carried, c.b(ops.bitwise_and, other, low_bits))
+    high = c.b(ops.add, c.b(ops.mul, a, p), c.b(ops.shift_right, carried, half))
+    return c.b(ops.add, high, c.b(ops.add, c.b(ops.shift_right, cross, half), c.b(ops.shift_right, other, half)))
+
+
 TABLE: Mapping[str, Convert] = {
     f"chlo.{name}": made
     for name, made in {
-        "acos": one(ops.acos),
-        "acosh": one(ops.acosh),
-        "asin": one(ops.asin),
-        "asinh": one(ops.asinh),
-        "atan": one(ops.atan),
-        "atanh": one(ops.atanh),
+        "acos": either(one(ops.acos), complex_functions.acos),
+        "acosh": either(one(ops.acosh), complex_functions.acosh),
+        "asin": either(one(ops.asin), complex_functions.asin),
+        "asinh": either(one(ops.asinh), complex_functions.asinh),
+        "atan": either(one(ops.atan), complex_functions.atan),
+        "atanh": either(one(ops.atanh), complex_functions.atanh),
         "bessel_i1e": one(ops.bessel_i1e),
         "conj": _conjugate,
-        "cosh": one(ops.cosh),
+        "cosh": either(one(ops.cosh), complex_functions.cosh),
         "digamma": one(ops.digamma),
         "erf": one(ops.erf),
         "erf_inv": one(ops.erfinv),
@@ -79,9 +115,10 @@ TABLE: Mapping[str, Convert] = {
         "lgamma": one(ops.lgamma),
         "next_after": _next_after,
         "polygamma": _polygamma,
-        "sinh": one(ops.sinh),
-        "square": _square,
-        "tan": one(ops.tan),
+        "sinh": either(one(ops.sinh), complex_functions.sinh),
+        "mulhi": _high_product,
+        "square": either(_square, _square_of_pair),
+        "tan": either(one(ops.tan), complex_functions.tan),
         "zeta": two(ops.zeta),
     }.items()
 }

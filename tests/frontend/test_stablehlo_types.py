@@ -1,0 +1,96 @@
+"""StableHLO in types that NumPy lacks and in complex numbers: constants, arithmetic, rounding, inverse functions."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from benchmarks.stablehlo_suite import outcome, programs
+from jax import lax
+
+import tilewright as tw
+import tilewright.jax as twj
+
+
+def agree(function, *arguments, tolerance=0.0):
+    got, want = (np.asarray(made(*arguments)) for made in (twj.jit(function, cache=False), jax.jit(function)))
+    assert got.dtype == want.dtype
+    wide = np.complex128 if want.dtype.kind == "c" else np.float64
+    np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+def test_constants_in_types_that_numpy_lacks(dtype: str) -> None:
+    table = np.array([0, 1, -2 if dtype != "uint4" else 2, 3, 5, 7]).astype(getattr(ml_dtypes, dtype))
+    agree(lambda x: jnp.asarray(table).astype(jnp.float32) + x, jnp.arange(6.0))
+
+
+def test_a_large_constant_of_bf16_is_read_from_its_bytes() -> None:
+    table = np.linspace(-3, 3, 400).astype(ml_dtypes.bfloat16)
+    agree(lambda x: jnp.asarray(table) * x, jnp.arange(400).astype(jnp.bfloat16))
+
+
+def test_int4_wraps() -> None:
+    """As the specification and its interpreter have it; XLA's CPU keeps more bits where it fuses."""
+    x = np.arange(-8, 8).astype(np.int8)
+    made = twj.jit(lambda x: (x.astype(jnp.int4) + x.astype(jnp.int4)).astype(jnp.int8), cache=False)(x)
+    assert np.asarray(made).tolist() == [(2 * int(i) + 8) % 16 - 8 for i in x]
+    agree(lambda x: x.astype(jnp.int4) < 3, x)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+def test_float8_is_computed_wider_and_given_back(dtype) -> None:
+    agree(lambda x: jnp.tanh(x) + x * x, jnp.linspace(-3, 3, 50).astype(dtype))
+
+
+@pytest.mark.parametrize("bits", [(5, 10), (8, 7), (4, 3), (5, 2)])
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
+def test_precision_is_reduced_to_any_number_of_bits(bits, dtype) -> None:
+    powers = 10.0 ** np.arange(-44, 39, dtype=np.float64)
+    x = np.concatenate([powers * 1.37, -powers, [0, np.inf, -np.inf, np.nan, 65504, 65520]]).astype(np.float32)
+    agree(lambda x: lax.reduce_precision(x, *bits), jnp.asarray(x).astype(dtype))
+
+
+@pytest.mark.parametrize(
+    "name", ["arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "log", "log1p", "sqrt", "square", "tan"]
+)
+def test_functions_of_complex_numbers(name: str) -> None:
+    rng = np.random.default_rng(0)
+    parts = rng.standard_normal((2, 400)) * 10.0 ** rng.uniform(-6, 4, (2, 400))
+    # Beside 1 and i, where what is near 1 must not cancel.
+    beside = np.array([1 + 1e-5j, -1 + 2e-5j, 1e-5 + 1j, 2e-6 - 1.001j])
+    z = jnp.asarray(np.concatenate([parts[0] + 1j * parts[1], beside]).astype(np.complex64))
+    function = getattr(jnp, name)
+    got, want = np.asarray(twj.jit(function, cache=False)(z)), np.asarray(jax.jit(function)(z))
+    assert (np.abs(got - want) <= 2e-5 * np.abs(want)).all()
+
+
+def test_the_suite_counts_what_passes_and_what_is_wrong(tmp_path: Path) -> None:
+    case = """
+func.func @{name}() {{
+  %0 = stablehlo.constant dense<[1, 2]> : tensor<2xi8>
+  %1 = stablehlo.add %0, %0 : tensor<2xi8>
+  check.expect_eq_const %1, dense<[2, {last}]> : tensor<2xi8>
+  func.return
+}}
+"""
+    path = tmp_path / "add.mlir"
+    path.write_text(case.format(name="right", last=4) + "\n// -----\n" + case.format(name="false", last=5))
+    right, false = map(outcome, programs(path))
+    assert right.how == "passed" and false.how == "wrong" and "4 where 5 is expected" in false.why
+
+
+def test_halves_of_products(tmp_path: Path) -> None:
+    text = """
+func.func @main(%a: tensor<4xi64>, %b: tensor<4xi64>) -> tensor<4xi64> {
+  %0 = "chlo.mulhi"(%a, %b) : (tensor<4xi64>, tensor<4xi64>) -> tensor<4xi64>
+  return %0 : tensor<4xi64>
+}
+"""
+    a, b = [-(2**63), 2**62 + 5, -7, 12345678901234567], [2**63 - 1, -(2**61), -9, 98765432109876543]
+    path = tmp_path / "high.mlir"
+    path.write_text(text)
+    got = tw.compile(path, cache=False)(np.array(a, np.int64), np.array(b, np.int64))
+    assert got.tolist() == [x * y >> 64 for x, y in zip(a, b, strict=True)]
