@@ -169,7 +169,9 @@ def test_a_resampling_is_one_op(mode: str, options: dict[str, Any], is_dynamic: 
     for n in (6, 8) if is_dynamic else (6,):
         x = torch.randn(1, 2, n, n + 1)
         assert_close(compiled(x), f(x))
-    assert "resize" in recorder.ops and "gather" not in recorder.ops and not recorder.told
+    # the nearest element at a free size is PyTorch's own arithmetic on places, and a gather for each axis
+    is_resize = not (mode == "nearest-exact" and is_dynamic)
+    assert ("resize" in recorder.ops) == is_resize and ("gather" in recorder.ops) != is_resize and not recorder.told
 
 
 def test_an_infinity_beside_a_number_is_resampled() -> None:

@@ -1,7 +1,8 @@
 """ATen's antialiased resampling of images, and its gradient: sums over windows that grow where an axis shrinks.
 
 In: ``_upsample_*_aa`` calls. Out: nodes, axis by axis: weights known now where the sizes are, else computed by each
-call. Windows and weights are Pillow's. Not its business: resampling that reads few neighbours (``torch.aten.pool``).
+call. Windows and weights are Pillow's.
+Not its business: resampling that reads few neighbours (``torch.aten.resample``).
 """
 
 from __future__ import annotations

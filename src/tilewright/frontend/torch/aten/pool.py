@@ -1,7 +1,7 @@
-"""ATen's pooling and resampling of images.
+"""ATen's pooling of images.
 
 In: calls. Out: nodes. Rounding sizes up becomes extra padding at the end. Not its business: adaptive pooling
-(``torch.aten.adaptive``), antialiased resampling (``torch.aten.antialias``).
+(``torch.aten.adaptive``).
 """
 
 from __future__ import annotations
@@ -126,48 +126,9 @@ def _avg_pool(n: int) -> Convert:
     return convert
 
 
-def _resize(mode: str, n: int, *, exact: bool = False) -> Convert:
-    """``upsample_*``: the scale that PyTorch uses is the given factor, else the ratio of sizes."""
-
-    def convert(c: AtenCall) -> Node:
-        x = c.tensor("self") if "self" in c.args else c.tensor("input")
-        align = bool(c.args.get("align_corners"))
-        coordinates = "align_corners" if align else "half_pixel"
-        if mode == "nearest" and not exact:
-            coordinates = "asymmetric"
-        return c.b(
-            ops.resize, x, sizes=c.shape, scales=() if align else _scales(c, x, n), mode=mode,
-            coordinate_mode=coordinates, nearest_mode="round_prefer_ceil" if exact else "floor", cubic_coeff=-0.75,
-            exclude_outside=False,
-        )  # fmt: skip
-
-    return convert
-
-
-def _scales(c: AtenCall, x: Node, n: int) -> tuple[float, ...]:
-    """One factor per axis; sizes' ratio where none was given, which then must be static."""
-    factors = c.args.get("scale_factors")
-    if factors is None:
-        given = [c.args.get(name) for name in ("scales_d", "scales_h", "scales_w", "scales")]
-        factors = [f for f in given if f is not None]
-    if len(factors) != n or not all(isinstance(f, float | int) for f in factors):
-        pairs = list(zip(x.shape[-n:], c.shape[-n:], strict=True))
-        if not all(is_known(a) and is_known(b) for a, b in pairs):
-            return ()
-        factors = [b / a for a, b in pairs]  # type: ignore[operator]
-    return (*(1.0,) * (len(x.shape) - n), *(float(f) for f in factors))
-
-
-_AXES = {1: "linear", 2: "bilinear", 3: "trilinear"}
-
 TABLE: Mapping[str, Convert] = {
     "max_pool1d.default": _max_pool(1), "max_pool2d.default": _max_pool(2), "max_pool3d.default": _max_pool(3),
     "max_pool1d_with_indices.default": _max_pool(1),
     "max_pool2d_with_indices.default": _max_pool(2), "max_pool3d_with_indices.default": _max_pool(3),
     **{f"avg_pool{n}d.default": _avg_pool(n) for n in (1, 2, 3)},
-    **{f"upsample_nearest{n}d.{kind}": _resize("nearest", n) for n in (1, 2, 3) for kind in ("vec", "default")},
-    **{f"_upsample_nearest_exact{n}d.{kind}": _resize("nearest", n, exact=True)
-       for n in (1, 2, 3) for kind in ("vec", "default")},
-    **{f"upsample_{_AXES[n]}{n}d.{kind}": _resize("linear", n) for n in (1, 2, 3) for kind in ("vec", "default")},
-    **{f"upsample_bicubic2d.{kind}": _resize("cubic", 2) for kind in ("vec", "default")},
 }  # fmt: skip

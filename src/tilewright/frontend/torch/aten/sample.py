@@ -1,6 +1,6 @@
 """ATen's sampling at coordinates, and its reductions over segments and bags.
 
-In: calls. Out: nodes. Not its business: resizing by a factor (``torch.aten.pool``), scatters as such
+In: calls. Out: nodes. Not its business: resizing by a factor (``torch.aten.resample``), scatters as such
 (``torch.aten.scatter``).
 """
 

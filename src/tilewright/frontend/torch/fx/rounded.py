@@ -2,11 +2,13 @@
 
 In: a sympy expression that rounds a float. Out: the dimension, in integers. Only where the float arithmetic is exact
 but for one last division, whose rounding never crosses a whole number: ``floor(fl(a / b)) == a // b`` for whole ``a``
-and ``b`` below 2**53. Not its business: floats that stay floats (``torch.fx.floats``).
+and ``b`` below 2**53; or for one product of a size with a factor such as 0.6 that no size brings below the whole number
+that it stands for. Not its business: floats that stay floats (``torch.fx.floats``).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -39,6 +41,8 @@ def rounded(e: Any, convert: Convert) -> Dim | None:
     if kind not in _ROUNDINGS:
         return None
     ratio = _ratio(e.args[0], convert)
+    if ratio is None and kind in ("FloorToInt", "TruncToInt"):
+        ratio = _scaled(e.args[0], convert)
     if ratio is None or not (is_known(ratio.bottom) or is_nonneg(ratio.bottom - 1)):
         return None
     return _ROUNDINGS[kind](ratio.top, ratio.bottom)
@@ -75,6 +79,30 @@ def _ratio(e: Any, convert: Convert) -> Ratio | None:
     if kind in ("Add", "Mul") and not getattr(e, "is_integer", False):
         return _folded(kind, e.args, convert)
     return Ratio(convert(e), 1) if getattr(e, "is_integer", False) else None
+
+
+def _scaled(e: Any, convert: Convert) -> Ratio | None:
+    """A size times a factor of few digits, as a ratio whose floor is that of the float product; None where it is not.
+
+    Let the factor ``c`` be the float nearest to ``p / q``. The product with a multiple of ``q`` is rounded to the whole
+    number ``K`` or to one beside it. It is not below ``K`` where ``c`` is ``p / q`` or more. A smaller ``c`` is off by
+    a part ``d`` of the distance between floats around it, and the product by ``d * m(K) / m(c)`` of that distance
+    around ``K``, with ``m`` the fractions in 1 to 2: rounding mends half a distance. Products with other sizes are at
+    least ``1 / q`` away from whole numbers.
+    """
+    factors = [a for a in e.args if getattr(a, "is_Float", False)] if type(e).__name__ == "Mul" else []
+    if len(factors) != 1:
+        return None
+    ratio = _constant(factors[0])
+    size = _folded("Mul", [a for a in e.args if a is not factors[0]], convert)
+    if ratio is None or size is None or size.bottom != 1 or not is_known(ratio.top) or not is_known(ratio.bottom):
+        return None
+    if ratio.top <= 0 or not is_nonneg(size.top):
+        return None
+    factor = float(factors[0])
+    mantissa, _ = math.frexp(factor)  # in 0.5 to 1
+    off = (Fraction(ratio.top, ratio.bottom) - Fraction(factor)) / Fraction(math.ulp(factor))
+    return Ratio(ratio.top * size.top, ratio.bottom) if 2 * off <= Fraction(mantissa) else None
 
 
 def _root(e: Any, convert: Convert) -> Ratio | None:
