@@ -34,6 +34,10 @@ CASES: dict[str, list[Case]] = {
     **{name: [of(X, Y), of(X, 2.5), of(WHOLE, 3), of(WHOLE, X), of(X, Y[0])] for name in (
         "add", "subtract", "multiply", "maximum", "minimum", "equal", "not_equal", "less", "less_equal", "greater",
         "greater_equal")},
+    "copysign": [of(X, Y), of(X, -0.0), of(np.float32([np.nan, -1]), np.float32([-np.nan, np.inf]))],
+    "hypot": [of(X, Y), of(np.float32([3e38, 0, np.inf, np.nan]), np.float32([1e38, 0, np.nan, 1]))],
+    "signbit": [of(X), of(np.float32([-0.0, 0.0, -np.inf, -np.nan]))],
+    "count_nonzero": [of(X), of(WHOLE, axis=0), of(FLAGS, axis=1, keepdims=True)],
     "divide": [of(X, POSITIVE), of(WHOLE, OTHER), of(1, POSITIVE)], "atan2": [of(X, Y)], "logaddexp": [of(X, Y)],
     "floor_divide": [of(WHOLE, OTHER), of(X, POSITIVE)], "remainder": [of(WHOLE, OTHER)], "pow": [of(POSITIVE, Y)],
     **{name: [of(WHOLE, OTHER), of(FLAGS, ~FLAGS)] for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
@@ -112,6 +116,13 @@ def test_a_function_that_makes_an_array(name: str) -> None:
         wanted = by_numpy(name, args, kwargs)
         check(f(*args, **kwargs), wanted)
         check(tw.jit(lambda x, a=args, k=kwargs: x + f(*a, **k), threads=1)(wanted), wanted + wanted)
+
+
+def test_what_is_computed_at_once_can_be_written_into() -> None:
+    given = np.ones(3, np.float32)
+    x = xp.asarray(given)
+    x += 1
+    assert x.tolist() == [2, 2, 2] and given.tolist() == [1, 1, 1]
 
 
 def test_every_function_is_compared() -> None:

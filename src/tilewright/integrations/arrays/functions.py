@@ -25,6 +25,7 @@ from tilewright.integrations.arrays.traced import (
     fits,
     known,
     lifted,
+    offered_type,
     promoted,
     promoted_type,
     public,
@@ -211,6 +212,45 @@ def logaddexp(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
     apart = apply(ops.neg, apply(ops.abs, apply(ops.sub, x, y)))  # of equal infinities NaN
     less = apply(ops.where, apply(ops.eq, x, y), lifted(pool, np.zeros((), x.dtype)), apart)
     return apply(ops.add, apply(ops.maximum, x, y), apply(ops.log1p, apply(ops.exp, less)))
+
+
+def _is_marked(x: TracedArray) -> TracedArray:
+    """Is the sign bit of floats set? That of zeros and of NaN counts too."""
+    bits = apply(ops.bitcast, x, dtype=offered_type(np.dtype(f"i{x.dtype.itemsize}")))
+    return apply(ops.lt, bits, lifted(x.pool, np.zeros((), bits.dtype)))
+
+
+@offered
+def signbit(pool: Pool, x: Any, /) -> TracedArray:
+    """Is the sign bit set?"""
+    return _is_marked(real(lifted(pool, x)))
+
+
+@offered
+def copysign(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
+    """The magnitude of one number and the sign of another."""
+    x, y = map(real, promoted([x1, x2], pool))
+    size = apply(ops.abs, x)
+    return apply(ops.where, _is_marked(y), apply(ops.neg, size), size)
+
+
+@offered
+def hypot(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
+    """``sqrt(x1**2 + x2**2)``, whose squares do not overflow; infinite where a number is, also beside NaN."""
+    x, y = (apply(ops.abs, real(part)) for part in promoted([x1, x2], pool))
+    large, small = apply(ops.maximum, x, y), apply(ops.minimum, x, y)
+    zero, one, endless = (lifted(pool, np.asarray(n, x.dtype)) for n in (0, 1, np.inf))
+    ratio = apply(ops.div, small, apply(ops.where, apply(ops.eq, large, zero), one, large))
+    size = apply(ops.mul, large, apply(ops.sqrt, apply(ops.add, one, apply(ops.mul, ratio, ratio))))
+    is_endless = apply(ops.logical_or, apply(ops.isinf, x), apply(ops.isinf, y))
+    return apply(ops.where, is_endless, endless, size)
+
+
+@offered
+def count_nonzero(pool: Pool, x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> TracedArray:
+    """How many elements are not zero."""
+    given = cast(_truth(lifted(pool, x)), np.int64)
+    return apply(ops.reduce_sum, given, axes=axes_of(given, axis), keepdims=keepdims)
 
 
 @offered

@@ -218,8 +218,8 @@ def public(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _evaluated(pool: Pool, made: Any) -> Any:
-    """The numbers of arrays that are made of constants."""
+    """The numbers of arrays that are made of constants; the caller may write into them, but not into a constant."""
     if isinstance(made, TracedArray):
         (found,) = evaluate_graph(Graph("eager", pool, (), (made.node,), ("y",)), [])
-        return found
+        return found if found.flags.writeable else found.copy()
     return rebuilt(made, [_evaluated(pool, v) for v in made]) if isinstance(made, list | tuple) else made
