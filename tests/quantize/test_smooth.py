@@ -12,7 +12,8 @@ from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.quantize.places import layers_of
-from tilewright.graph.quantize.smooth import Channels, Rounded, factors_of, smoothable, smoothed
+from tilewright.graph.quantize.rounded import Channels, Rounded, met_by
+from tilewright.graph.quantize.smooth import columns_of, smoothable, smoothed
 from tilewright.runtime.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
@@ -47,7 +48,7 @@ def test_the_function_is_the_same_and_a_gain_takes_the_factors_where_nothing_els
     held[:, 7] = 0  # as of a channel that no datum reaches
     if not is_read_elsewhere:
         graph = Graph("heads", graph.pool, graph.inputs, graph.outputs[:2], graph.output_names[:2])
-    after = smoothed(graph, layers, factors_of(layers, {operand: channels(held)}, BYTES, alpha))
+    after = smoothed(graph, layers, columns_of(layers, {operand: channels(held)}, BYTES, alpha))
     for a, b in zip(evaluate_graph(graph, [x]), evaluate_graph(after, [x]), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
     assert [n.op for n in after.nodes()].count(ops.mul) == is_read_elsewhere
@@ -61,7 +62,8 @@ def test_the_expected_error_is_the_error_of_rounding():
         step, steps = (high - low) / 255, np.abs(w * factors[:, None]).max(0) / 127
         rounded = np.rint(x / factors / step) * step @ (np.rint(w * factors[:, None] / steps) * steps)
         error = np.square(rounded - x @ w).sum(1).mean()
-        assert BYTES.error(channels(x), [w], factors) == pytest.approx(error, rel=0.1)
+        of_operand = BYTES.of_operand(channels(x), met_by([w]), factors, BYTES.step(channels(x), factors))
+        assert of_operand + BYTES.of_weights(channels(x), [w], factors) == pytest.approx(error, rel=0.1)
 
 
 def test_channels_of_one_size_get_no_factors():
@@ -70,7 +72,7 @@ def test_channels_of_one_size_get_no_factors():
     rows = b.pool.input("x", TensorType(f32, (4, DEPTH)), Loc("x"))
     y = b(ops.matmul, rows, b.const(np.ones((DEPTH, 8), np.float32)))
     layers = smoothable(layers_of(Graph("g", b.pool, (rows,), (y,), ("y",)))[0])
-    assert factors_of(layers, {rows: channels(x)}, BYTES, None) == {}
+    assert columns_of(layers, {rows: channels(x)}, BYTES, None) == {}
 
 
 def of_function(b, x):

@@ -79,6 +79,9 @@ def quantize_command(
         str, typer.Option(help=f"Make channels of operands more equal by this power of their size: 0.5, {AUTO}, none.")
     ] = AUTO,
     rounding: Annotated[str, typer.Option(help=f"How weights are rounded: {_one_of('rounding')}.")] = GPTQ,
+    split_outliers: Annotated[
+        bool, typer.Option("--split-outliers", help="Read channels larger than the rest in several columns.")
+    ] = False,
     equalize: Annotated[
         bool, typer.Option("--equalize", help="Make weights before and behind a channel equal in size.")
     ] = False,
@@ -105,7 +108,7 @@ def quantize_command(
         found = quantize(
             graph, data, mode=mode, activations=activations, weights=weights, weight_bits=weight_bits, group=group,
             observer=observer, bias_correction=bias_correction, smooth=_exponent(smooth), equalize=equalize,
-            rounding=rounding, spare=spare,
+            rounding=rounding, split_outliers=split_outliers, spare=spare,
         )  # fmt: skip
     found.save(path)
     if json:

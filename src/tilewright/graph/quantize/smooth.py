@@ -8,13 +8,12 @@ are many times as large as all others in every token, and one scale for a tensor
 steps. Weights have room: their scales are of columns, and their channels differ by much less.
 
 How much of a channel's size its factor takes is chosen by the error that is to be expected of the result (``Rounded``).
+Channels that are still larger than all others are read in parts (``parts``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -23,51 +22,12 @@ from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.affine import along
+from tilewright.graph.quantize.parts import SplitChannels, divided_into, most_worth
 from tilewright.graph.quantize.places import Layer
+from tilewright.graph.quantize.rounded import Channels, Rounded
 
 EXPONENTS = np.linspace(0, 1, 21)
 """Powers of channels' sizes that are tried as their factors; with 1 all channels get one size."""
-
-
-class Channels(NamedTuple):
-    """The least and the greatest number of each channel of a tensor, and the mean of their squares; f64[K] each."""
-
-    low: Array
-    high: Array
-    square: Array
-
-    @property
-    def peak(self) -> Array:
-        """The greatest magnitude of each channel."""
-        return np.maximum(np.abs(self.low), np.abs(self.high))
-
-
-@dataclass(frozen=True)
-class Rounded:
-    """What operands and weights are rounded to: how many steps a range has, and whether columns have their own.
-
-    ``n_steps`` is that of activations, ``greatest`` the largest number of a weight.
-    """
-
-    n_steps: int
-    greatest: int
-    per_channel: bool
-
-    def error(self, seen: Channels, weights: Sequence[Array], factors: Array) -> float:
-        """The expected square of the error of a row of ``x @ w``, all weights that ``x`` meets together.
-
-        Rounding to steps of ``d`` has a mean square of ``d**2 / 12``, no more than that of what is rounded, and the
-        errors of different numbers have nothing to do with each other. That of an operand's channel is multiplied by
-        the weights that it meets, that of a weight by what the channel holds.
-        """
-        low, high = min(float((seen.low / factors).min()), 0.0), max(float((seen.high / factors).max()), 0.0)
-        of_operand = np.minimum(np.square(factors * ((high - low) / self.n_steps)) / 12, seen.square)
-        held, error = float((seen.square / np.square(factors)).sum()), 0.0
-        for w in weights:
-            peaks = np.abs(w * factors[:, None]).max(axis=0, initial=0)
-            steps = (peaks if self.per_channel else np.full_like(peaks, peaks.max(initial=0))) / self.greatest
-            error += float(of_operand @ np.square(w).sum(axis=1)) + float(np.square(steps).sum()) / 12 * held
-        return error
 
 
 def smoothable(layers: Sequence[Layer]) -> list[Layer]:
@@ -75,19 +35,24 @@ def smoothable(layers: Sequence[Layer]) -> list[Layer]:
     return [x for x in layers if x.is_matrix]
 
 
-def factors_of(
-    layers: Sequence[Layer], seen: Mapping[Node, Channels], rounded: Rounded, alpha: float | None
-) -> dict[Node, Array]:
-    """Factors f32[K] of the channels of each operand of ``layers``, where they are not 1.
+def columns_of(
+    layers: Sequence[Layer],
+    seen: Mapping[Node, Channels],
+    rounded: Rounded,
+    alpha: float | None,
+    may_split: bool = False,
+) -> dict[Node, SplitChannels]:
+    """What products read of the channels of each operand of ``layers``, where that is not the channels as they are.
 
     A factor is ``peak**alpha`` over ``weight**(1 - alpha)``, ``weight`` being the greatest one that the channel meets
     in all layers of that operand. Without an ``alpha``, each operand gets the one with the least expected error, or no
-    factors where that is least. Nothing is known of the channels of an operand that held one number everywhere.
+    factors where that is least. With ``may_split`` channels are read in as many parts as they are worth. Nothing is
+    known of the channels of an operand that held one number everywhere.
     """
     of_operand: dict[Node, list[Array]] = {}
     for layer in layers:
         of_operand.setdefault(layer.node.inputs[0], []).append(layer.weights.astype(np.float64))
-    found: dict[Node, Array] = {}
+    found: dict[Node, SplitChannels] = {}
     for x, weights in of_operand.items():
         if seen[x].low.min(initial=np.inf) >= seen[x].high.max(initial=-np.inf):
             continue
@@ -96,18 +61,19 @@ def factors_of(
         tried = [_factors(seen[x].peak, largest, float(exponent)) for exponent in exponents]
         if alpha is None:
             tried.append(np.ones(len(largest), np.float32))
-        best = min(tried, key=lambda factors: rounded.error(seen[x], weights, factors))
-        if (best != 1).any():
+        best = most_worth(tried, seen[x], weights, rounded, may_split)
+        if best.changes:
             found[x] = best
     return found
 
 
-def smoothed(graph: Graph, layers: Sequence[Layer], factors: Mapping[Node, Array]) -> Graph:
-    """The graph with operands of ``layers`` divided by ``factors``, and their weights multiplied.
+def smoothed(graph: Graph, layers: Sequence[Layer], columns: Mapping[Node, SplitChannels]) -> Graph:
+    """The graph with operands of ``layers`` divided as ``columns`` say, and their weights multiplied.
 
-    Where nothing else reads an operand, constants that made its channels are divided, a norm's gain for instance.
+    Where nothing else reads an operand whose channels are whole, constants that made them are divided, a norm's gain
+    for instance.
     """
-    pool, read = graph.pool, {x.node: x for x in layers if x.node.inputs[0] in factors}
+    pool, read = graph.pool, {x.node: x for x in layers if x.node.inputs[0] in columns}
     divisible = _read_by(graph, read)
     made: dict[Node, Node] = {}
     divided: dict[Node, Node] = {}
@@ -117,9 +83,10 @@ def smoothed(graph: Graph, layers: Sequence[Layer], factors: Mapping[Node, Array
             x = node.inputs[0]
             if x not in divided:
                 b = Builder(pool, node.loc)
-                over = _over(b, x, made, factors[x]) if x in divisible else None
-                divided[x] = over if over is not None else b(ops.mul, made[x], b.const(1 / factors[x]))
-            inputs = [divided[x], pool.const(read[node].weights * factors[x][:, None])]
+                whole = x in divisible and not columns[x].n_added
+                over = _over(b, x, made, columns[x].factors) if whole else None
+                divided[x] = over if over is not None else divided_into(b, made[x], columns[x])
+            inputs = [divided[x], pool.const(columns[x].weights(read[node].weights))]
         made[node] = pool.with_inputs(node, tuple(inputs))
     return graph.with_outputs([made[n] for n in graph.outputs])
 

@@ -21,8 +21,8 @@ from tilewright.graph.forms.affine import result_axis
 from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import Histogram
+from tilewright.graph.quantize.rounded import Channels
 from tilewright.graph.quantize.rows import RowForm
-from tilewright.graph.quantize.smooth import Channels
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.tell import Tell

@@ -24,7 +24,7 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of
-from tilewright.graph.quantize.smooth import factors_of, smoothable, smoothed
+from tilewright.graph.quantize.smooth import columns_of, smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of, read_arrays
 from tilewright.tools.quantize.measure import channels_of, observe, warn_of
@@ -79,6 +79,7 @@ def quantize(
     smooth: float | str | None = AUTO,
     equalize: bool = False,
     rounding: str = GPTQ,
+    split_outliers: bool = False,
     spare: Collection[str] = (),
     max_drop: float | None = None,
     evaluate: Evaluate | None = None,
@@ -108,6 +109,8 @@ def quantize(
     so (Xiao et al., SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error
     that it expects; None leaves operands as they are, and so does ``"auto"`` with ``mode="dynamic"``. It looks at all
     data; where those are an iterator, which can't be read twice, at the first ``measured_batches`` batches.
+    ``split_outliers`` reads channels of matrix products' operands that are larger than all others in several columns,
+    each of a part of the number (Zhao et al., Outlier Channel Splitting, 2019), as many as are worth their time.
     ``rounding="gptq"`` chooses the bytes of a matrix's weights for its results on the data (Frantar et al., 2023),
     ``"nearest"`` each for itself; weights of convolutions, and of ``mode="dynamic"``, are always the nearest.
     ``equalize`` gives channels between two layers weights of one size before and behind them, where ReLU, pooling or
@@ -124,8 +127,9 @@ def quantize(
     """
     chosen = weights or (STORED_WEIGHTS if mode == STORED else PER_CHANNEL)
     scheme = Scheme(
-        activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group, rounding
-    )
+        activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group, rounding,
+        split_outliers,
+    )  # fmt: skip
     _check_measures(scheme, data, max_drop, evaluate)
     called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
     graph, tell = prepared(_stateless(called)), progress or _tell_nobody
@@ -197,7 +201,7 @@ def _smoothed(graph: Graph, scheme: Scheme, batches: Iterable[Batch], tell: Tell
     seen = channels_of(graph, list(dict.fromkeys(x.node.inputs[0] for x in layers)), batches, tell)
     alpha = scheme.smooth if isinstance(scheme.smooth, float) else None
     # Affine ops are not folded again: that would give the weights back what divides their operand.
-    return smoothed(graph, layers, factors_of(layers, seen, scheme.rounded, alpha))
+    return smoothed(graph, layers, columns_of(layers, seen, scheme.rounded, alpha, scheme.split_outliers))
 
 
 def _layers(graph: Graph, scheme: Scheme) -> tuple[list[Layer], list[tuple[Node, str]]]:

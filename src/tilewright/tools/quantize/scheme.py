@@ -14,7 +14,7 @@ from tilewright.core.types import DType
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.encoding import greatest_of
 from tilewright.graph.quantize.observe import OBSERVERS
-from tilewright.graph.quantize.smooth import Rounded
+from tilewright.graph.quantize.rounded import Rounded
 
 PER_CHANNEL, PER_TENSOR = "per-channel", "per-tensor"
 OBSERVER = "minmax"
@@ -55,6 +55,7 @@ class Scheme:
     equalize: bool = False
     group: int = GROUPS[0]
     rounding: str = GPTQ
+    split_outliers: bool = False
 
     def __post_init__(self) -> None:
         for name, offered in (OFFERED | (OFFERED_STORED if self.mode == STORED else {})).items():
@@ -65,6 +66,12 @@ class Scheme:
         if smooth not in (None, AUTO) and not (isinstance(smooth, int | float) and 0 < smooth < 1):
             text = f"smooth={smooth!r:.40} is no exponent"
             raise OptionError(text, remedy=f'use "{AUTO}", None or a number between 0 and 1: 0.5')
+        if self.split_outliers and (self.mode == DYNAMIC or smooth is None):
+            where = "smooth=None" if smooth is None else 'mode="dynamic"'
+            raise OptionError(
+                f"split_outliers=True says nothing where {where}",
+                remedy='it is for mode="static", beside the factors that smooth chooses',
+            )
         if not self.is_stored and self.group != GROUPS[0]:
             raise OptionError(f"group={self.group!r:.40} says nothing here", remedy='it is for mode="weights"')
         unread = [f for f in fields(self) if f.name not in ("mode", *OFFERED_STORED)] if self.is_stored else []
