@@ -292,10 +292,12 @@ def meshgrid(pool: Pool, *arrays: Any, indexing: str = "xy") -> list[TracedArray
 
 
 @offered
-def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1) -> TracedArray:
-    """Differences of neighbours, ``n`` times."""
+def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> TracedArray:
+    """Differences of neighbours, ``n`` times, with what stands before and behind."""
     given = lifted(pool, x)
     at = axis_of(given, axis)
+    parts = [lifted(pool, part) for part in (prepend, given, append) if part is not None]
+    given = concat(parts, axis=at) if len(parts) > 1 else given
     for _ in range(n):
         before, after = ((*(slice(None),) * at, s) for s in (slice(None, -1), slice(1, None)))
         op: OpDef = ops.ne if given.dtype == np.bool_ else ops.sub
