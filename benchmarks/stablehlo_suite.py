@@ -180,7 +180,9 @@ def read(text: str, *, has_arguments: bool) -> Case:
             if name in main.attributes:
                 del main.attributes[name]
         for name, function in functions.items():
-            if function is not main:
+            if function is not main and any(_rule(op) for op in _operations(function)):
+                function.erase()  # a program of its own, which nothing calls
+            elif function is not main:
                 function.attributes["sym_visibility"] = ir.StringAttr.get("private")
             elif name != "main":
                 function.attributes["sym_name"] = ir.StringAttr.get("main")
