@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from benchmarks import (
     newcomer_blocks,
+    newcomer_corners,
     newcomer_decoding,
     newcomer_detection,
     newcomer_estimation,
@@ -33,6 +34,7 @@ from benchmarks import (
     newcomer_methods,
     newcomer_models,
     newcomer_pictures,
+    newcomer_repositories,
     newcomer_science,
     newcomer_sequences,
     newcomer_signals,
@@ -64,6 +66,8 @@ TABLES = (
     newcomer_detection,
     newcomer_decoding,
     newcomer_estimation,
+    newcomer_repositories,
+    newcomer_corners,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
