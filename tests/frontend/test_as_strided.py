@@ -197,3 +197,18 @@ def random_step(choose: random.Random, x: torch.Tensor, kinds: tuple[str, ...]) 
         "product": lambda y: y * 2,
     }
     return calls[kind]
+
+
+@pytest.mark.parametrize(("shape", "where"), [((5, 7), (2,)), ((5, 7), (-1, 1, 0)), ((3, 5, 7), (-2, 1, 2))])
+def test_a_diagonal_of_free_sizes_is_written(shape: tuple[int, ...], where: tuple[int, ...]) -> None:
+    class Diagonal(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.clone()
+            y.diagonal(*where).mul_(-3)
+            return y
+
+    free = {k: torch.export.Dim.AUTO for k in range(len(shape))}
+    made = tw.compile(Diagonal(), (torch.rand(shape),), dynamic_shapes=(free,), cache=False)
+    for more in (0, 2, 3):
+        x = torch.rand([n + more for n in shape])
+        torch.testing.assert_close(made(x), Diagonal()(x))

@@ -14,7 +14,7 @@ from tilewright import ops
 from tilewright.core.dims import are_known, is_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import Array, DType, bool_, i64
+from tilewright.core.types import Array, DType, bool_, i64, product
 from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 
@@ -176,6 +176,12 @@ def _positions(x: Node) -> Array:
 
 def _diagonal_scatter(c: AtenCall) -> Node:
     x, src = c.tensor("self"), c.tensor("src", c.dtype)
+    if not are_known(x.shape):
+        strides = [product(x.shape[k + 1 :]) for k in range(len(x.shape))]
+        row, column = (strides[c[name] % len(strides)] for name in ("dim1", "dim2"))
+        kept = [d for k, d in enumerate(strides) if k not in (c["dim1"] % len(strides), c["dim2"] % len(strides))]
+        start = c["offset"] * column if c["offset"] >= 0 else -c["offset"] * row
+        return _at_strides(c, x, src, list(src.shape), [*kept, row + column], start)
     return _with_positions(c, x, src, np.diagonal(_positions(x), c["offset"], c["dim1"], c["dim2"]))
 
 
