@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tilewright.core.expr import Dim, Sym, bounds, ceildiv, evaluate, floordiv, minimum, mod, symbols
@@ -20,6 +20,7 @@ def tiled(n: int, block: int, width: int) -> tuple[Dim, dict[Sym, Dim]]:
 
 
 @given(n=st.integers(1, 60), vectors=st.integers(1, 3), width=st.integers(1, 5), size=st.integers(1, 70))
+@example(n=7, vectors=3, width=2, size=8)  # the minimum lies within a quotient
 def test_what_a_ragged_tile_decides_is_what_its_iterations_say(n, vectors, width, size):
     e, extents = tiled(n, vectors * width, width)
     whole = [floordiv(e, size) * 3 + 7, mod(e + 2, size), e - 5 * floordiv(mod(e, size), 4)]

@@ -154,13 +154,20 @@ def _greatest(e: Dim, extents: Mapping[Sym, Dim]) -> int | None:
 
 
 def _no_less(e: Dim) -> Iterator[Dim]:
-    """Expressions without minima, each at least ``e``: every choice of their operands."""
-    least = next((a for a, c in terms_of(e) if c == 1 and isinstance(a, BinaryExpr) and a.op == "min"), None)
-    if least is None:
-        yield e
-    else:
-        yield from _no_less(e - least + least.a)
-        yield from _no_less(e - least + least.b)
+    """Expressions without minima, each at least ``e``: every choice of their operands, within quotients too."""
+    for atom, coef in terms_of(e):
+        if coef != 1 or not isinstance(atom, BinaryExpr):
+            continue
+        choices: list[Dim] = [atom]
+        if atom.op == "min":
+            choices = [atom.a, atom.b]
+        elif atom.op == "floordiv" and is_known(atom.b) and atom.b > 0:
+            choices = [floordiv(a, atom.b) for a in _no_less(atom.a)]
+        if choices != [atom]:
+            for choice in choices:
+                yield from _no_less(e - atom + choice)
+            return
+    yield e
 
 
 DEEPEST = EFFORT.listed.bit_length() - 1
