@@ -129,3 +129,25 @@ def test_a_line_of_the_cache_has_an_element(step: tuple[Any, ...]) -> None:
 def test_updates_whose_number_changes_are_not_kept_in_registers() -> None:
     steps = [("rfactor", "result", "p", 2, 4, "p"), ("kind", "p_v_l", "vector")]
     refused(product, *steps, ("accumulate", "result_p", "p_v"), rule="how many elements are updated changes")
+
+
+@tw.kernel
+def separate(x: tl.f64("n")) -> Any:
+    """Two sums that nothing joins."""
+    (n,) = x.shape
+    a = tl.zeros(n, tl.f64)
+    for i in tl.loop(n):
+        a[i] += x[i]
+    b = tl.zeros(n, tl.f64)
+    for j in tl.loop(n):
+        b[j] += x[j]
+    return tl.compute(n, lambda p: a[p] + 1), tl.compute(n, lambda q: b[q] + 1)
+
+
+def test_a_nest_that_another_changed_since_does_not_run_again() -> None:
+    """Merged, the zeros of ``a`` are stored where those of ``b`` are, and again they would undo the sum of ``a``."""
+    refused(separate, ("merge", "i0", "i0_1"), ("fork", "b", "q"), rule="a changes while it is made")
+
+
+def test_what_has_no_bound_by_its_extent_is_not_copied() -> None:
+    refused(fuzz_schedules.chain, ("ring", "b", "c_2"), ("kind", "b1_0", "unroll"), rule="a known bound")

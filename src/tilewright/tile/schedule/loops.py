@@ -14,6 +14,7 @@ from tilewright.core.expr import (
     BinaryExpr,
     Dim,
     Sym,
+    bounds,
     ceildiv,
     floordiv,
     is_nonneg,
@@ -268,7 +269,7 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
     if kind not in kinds:
         raise ScheduleError("kind", loop, f"there is no kind {kind!r}", remedy=f"kinds: {' '.join(kinds)}")
     k = Kind(kind)
-    if k in (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT) and target.loop.sym.hi is None:
+    if k in (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT) and bounds(target.loop.extent)[1] is None:
         raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
     if k is Kind.VECTOR:
         check_exchange(target.body, [target.loop.sym], "kind", loop)

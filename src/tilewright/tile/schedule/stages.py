@@ -137,7 +137,7 @@ def fork(kernel: Kernel, buffer: str, loop: str) -> Kernel:
 
     So that both can go ``compute_at`` their own reader. Loops of the second nests get the suffix ``_f``. Fails: T is no
     temporary; the loop's body does not read it, or runs before T is made; what makes T can't run twice, because it
-    changes another buffer that it reads, or something between two of its nests changes what they read.
+    changes another buffer that it reads, or something between two of its nests changes what they read or write.
     """
     spot, at = find_place(kernel, buffer, "fork"), find_loop(kernel, loop, "fork")
     old, where = spot.buffer, f"{buffer}, {loop}"
@@ -175,7 +175,8 @@ def _why_not_twice(home: Body, makers: Sequence[Stmt], reader: For, buffer: Buff
     if again := {b.name for b in changed & (used | updated) if not starts_fresh(tuple(makers), b)}:
         return f"what makes it changes {min(again)} too, and would do so twice"
     between = [s for s in home[first:last] if not any(s is m for m in makers)]
-    if late := {b.name for s in walk(between) for b in written(s) if b in used}:
+    # Storing again what another nest has changed since would undo that.
+    if late := {b.name for s in walk(between) for b in written(s) if b in used | changed}:
         return f"{min(late)} changes while it is made"
     return ""
 
