@@ -191,3 +191,12 @@ def test_an_exported_call_reads_and_writes_nothing(tmp_path: Path) -> None:
     assert library.net_run(handle, (ctypes.c_int64 * 1)(0), nowhere, nowhere) == 0
     assert library.net_result_shape(handle, 1, shape) == 0 and list(shape) == [0, 8]
     library.net_destroy(handle)
+
+
+@pytest.mark.parametrize("shapes", [((3, 0), (0, 4)), ((2, 3, 0), (2, 0, 40))])
+def test_no_rule_breaks_at_a_product_without_terms(shapes: tuple[tuple[int, ...], ...]) -> None:
+    pool = Pool()
+    x, y = (pool.input(name, TensorType(types.f32, shape)) for name, shape in zip("xy", shapes, strict=True))
+    compiled = tw.compile(Graph("g", pool, (x, y), (Builder(pool)(ops.matmul, x, y),), ("z",)), cache=False)
+    arrays = [np.zeros(shape, np.float32) for shape in shapes]
+    assert np.array_equal(compiled(*arrays), np.matmul(*arrays))

@@ -225,3 +225,11 @@ def test_threads_put_loops_in_order_at_one_time():
     for t in threads:
         t.join()
     assert not faults and len(texts) == 2
+
+
+def test_a_statement_that_never_runs_leaves_the_nest_as_it_was() -> None:
+    a, (i, j) = Buffer("a", i64, (4,)), (Loop(loop_sym("i", 4), 4), Loop(loop_sym("j", 0), 0))
+    grown = Store(a, (i.sym,), Binary("add", Load(a, (i.sym,)), Load(a, (0,))))
+    kernel = Kernel("k", (place(a),), (), (For(i, (grown, For(j, (grown,)))),))
+    with pytest.raises(ScheduleError, match="never run"):
+        bands.bands_of(kernel, is_fused=True)

@@ -232,6 +232,8 @@ def _arranged(
 
     ``turned`` operands are copies already.
     """
+    if not space.of.n_steps:  # a sum without terms reads nothing, and has no price
+        return tile, order, ()
     taken = None if arrange is None else arrange(space)
     if taken is not None:
         return taken.tile, taken.order, ()

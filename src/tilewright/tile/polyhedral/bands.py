@@ -64,13 +64,16 @@ def bands_of(nest: Kernel, *, is_fused: bool) -> Bands:
     """New loops of the nest. ``is_fused``: statements share loops where dependences let them, and not only where they
     must.
 
-    ``ScheduleError`` where an index or an extent is not affine, under conditions, or where it takes too long.
+    ``ScheduleError`` where an index or an extent is not affine, under conditions, of statements that never run, or
+    where it takes too long.
     """
     for s in walk(nest.body):
         if isinstance(s, If | Prefetch) or (isinstance(s, For) and s.loop.kind is not Kind.SERIAL):
             raise ScheduleError("resequence", nest.name, "only serial loops around stores can be taken apart")
     numbers = large_numbers(nest)
     found = instances(nest, numbers)
+    if any(x.domain.is_empty() for x in found):  # a schedule of isl's leaves such a statement out
+        raise ScheduleError("resequence", nest.name, "one of its statements is never run")
     kept, commuting = _sorted(found)
     if len(kept) > EFFORT.listed:
         raise ScheduleError("resequence", nest.name, f"it has {len(kept)} dependences, more than {EFFORT.listed}")
