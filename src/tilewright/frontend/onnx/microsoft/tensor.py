@@ -1,7 +1,7 @@
 """Converters of ONNX Runtime's own ops on plain tensors: older spellings of standard ops, transforms, distances.
 
 In: a ``Call``. Out: nodes of the graph IR. Not its business: fused, quantised and attention ops
-(``onnx_ops_microsoft*``).
+(this folder's other files).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 In: a ``Call`` with weights of 2, 4 or 8 bits packed in bytes, low bits first. Out: nodes of the graph IR: products with
 codes, or one byte a weight, dequantised by blocks in front of a product. Not its business: products of 8-bit operands
-(``..._quant``).
+(``quant``).
 """
 
 from __future__ import annotations
