@@ -113,7 +113,15 @@ def test_weights_larger_than_images_are_read_once() -> None:
 def test_many_calls_cost_more_than_they_save() -> None:
     graph = Net(4).conv().relu().conv().graph()
     assert replace(TIGHT, call_cycles=1e9).run(graph) is graph
-    assert replace(TIGHT, n_cores=2, wake_cycles=1e9).run(graph) is graph
+    assert replace(TIGHT, n_cores=2, call_cycles=1e9).run(graph) is graph
+
+
+def test_threads_take_parts_where_each_kernel_would_wake_them() -> None:
+    graph = Net(4).conv().relu().conv().graph()
+    made = replace(TIGHT, n_cores=2, wake_cycles=1e9).run(graph)
+    (run,) = runs_of(made)
+    assert run.attrs["n_threads"] == 2
+    assert_same(made, graph)
 
 
 def test_one_image_and_unknown_batches_stay_whole() -> None:

@@ -22,6 +22,7 @@ from tilewright.choose.candidates import candidates
 from tilewright.choose.cheapest import cheapest, seconds_of
 from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
 from tilewright.choose.shares import times_of
+from tilewright.codegen.cpu.control import scratch_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.dims import is_known
@@ -407,6 +408,11 @@ class SplitGraph:
     def programs(self) -> tuple[Program, ...]:
         """The general program, then those for certain sizes."""
         return (self.program, *(e.program for e in self.exact))
+
+    @property
+    def scratch(self) -> ScratchSpec:
+        """What a call's kernels need, once they are emitted."""
+        return scratch_of(self.programs, self.kernels.most_scratch())
 
     @property
     def routines(self) -> tuple[str, ...]:

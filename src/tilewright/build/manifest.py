@@ -53,7 +53,7 @@ def manifest_of(split: SplitGraph, options: Options, weights_bytes: int, n_dims:
         symbols=tuple(SymbolSpec(s.name, s.lo or 0, s.hi) for s in given),
         computed=tuple(SymbolSpec(s.name, s.lo or 0, _size(caps.get(s, s.hi))) for s in by_slot),
         n_dims=n_dims,
-        scratch=made.most_scratch(),
+        scratch=split.scratch,
         constraints=tuple(map(Constraint, rules_of(c for c in graph.constraints if symbols(c) <= {*given}))),
         failures=("", *split.planner.failures) if split.planner.failures else (),
         report=make_report(graph, split.program, made, options, weights_bytes, slots, split.exact),

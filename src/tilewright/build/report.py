@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.build.digest import digest_of
 from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import FEW_BITS, Options
+from tilewright.codegen.cpu.control import scratch_of
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
@@ -58,7 +59,7 @@ def make_report(
             **({"sizes": {v.symbol.name: v.size}} if (v := by_kernel.get(name)) else {}),
             "work": None if work is None else asdict(work),
         })  # fmt: skip
-    scratch = kernels.most_scratch()
+    scratch = scratch_of([program, *(s.program for s in exact)], kernels.most_scratch())
     sized = [
         {
             "sizes": dict(s.sizes),

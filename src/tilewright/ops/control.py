@@ -270,6 +270,8 @@ def part_types(operands: Sequence[TensorType], a: Attrs) -> list[TensorType]:
 def _infer_parts(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     if a.n_parts < 1 or not 1 <= a.n_cut <= len(ts):
         raise OpError(f"{a.n_cut} of {len(ts)} operands can't be cut into {a.n_parts} parts")
+    if not 1 <= a.n_threads <= a.n_parts:
+        raise OpError(f"{a.n_threads} threads can't have {a.n_parts} parts at one time")
     meaning = bind_formals(a.body, part_types(ts, a), "the body")
     found = [_actual(n.type, meaning) for n in a.body.outputs]
     if not found or not all(t.rank for t in found):
@@ -299,18 +301,21 @@ def _parts_samples(rng: np.random.Generator) -> Iterator[Sample]:
     rows, n = Sym("rows", 0), Sym("n", 0)
     p, q, w = (pool.input(k, TensorType(types.f32, shape)) for k, shape in (("p", (rows, 3)), ("q", (n,)), ("w", (3,))))
     body = Graph("part", pool, (p, q, w), (b(mul, p, w), b(neg, q)), ("u", "v"))
-    for parts in (1, 3):
-        yield Sample((x, y, scale), {"body": body, "n_parts": parts, "n_cut": 2})
+    for parts, threads in ((1, 1), (3, 1), (3, 2)):
+        yield Sample((x, y, scale), {"body": body, "n_parts": parts, "n_cut": 2, "n_threads": threads})
 
 
 map_parts = OpDef(
     "map_parts",
     ("*cut_and_captures",),
-    {"body": AttrDef("graph"), "n_parts": AttrDef("int"), "n_cut": AttrDef("int")},
+    {
+        "body": AttrDef("graph"), "n_parts": AttrDef("int"), "n_cut": AttrDef("int"), "n_threads": AttrDef("int", 1),
+    },
     _infer_parts,
     _ref_parts,
     traits=CONTROL,
     samples=_parts_samples,
     doc="The results of the body for each of n_parts equal parts of the first n_cut operands along their axis 0, "
-    "joined along theirs. The body gets a part of each of these, and all captures.",
-)
+    "joined along theirs. The body gets a part of each of these, and all captures. Up to n_threads threads take parts "
+    "at one time, each with memory of its own; else all threads share each part.",
+)  # fmt: skip

@@ -101,8 +101,9 @@ def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) 
 
 
 def _for_parts(places: Places, node: Node, program: Program, step: int) -> list[Callable[[], Step]]:
-    scratch = places.reserve(program.arena_bytes, step)
-    body, n_cut = part_body(node), node.attrs.n_cut
+    body, n_cut, n_threads = part_body(node), node.attrs.n_cut, node.attrs.n_threads
+    # Beside each other threads would overwrite what others made: each has an arena.
+    scratch = places.reserve(program.arena_bytes * n_threads, step)
 
     def make() -> Step:
         operands = [
@@ -110,7 +111,7 @@ def _for_parts(places: Places, node: Node, program: Program, step: int) -> list[
             for k, (i, x) in enumerate(zip(node.inputs, body.inputs, strict=True))
         ]
         results = [PartPlace(places.result_pointer((node, k)), x.type.n_bytes) for k, x in enumerate(body.outputs)]
-        return ForParts(node.attrs.n_parts, program, (*operands, *results), scratch())
+        return ForParts(node.attrs.n_parts, program, (*operands, *results), scratch(), n_threads)
 
     return [make]
 

@@ -172,12 +172,17 @@ class Repeat:
 
 @dataclass(frozen=True)
 class ForParts:
-    """Run the body for each of ``n_parts`` parts of ``args``, one after the other: its operands, then its results."""
+    """Run the body for each of ``n_parts`` parts of ``args``: its operands, then its results.
+
+    One part after the other, or up to ``n_threads`` at one time, each by one thread. ``scratch`` has an arena of the
+    body for each of them, one behind the other.
+    """
 
     n_parts: int
     body: Program
     args: tuple[PartPlace, ...]
     scratch: Pointer
+    n_threads: int = 1
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ def _define_task(
 ) -> None:
     """``tw_beside<number>(context, task)`` finds scratch for a task, ``tw_beside<number>_at(..., scratch)`` runs it."""
     fn = type(caller)(caller.module)
-    _load_context(fn)
+    fn.load_context(_CONTEXT)
     n_dealt = _share(fn, n_whole, "%threads")
     each = fn.let(f"add i64 {n_dealt}, {n_chunks}")
     thread, place = fn.let(f"udiv i64 %task, {each}"), fn.let(f"urem i64 %task, {each}")
@@ -112,18 +112,13 @@ def _define_task(
     run_task = f"  call void {name}_at(ptr %context, i64 %task, ptr %slot)"
     n_bytes = module.scratch.per_thread - FLAG_BYTES
     if n_bytes > 0:
-        _load_context(fn)
+        fn.load_context(_CONTEXT)
         fn.write("%slots = getelementptr i8, ptr %scratch, i64 0")
         fn.lines += with_slot(run_task, n_bytes)
     else:
         fn.lines.append(run_task.replace("%slot", "null"))
     body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
     module.functions.append(f"define internal void {name}(ptr %context, i64 %task) nounwind {{\n{body}")
-
-
-def _load_context(fn: Function) -> None:
-    for k, (name, kind) in enumerate(_CONTEXT.items()):
-        fn.write(f"%{name} = load {kind}, ptr {fn.let(f'getelementptr i64, ptr %context, i64 {k}')}")
 
 
 def _call_chunk(fn: Function, k: int, call: KernelCall, extent: Dim, n: int, thread: str, chunk: str) -> None:

@@ -1,15 +1,18 @@
 """Control flow of a program as LLVM text: branches and loops around sub-programs, which are functions of their own.
 
-In: a function that is being written, and a step. Out: its lines there. Not its business: kernels' calls and sizes
-(``codegen.cpu.program``).
+In: a function that is being written, and a step. Out: its lines there; of parts that threads take, a function for a
+part, and the scratch that programs need. Not its business: kernels' calls and sizes (``codegen.cpu.program``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tilewright.partition.program import Branch, ForParts, Repeat
+from tilewright.codegen.cpu.polls import ASK
+from tilewright.codegen.cpu.scratch import FLAG_BYTES, start_of, with_slot
+from tilewright.partition.program import Branch, ForParts, Program, Repeat, walk_steps
+from tilewright.runtime.manifest import ScratchSpec
 
 if TYPE_CHECKING:
     from tilewright.codegen.cpu.program import Function
@@ -92,7 +95,116 @@ def repeat(fn: Function, step: Repeat) -> None:
     fn.forget()
 
 
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+_CONTEXT = {
+    "firsts": "ptr", "dims": "ptr", "weights": "ptr", "arenas": "ptr", "scratch": "ptr",
+    "threads": "i64", "n_tasks": "i64", "code": "i64",
+}  # fmt: skip
+"""What a task of parts is told; it leaves the code of a body that does not end well."""
+
+
+def scratch_of(programs: Iterable[Program], kernels: ScratchSpec) -> ScratchSpec:
+    """What programs need for kernels that need ``kernels``: of parts at one time, each has scratch of its own."""
+    if not any(isinstance(s, ForParts) and s.n_threads > 1 for p in programs for s in walk_steps(p)):
+        return kernels
+    return ScratchSpec(kernels.fixed, max(kernels.per_thread, FLAG_BYTES + kernels.n_bytes(1)))
+
+
 def for_parts(fn: Function, step: ForParts) -> None:
+    """The body for each part: by all threads together, one part after the other, or each part by one thread."""
+    if step.n_threads < 2 or fn.module.cycles:
+        _in_turn(fn, step)
+        return
+    fn.module.n_parallel += 1
+    number = fn.module.n_parallel
+    _define_part(fn, step, number)
+    apart, in_turn, done = (f"{word}_{number}" for word in ("apart", "in_turn_of", "parts_done"))
+    fn.write(f"br i1 {fn.let('icmp sgt i32 %threads, 1')}, label %{apart}, label %{in_turn}")
+    fn.label(in_turn)
+    fn.forget()
+    _in_turn(fn, step)
+    fn.write(f"br label %{done}")
+    fn.label(apart)
+    fn.forget()
+    threads = fn.let(f"call i32 @llvm.smin.i32(i32 %threads, i32 {step.n_threads})")
+    known = {
+        "firsts": fn.argument_table([fn.pointer(p.place) for p in step.args]), "arenas": fn.pointer(step.scratch),
+        "threads": fn.let(f"zext i32 {threads} to i64"), "n_tasks": str(step.n_parts), "code": "0",
+    }  # fmt: skip
+    # In the entry block, so that parts in a loop take their stack once.
+    context = fn.fresh()
+    fn.entry.append(f"  {context} = alloca [{len(_CONTEXT)} x i64], align 16")
+    for k, (name, kind) in enumerate(_CONTEXT.items()):
+        at = fn.let(f"getelementptr i64, ptr {context}, i64 {k}")
+        fn.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
+    task = f"@tw_parts{number}"
+    fn.write(f"call void @tw_parallel_for(ptr {task}, ptr {context}, i64 {step.n_parts}, i32 {threads})")
+    if _may_end_early(fn, step):
+        at = fn.let(f"getelementptr i64, ptr {context}, i64 {len(_CONTEXT) - 1}")
+        fn.stop_if(fn.let(f"trunc i64 {fn.let(f'load i64, ptr {at}')} to i32"))
+    fn.write(f"br label %{done}")
+    fn.label(done)
+    fn.forget()
+
+
+def _may_end_early(fn: Function, step: ForParts) -> bool:
+    """Does a body return a code, or is a part that is due left out where the call is stopped?"""
+    return fn.module.points is not None or fn.module.is_stoppable(step.body)
+
+
+def _define_part(caller: Function, step: ForParts, number: int) -> None:
+    """``tw_parts<number>(context, task)`` finds memory for a part, ``tw_parts<number>_at(.., slot, k)`` computes it."""
+    module = caller.module
+    name, own = f"@tw_parts{number}", module.kernel_scratch
+    fn = type(caller)(module)
+    fn.load_context(_CONTEXT)
+    run_part = f"  call void {name}_at(ptr %context, i64 %task, ptr %slot, i64 %k)"
+    # Slots lie where kernels of the whole program have theirs: none of those runs meanwhile.
+    fn.write("%slots = getelementptr i8, ptr %scratch, i64 0")
+    fn.lines += with_slot(run_part, module.scratch.per_thread - FLAG_BYTES)
+    body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
+    module.functions.append(f"define internal void {name}(ptr %context, i64 %task) nounwind {{\n{body}")
+
+    fn = type(caller)(module)
+    fn.load_context(_CONTEXT)
+    if module.points is not None:
+        fn.write(f"br i1 {_keep_code(fn, fn.let(ASK))}, label %out, label %run")
+        fn.label("run")
+    parts = []
+    for k, p in enumerate(step.args):
+        first = fn.let(f"load ptr, ptr {fn.let(f'getelementptr ptr, ptr %firsts, i64 {k}')}")
+        parts.append(fn.let(f"getelementptr i8, ptr {first}, i64 {fn.let(f'mul i64 %task, {fn.dim(p.n_bytes)}')}"))
+    arena = fn.let(f"getelementptr i8, ptr %arenas, i64 {fn.let(f'mul i64 %k, {fn.dim(step.body.arena_bytes)}')}")
+    if own.per_thread:
+        fn.write("store i32 0, ptr %slot")  # the flag of the one thread that the part's kernels have
+    scratch = fn.let(f"getelementptr i8, ptr %slot, i64 {start_of(own, 1)}")
+    call = module.sub_call(step.body, fn.argument_table(parts), fn.copy_of_dims(), arena, "1", scratch)
+    code = fn.let(f"call i32 {call}")
+    if module.is_stoppable(step.body):
+        _keep_code(fn, code)
+    fn.write("br label %out")
+    fn.label("out")
+    body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
+    parameters = "ptr %context, i64 %task, ptr %slot, i64 %k"
+    module.functions.append(f"define internal void {name}_at({parameters}) nounwind {{\n{body}")
+
+
+def _keep_code(fn: Function, code: str) -> str:
+    """Leave a code that is not 0 to the caller; an i1, whether it is."""
+    fn.n += 1
+    kept, on = f"kept{fn.n}", f"going{fn.n}"
+    is_code = fn.let(f"icmp ne i32 {code}, 0")
+    fn.write(f"br i1 {is_code}, label %{kept}, label %{on}")
+    fn.label(kept)
+    at = fn.let(f"getelementptr i64, ptr %context, i64 {len(_CONTEXT) - 1}")
+    fn.write(f"store atomic i64 {fn.let(f'sext i32 {code} to i64')}, ptr {at} monotonic, align 8")
+    fn.write(f"br label %{on}")
+    fn.label(on)
+    return is_code
+
+
+def _in_turn(fn: Function, step: ForParts) -> None:
     """The body with pointers that go on by a part each turn."""
     firsts, sizes = [fn.pointer(p.place) for p in step.args], [fn.dim(p.n_bytes) for p in step.args]
     table, scratch = fn.argument_table(firsts), fn.pointer(step.scratch)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tilewright.codegen.cpu import beside, control
 from tilewright.codegen.cpu.parallel import POOL
-from tilewright.codegen.cpu.polls import LOOK
+from tilewright.codegen.cpu.polls import ASK, LOOK
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
@@ -77,21 +77,22 @@ def emit_program(
     ``exact`` are programs that take the place of ``program`` in calls of their sizes, the first that fits.
     ``stoppable`` kernels return early where a signal stops them, and the program does then.
     """
-    module = Module(slots, cycles or {}, scratch, frozenset(routines), points, frozenset(stoppable))
+    whole = control.scratch_of([program, *(sized.program for sized in exact)], scratch)
+    module = Module(slots, cycles or {}, whole, scratch, frozenset(routines), points, frozenset(stoppable))
     for at, sized in enumerate(exact):
-        module.function(sized.program, _SIZED.format(at), scratch)
+        module.function(sized.program, _SIZED.format(at), whole)
     # Beside programs for exact sizes the entry is the choice among them, and the general one is its last resort.
-    module.function(program, _SIZED.format(len(exact)) if exact else _RUN, scratch)
+    module.function(program, _SIZED.format(len(exact)) if exact else _RUN, whole)
     if exact:
         module.choice(exact)
     module.plan(program, output_shapes, exact)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
     head.append("declare i64 @llvm.readcyclecounter()")
-    if module.n_beside:
-        head.append(POOL)
-    if any("@tw_poll(" in text or LOOK in text for text in module.functions):
+    if module.n_beside or module.n_parallel:
+        head += [POOL, "declare i32 @llvm.smin.i32(i32, i32)"]
+    if any("@tw_poll(" in text or LOOK in text or ASK in text for text in module.functions):
         head.append("declare i32 @tw_poll(ptr)")
-        head.append(LOOK.replace("call", "declare"))
+        head += [question.replace("call", "declare") for question in (ASK, LOOK)]
     for d in ("smin", "smax"):
         head.append(f"declare i64 @llvm.{d}.i64(i64, i64)")
     head += [f"declare {{i64, i1}} @llvm.s{op}.with.overflow.i64(i64, i64)" for op in ("add", "mul")]
@@ -123,6 +124,7 @@ class Module:
         slots: Mapping[str, int],
         cycles: Mapping[str, int],
         scratch: ScratchSpec,
+        kernel_scratch: ScratchSpec,
         routines: frozenset[str],
         points: Mapping[str, Dim] | None,
         stoppable_kernels: frozenset[str],
@@ -134,11 +136,13 @@ class Module:
         self.stoppable: set[str] = set()
         self.cycles = cycles
         self.scratch = scratch
+        self.kernel_scratch = kernel_scratch
         self.functions: list[str] = []
         self.names: dict[int, str] = {}
         self.n_sizes: dict[str, int] = {}
         self.parts: dict[str, None] = {}
         self.n_beside = 0
+        self.n_parallel = 0
 
     def function(self, program: Program, head: str, scratch: ScratchSpec | None = None) -> None:
         """With ``scratch``, it and the arena are parts of ``%memory``."""
@@ -174,6 +178,14 @@ class Module:
             name = self.names[id(program)] = f"tw_sub{len(self.names)}"
             self.function(program, _SUB.format(name))
         return self.names[id(program)]
+
+    def is_stoppable(self, program: Program) -> bool:
+        """May the function of a sub-program return a code?"""
+        return _SUB.format(self.sub(program)) in self.stoppable
+
+    def sub_call(self, program: Program, table: str, dims: str, arena: str, threads: str, scratch: str) -> str:
+        values = f"ptr {table}, ptr {dims}, ptr %weights, ptr {arena}, i32 {threads}, ptr {scratch}"
+        return f"@{self.sub(program)}({values})"
 
     def plan(
         self, program: Program, output_shapes: Sequence[Sequence[Dim]], exact: Sequence[SizedProgram] = ()
@@ -484,6 +496,20 @@ class Function:
     def copy(self, source: str, target: str, n_bytes: Dim) -> None:
         self.write(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {self.dim(n_bytes)}, i1 false)")
 
+    def load_context(self, context: Mapping[str, str]) -> None:
+        """Values that a task finds one after the other at ``%context``, by their names and types."""
+        for k, (name, kind) in enumerate(context.items()):
+            self.write(f"%{name} = load {kind}, ptr {self.let(f'getelementptr i64, ptr %context, i64 {k}')}")
+
+    def copy_of_dims(self) -> str:
+        """The table of dimensions for a thread to write to, where nothing counts points yet."""
+        table, n_slots = self.fresh(), len(self.module.slots)
+        self.entry.append(f"  {table} = alloca [{n_slots + POLL_SLOTS} x i64]")
+        self.copy("%dims", table, 8 * n_slots)
+        for k in range(POLL_SLOTS):
+            self.write(f"store i64 0, ptr {self.let(f'getelementptr i64, ptr {table}, i64 {n_slots + k}')}")
+        return table
+
     def argument_table(self, values: Sequence[str]) -> str:
         table = self.fresh()
         self.entry.append(f"  {table} = alloca [{max(len(values), 1)} x ptr]")
@@ -492,10 +518,9 @@ class Function:
         return table
 
     def call_sub(self, program: Program, table: str, scratch: str) -> None:
-        name = self.module.sub(program)
-        call = f"call i32 @{name}(ptr {table}, ptr %dims, ptr %weights, ptr {scratch}, i32 %threads, ptr %scratch)"
-        code = self.let(call)
-        if _SUB.format(name) in self.module.stoppable:
+        call = self.module.sub_call(program, table, "%dims", scratch, "%threads", "%scratch")
+        code = self.let(f"call i32 {call}")
+        if self.module.is_stoppable(program):
             self.stop_if(code)
 
     def label(self, name: str) -> None:

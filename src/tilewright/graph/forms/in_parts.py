@@ -46,6 +46,7 @@ class InParts(Pass):
     window that slides over it are one kernel (``partition.windows``). A call of a kernel takes
     ``call_cycles``; on several of ``n_cores`` also ``wake_cycles``, and all cores together read ``all_rate`` bytes in
     a cycle from memory. What is cut must be faster by one thread and by all of them, and calls of both count alike.
+    Several cores share each kernel of a part, or each takes parts by itself: whichever is faster.
     """
 
     name: ClassVar[str] = "in-parts"
@@ -212,27 +213,46 @@ def slides(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class PartRun:
-    """Kernels that are computed one after the other for each of ``n_parts`` parts of the batch."""
+    """Kernels that are computed one after the other for each of ``n_parts`` parts of the batch.
+
+    Up to ``n_threads`` parts are computed at one time, each by one thread; of 1, threads share each kernel.
+    """
 
     kernels: tuple[RowKernel, ...]
     n_parts: int
+    n_threads: int
 
 
 @dataclass(frozen=True)
 class Cores:
-    """What so many cores do in a cycle, and what their caches hold."""
+    """What so many cores do in a cycle, and what their caches hold: of all that share a kernel, or of one of them.
+
+    ``are_apart``: each computes parts of its own, and has its share of the last cache and of memory's rate.
+    """
 
     n: int
     options: InParts
+    are_apart: bool = False
+
+    @property
+    def n_sharing(self) -> int:
+        """How many compute one kernel."""
+        return 1 if self.are_apart else self.n
 
     def level(self, n_bytes: float) -> int:
         """Where what was touched so many bytes ago comes from: 0 their own caches, 1 the one behind, 2 memory."""
-        return 0 if n_bytes <= self.n * self.options.l2_bytes else 1 if n_bytes <= self.options.llc_bytes else 2
+        kept = self.options.llc_bytes * self.n_sharing / self.n
+        return 0 if n_bytes <= self.n_sharing * self.options.l2_bytes else 1 if n_bytes <= kept else 2
 
     def cycles(self, n_bytes: float, level: int) -> float:
-        """For bytes that the cores share among them."""
-        o = self.options
-        return n_bytes / (self.n * o.l2_rate, self.n * o.llc_rate, o.memory_rate if self.n == 1 else o.all_rate)[level]
+        """For bytes of one kernel."""
+        o, n = self.options, self.n_sharing
+        from_memory = min(n * o.memory_rate, o.all_rate * n / self.n) if self.n > 1 else o.memory_rate
+        return n_bytes / (n * o.l2_rate, n * o.llc_rate, from_memory)[level]
+
+    def turns(self, n_parts: int) -> int:
+        """How often each computes a part."""
+        return ceil(n_parts * self.n_sharing / self.n)
 
     def written_cycles(self, n_bytes: float, level: int) -> float:
         """The same for bytes that are written: memory is read before."""
@@ -240,7 +260,12 @@ class Cores:
 
     @property
     def call_cycles(self) -> float:
-        return self.options.call_cycles + (self.options.wake_cycles if self.n > 1 else 0.0)
+        return self.options.call_cycles + (self.options.wake_cycles if self.n_sharing > 1 else 0.0)
+
+    @property
+    def run_cycles(self) -> float:
+        """Of a run, once."""
+        return self.options.wake_cycles if self.are_apart else 0.0
 
 
 class Runs:
@@ -253,6 +278,8 @@ class Runs:
         self.batch, self.kernels = batch, kernels
         self.n_parts = [n for n in range(2, batch.size + 1) if batch.size % n == 0][-EFFORT.listed :]
         self.counts = [Cores(n, options) for n in sorted({1, options.n_cores})]
+        self.ways = [*self.counts, *(Cores(n, options, are_apart=True) for n in {options.n_cores} - {1})]
+        """Ways to compute parts: by one core, by all together, or by each of all on its own."""
         self.each_core = self.counts[0]
         """What is read by every core, it reads as if it were alone."""
         self.weights = sum(k.shared_bytes for k in kernels)
@@ -305,7 +332,7 @@ class Runs:
         written = n_rows * kernel.row_bytes
         if not self._is_held(kernel.root, written):
             moved += cores.written_cycles(written, cores.level(written + n_read))
-        return max(n_rows * kernel.work / cores.n, moved) + cores.call_cycles
+        return max(n_rows * kernel.work / cores.n_sharing, moved) + cores.call_cycles
 
     def _is_held(self, n: Node, n_bytes: float) -> bool:
         """Is a result so large that the window which slides over it is one kernel with it?"""
@@ -315,20 +342,20 @@ class Runs:
         """The runs that take several parts, in order; each saves what can be told apart in the time of all kernels."""
         n, places = len(self.kernels), self._places()
         told_apart = sum(self.whole) * (1 - (1 - DOUBT) ** 2)  # both may be as far off, and to opposite sides
-        least, cuts = [0.0, *[inf] * n], list[tuple[int, int]]([(0, 1)] * (n + 1))
+        least, cuts = [0.0, *[inf] * n], list[tuple[int, int, int]]([(0, 1, 1)] * (n + 1))
         for first in range(n):
             if least[first] + self.whole[first] < least[first + 1]:
-                least[first + 1], cuts[first + 1] = least[first] + self.whole[first], (first, 1)
+                least[first + 1], cuts[first + 1] = least[first] + self.whole[first], (first, 1, 1)
             if first in places:
                 for n_parts in self.n_parts:
-                    for end, cost in self._costs(first, n_parts, told_apart):
+                    for end, cost, n_threads in self._costs(first, n_parts, told_apart):
                         if end in places and least[first] + cost + told_apart < least[end]:
-                            least[end], cuts[end] = least[first] + cost + told_apart, (first, n_parts)
+                            least[end], cuts[end] = least[first] + cost + told_apart, (first, n_parts, n_threads)
         found, end = list[PartRun](), n
         while end > 0:
-            first, n_parts = cuts[end]
+            first, n_parts, n_threads = cuts[end]
             if n_parts > 1:
-                found.append(PartRun(tuple(self.kernels[first:end]), n_parts))
+                found.append(PartRun(tuple(self.kernels[first:end]), n_parts, n_threads))
             end = first
         return found[::-1]
 
@@ -346,29 +373,34 @@ class Runs:
         windows = (range(at, min(at + window, n + 1)) for at in range(0, n + 1, window))
         return {0, n, *(at for w in windows if crossing[at := min(w, key=crossing.__getitem__)] < inf)}
 
-    def _costs(self, first: int, n_parts: int, told_apart: float) -> Iterator[tuple[int, float]]:
-        """For each end of a run its cost, until it can't become the cheaper one any more."""
+    def _costs(self, first: int, n_parts: int, told_apart: float) -> Iterator[tuple[int, float, int]]:
+        """For each end of a run its cost and how many threads take parts, until it can't become the cheaper one."""
         n_rows = self.batch.size / n_parts
         clock, used = 0.0, dict[Node, float]()
         live: list[RowKernel] = []
-        shared, once, each, whole = 0.0, [0.0] * len(self.counts), [0.0] * len(self.counts), [0.0] * len(self.counts)
+        shared, whole = 0.0, [0.0] * len(self.counts)
+        once, each = [c.run_cycles for c in self.ways], [0.0] * len(self.ways)
         for end, k in enumerate(self.kernels[first:], first + 1):
-            for at, c in enumerate(self.counts):
+            for at, c in enumerate(self.ways):
                 each[at] += self._time(c, k, n_rows, clock, used)
                 once[at] += self._weights(c, k)
-                whole[at] += self.by_count[end - 1][at]
+            whole = [total + more for total, more in zip(whole, self.by_count[end - 1], strict=True)]
             clock = self._touch(k, n_rows, clock, used)
             shared += k.shared_bytes
             live = [x for x in (*live, k) if self.last_read[x.root] >= end]
             costs = []
-            for at, c in enumerate(self.counts):
+            for at, c in enumerate(self.ways):
                 # What is read of one part comes again when all other bytes of a part were touched.
-                again = self.each_core.cycles(shared, c.level(clock))
+                again = (c if c.are_apart else self.each_core).cycles(shared, c.level(clock))
                 sizes = [self.batch.size * x.row_bytes for x in live]
-                leaving = sum(c.written_cycles(n, c.level(n)) for n in sizes)
-                costs.append(c.n * (once[at] + n_parts * each[at] + (n_parts - 1) * again + leaving))
+                all_cores, turns = Cores(c.n, c.options), c.turns(n_parts)
+                leaving = sum(all_cores.written_cycles(n, all_cores.level(n)) for n in sizes)
+                costs.append(c.n * (once[at] + turns * each[at] + (turns - 1) * again + leaving))
+            by_one, *by_all = costs
+            costs = [by_one, *([min(by_all)] if by_all else [])]
             if all(cost < before for cost, before in zip(costs, whole, strict=True)):
-                yield end, sum(costs)
+                n_apart = min(self.ways[-1].n, n_parts)
+                yield end, sum(costs), n_apart if by_all and by_all[-1] < by_all[0] else 1
             if sum(costs) + told_apart - sum(whole) > self.to_gain[end]:
                 return
 
@@ -397,5 +429,6 @@ def in_parts(graph: Graph, run: PartRun, size: int, rows: Container[Node]) -> Gr
     left = [n for n in own if n in read_outside]
     names = tuple(f"y{k}" for k in range(len(left)))
     body = Graph("part", pool, tuple(made[n] for n in given), tuple(made[n] for n in left), names)
-    node = graph.pool.add(ops.map_parts, given, {"body": body, "n_parts": run.n_parts, "n_cut": len(cut)}, left[-1].loc)
+    how = {"body": body, "n_parts": run.n_parts, "n_cut": len(cut), "n_threads": run.n_threads}
+    node = graph.pool.add(ops.map_parts, given, how, left[-1].loc)
     return replace(graph, dict(zip(left, graph.pool.results(node), strict=True)))
