@@ -6,6 +6,7 @@ import pytest
 from graph.showing import graph_of
 from tilewright import ops
 from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32, f64
 from tilewright.graph.decompose import Decompose
 from tilewright.graph.forms.fourier import FourierBlocks
@@ -25,6 +26,38 @@ def test_a_line_holds_both_parts_of_what_a_vector_takes(target, dtype, block) ->
     (found,) = evaluate_graph(made, [x])
     want = np.fft.fft(x[..., 0] + 1j * x[..., 1])
     np.testing.assert_allclose(found, np.stack([want.real, want.imag], -1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["complex", "real", "hermitian"])
+def test_a_cache_full_of_signals_goes_through_all_passes(form) -> None:
+    shape = {"complex": (64, 2), "real": (64,), "hermitian": (33, 2)}[form]
+    graph = graph_of(lambda b, x: b(ops.fourier, x, n=64, sign=-1, form=form), TensorType(f32, (4, 24, *shape)))
+    made = FourierBlocks(l1_bytes=16 << 10, n_cores=2, wake_cycles=100).run(graph)
+    (node,) = [node for node in made.nodes() if node.op is ops.fourier]
+    assert (node.attrs["part"], node.attrs["n_threads"]) == (16, 2)  # 8 KiB before a pass and as many behind it
+    passes = Decompose(("fourier_pass",)).run(made)
+    (parts,) = [node for node in passes.nodes() if node.op is ops.map_parts]
+    assert parts.attrs["n_parts"] == 6
+    x = np.random.default_rng(0).standard_normal((4, 24, *shape)).astype(np.float32)
+    (want,) = evaluate_graph(graph, [x])
+    np.testing.assert_allclose(evaluate_graph(passes, [x])[0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_turned_over_anyway_stays_whole() -> None:
+    def both_axes(b, x):
+        y = b(ops.fourier, x, n=64, sign=-1)
+        turned = b(ops.fourier, b(ops.transpose, y, perm=(1, 0, 2)), n=64, sign=-1)
+        return b(ops.transpose, turned, perm=(1, 0, 2))
+
+    made = FourierBlocks(l1_bytes=16 << 10).run(graph_of(both_axes, TensorType(f32, (64, 64, 2))))
+    assert [n.attrs["part"] for n in made.nodes() if n.op is ops.fourier] == [0, 0]
+
+
+def test_a_batch_that_the_cache_holds_and_one_that_a_call_knows_stay_whole() -> None:
+    for batch in (32, Sym("n", 1)):
+        graph = graph_of(lambda b, x: b(ops.fourier, x, n=12, sign=-1), TensorType(f32, (batch, 12, 2)))
+        (node,) = [node for node in FourierBlocks().run(graph).nodes() if node.op is ops.fourier]
+        assert node.attrs["part"] == 0
 
 
 @pytest.mark.parametrize("form", ["complex", "real", "hermitian"])

@@ -26,13 +26,14 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Fma, Load, Value, walk
-from tilewright.core.dims import known_multiple, known_under
+from tilewright.core.dims import is_known, known_multiple, known_under
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Attrs, Builder, Node
+from tilewright.core.graph import Attrs, Builder, Graph, Node, Pool
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType, product
 from tilewright.ops.butterflies import Number, transformed
 from tilewright.ops.common import check, check_dtype, check_rank
+from tilewright.ops.control import map_parts
 from tilewright.ops.elementwise import mul
 from tilewright.ops.fourier_pass import FORMS, fourier_pass
 from tilewright.ops.movement import concat, reshape, reverse, transpose
@@ -59,6 +60,13 @@ def fits_real(n: int, batch: Dim) -> bool:
     return fits(n, batch) and bool(_real_radices(n, _is_by_batch(batch)))
 
 
+def work(n: int) -> float:
+    """What all passes cost an element of signals of length ``n``, in additions; moving it counts as some."""
+    found = _cheapest(n)
+    assert found is not None, f"{n} has a large prime factor"
+    return found[0]
+
+
 # --- the op ---------------------------------------------------------------------------------------------------------
 
 
@@ -68,6 +76,7 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     check(a.form in FORMS, lambda: f"form {a.form!r} is not among {', '.join(FORMS)}")
     check(abs(a.sign) == 1, lambda: f"the exponent's sign is 1 or -1, not {a.sign}")
     check(a.block > 0, lambda: f"blocks of {a.block} signals")
+    check(a.part >= 0 and a.n_threads > 0, lambda: f"parts of {a.part} signals for {a.n_threads} threads")
     check_rank(x, 1 if a.form == "real" else 2)
     read, written = _ends(a.n, a.form)
     check(x.shape[x.rank - len(read) :] == read, lambda: f"{x} does not end with {read}")
@@ -100,13 +109,27 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
     outer = x.shape[: len(x.shape) - len(read)]
     batch = product(outer)
     flat = b(reshape, x, shape=(batch, *read))
-    if _is_by_batch(batch):
-        is_whole = known_multiple(batch, a.block)
-        blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
-        made = _BY_BATCH[a.form](b, b(reshape, flat, shape=(blocks, lanes, *read)), n, a.sign, is_whole, a.scale)
+    n_parts = batch // a.part if a.part and is_known(batch) and batch % a.part == 0 else 1
+    if n_parts > 1:
+        pool = Pool()
+        signals = pool.input("x", TensorType(x.dtype, (a.part, *read)))
+        made = _transformed(Builder(pool, b.loc), signals, a)
+        body = Graph("signals", pool, (signals,), (made,), ("y",))
+        made = b(map_parts, flat, body=body, n_parts=n_parts, n_cut=1, n_threads=min(a.n_threads, n_parts))
     else:
-        made = _BY_ROWS[a.form](b, flat, n, a.sign, a.scale)
+        made = _transformed(b, flat, a)
     return b(reshape, made, shape=(*outer, *written))
+
+
+def _transformed(b: Builder, x: Node, a: Attrs) -> Node:
+    """The transforms of ``[batch, ..]``, ``[batch, ..]`` too."""
+    batch, *read = x.shape
+    if not _is_by_batch(batch):
+        return _BY_ROWS[a.form](b, x, a.n, a.sign, a.scale)
+    is_whole = known_multiple(batch, a.block)
+    blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
+    made = _BY_BATCH[a.form](b, b(reshape, x, shape=(blocks, lanes, *read)), a.n, a.sign, is_whole, a.scale)
+    return b(reshape, made, shape=(batch, *_ends(a.n, a.form)[1]))
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -115,7 +138,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
             if form == "complex" or fits_real(n, batch):
                 x = rng.standard_normal((batch, *_ends(n, form)[0]))
                 scale = 1 / n if batch > 8 else 1.0
-                yield Sample((x,), {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8, "scale": scale})
+                attrs = {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8, "scale": scale}
+                yield Sample((x,), attrs | ({"part": 8, "n_threads": 2} if batch > 8 else {}))
     yield Sample((rng.standard_normal((2, 8, 12, 2)).astype(np.float32),), {"n": 12, "sign": 1})
 
 
@@ -125,6 +149,7 @@ fourier = OpDef(
     {
         "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
         "block": AttrDef("int", BLOCK), "scale": AttrDef("float", 1.0),
+        "part": AttrDef("int", 0), "n_threads": AttrDef("int", 1),
     },
     _infer,
     _reference,
@@ -132,7 +157,8 @@ fourier = OpDef(
     samples=_samples,
     doc="Fourier transforms of length n along the last axis, times scale, with an exponent of that sign: of complex "
     "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results; or to real ones, from "
-    "these. ``block`` is how many signals of a large batch lie side by side meanwhile.",
+    "these. ``block`` is how many signals of a large batch lie side by side meanwhile, and ``part`` how many are done "
+    "with before the next ones are begun, or 0 for all, by up to ``n_threads`` threads.",
 )  # fmt: skip
 
 

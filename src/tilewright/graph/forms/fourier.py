@@ -1,21 +1,25 @@
-"""The pass ``fourier-blocks``: how many signals of a batch lie side by side while they are transformed, and scaling.
+"""The pass ``fourier-blocks``: how many signals of a batch are transformed side by side, how many in turn, and scaling.
 
-In: a graph with ``fourier``. Out: an equal graph whose transforms name their block, and scale where a product behind
-them did. Not its business: the passes of a transform (``ops.fourier``).
+In: a graph with ``fourier``. Out: an equal graph whose transforms name their block and their part, and scale where a
+product behind them did. Not its business: the passes of a transform (``ops.fourier``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Graph, Node
+from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
-from tilewright.core.rewrite import Journal, Rewriting, Rule, rewrite
-from tilewright.core.types import DType
+from tilewright.core.rewrite import Fired, Journal, Rewriting, Rule, readers_of, replace, rewrite
+from tilewright.core.types import DType, product
 from tilewright.graph.facts import scalar
+from tilewright.ops.fourier import work
 from tilewright.target.target import Target
 
 
@@ -28,29 +32,78 @@ class FourierBlocks(Pass):
 
     A line then holds what one vector, or a few in a row, read of an element, and is not asked for again: a pass reads
     elements that lie a power of two apart, and a cache keeps few of those lines at a time.
+
+    Every pass reads what the one before it wrote. A part of the batch goes through all passes at a time: as many blocks
+    as ``l1_bytes`` hold before and behind a pass, or one. This does not fire beside an op that moves elements, as
+    between the axes of an image: that turns the same elements over as the transform does, in one kernel with it. Each
+    of ``n_cores`` takes parts by itself where that saves more than the ``wake_cycles`` of a thread that has slept.
     """
 
     name: ClassVar[str] = "fourier-blocks"
     vector_bytes: int = 64
     line_bytes: int = 64
+    l1_bytes: int = 1 << 15
+    n_cores: int = 1
+    wake_cycles: float = 20000.0
 
     @staticmethod
     def on(target: Target) -> FourierBlocks:
         """With the numbers of a machine."""
-        return FourierBlocks(target.vector_bytes, target.line_bytes)
+        return FourierBlocks(
+            target.vector_bytes,
+            target.line_bytes,
+            target.l1_bytes,
+            target.n_cores if target.has_threads else 1,
+            target.wake_us * target.ghz * 1e3,
+        )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
         scaled = Rule("scale-in-turns", (ops.mul,), _scaled, "transforms are linear")
-        return rewrite(graph, (scaled, rule), journal)
+        graph = rewrite(graph, (scaled, rule), journal)
+        is_done = False
+        while not is_done:  # one after the other, since what a node reads is a new node then
+            readers = readers_of(graph.nodes())
+            to_cut = (n for n in graph.nodes() if n.op is ops.fourier and not n.attrs["part"])
+            found = [(n, parts) for n in to_cut if not _is_turned(n, readers) and (parts := self._parts(n))]
+            is_done = not found
+            for n, parts in found[:1]:
+                graph = replace(graph, {n: graph.pool.add(n.op, n.inputs, {**n.attrs, **parts}, n.loc)})
+                if journal is not None:
+                    journal.append(Fired("parts-of-signals", n.op.name, n.loc))
+        return graph
 
     def _named(self, b: Rewriting, node: Node) -> Node | None:
         block = self.block(node.dtype)
         return None if node.attrs["block"] == block else b(ops.fourier, *node.inputs, **{**node.attrs, "block": block})
 
+    def _parts(self, node: Node) -> dict[str, int]:
+        """The attributes that say how many signals are done with before the next ones are begun; none of one part."""
+        n, size, block = node.attrs["n"], node.dtype.n_bytes, self.block(node.dtype)
+        batch = product(node.inputs[0].shape[: -2 if node.attrs["form"] != "real" else -1])
+        if not is_known(batch) or batch % block or batch == 0:
+            return {}
+        n_blocks, kept = batch // block, self.l1_bytes // (2 * block * n * 2 * size)
+        together = max(k for k in range(1, max(kept, 1) + 1) if n_blocks % k == 0)
+        n_parts = n_blocks // together
+        cycles = batch * n * work(n) * size / self.vector_bytes
+        n_threads = min(self.n_cores, n_parts) if cycles * (1 - 1 / self.n_cores) > self.wake_cycles else 1
+        return {"part": together * block, "n_threads": n_threads} if n_parts > 1 else {}
+
     def block(self, dtype: DType) -> int:
         """Signals of a block."""
         return max(self.vector_bytes // dtype.n_bytes, self.line_bytes // dtype.n_bytes // 2, 1)
+
+
+def _is_turned(node: Node, readers: Mapping[Node, Sequence[Node]]) -> bool:
+    """Does an op that moves elements come before or behind, with nothing between but other shapes?"""
+    (before,), behind = node.inputs, list(readers[node])
+    while Trait.VIEW in before.op.traits:
+        before = before.inputs[0]
+    for n in behind:  # grows meanwhile
+        if Trait.VIEW in n.op.traits:
+            behind += readers[n]
+    return any(Trait.MOVEMENT in n.op.traits and Trait.VIEW not in n.op.traits for n in (before, *behind))
 
 
 def _scaled(b: Rewriting, node: Node) -> Node | None:
