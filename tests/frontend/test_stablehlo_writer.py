@@ -25,7 +25,7 @@ NO_FORM = {
     "block_matmul", "quad_matmul", "scaled_matmul",
     "max_pool_indices", "gru_scan", "lstm_scan", "rnn_scan", "gru", "lstm", "rnn", "cholesky", "lu", "pivot_order",
     "solve_triangular", "geqrf", "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl",
-    "as_size", "argwhere", "nonzero", "suppress", "mul_pair",
+    "as_size", "argwhere", "nonzero", "suppress", "mul_pair", "map_parts",
 }  # fmt: skip
 """What is not written: random numbers, narrow types, linear algebra, recurrences, sizes that data decide; and forms
 that only passes make."""
