@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,13 @@ def test_doubles_have_panels_of_fewer_columns() -> None:
     assert forms(product(w, 5), "x86-64-v3") == ["block_matmul"]
     x = np.random.default_rng(1).standard_normal((5, 64))
     np.testing.assert_allclose(tw.compile(product(w, 5), cache=False)(x), np.maximum(x @ w + 1, 0), rtol=1e-9)
+
+
+def test_weights_come_from_memory_where_others_share_the_last_cache() -> None:
+    target = replace(Target.parse("x86-64-v4"), llc_bytes=480 << 20, llc_core_bytes=16 << 20, n_cores=2)
+    machine = BlockProducts.on(target)
+    speeds = [machine.reading(product(np.zeros((1024, n), np.float32), 1)).cache_speed for n in (4096, 16384)]
+    assert speeds == [machine.cache_speed, machine.memory_speed]  # 16 and 64 MiB
 
 
 @pytest.mark.parametrize("block", [(1, 8), (2, 16), (8, 32), (4, 64)])

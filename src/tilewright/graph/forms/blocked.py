@@ -77,7 +77,7 @@ class BlockProducts(Pass):
             target.load_ports / target.load_cycles,
             target.issue_width,
             target.fma_latency,
-            target.llc_bytes,
+            target.llc_kept_bytes,
             target.l2_bytes_per_cycle,
             target.memory_bytes_per_cycle,
         )
