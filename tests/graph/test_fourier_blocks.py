@@ -32,12 +32,17 @@ def test_a_line_holds_both_parts_of_what_a_vector_takes(target, dtype, block) ->
 def test_a_cache_full_of_signals_goes_through_all_passes(form) -> None:
     shape = {"complex": (64, 2), "real": (64,), "hermitian": (33, 2)}[form]
     graph = graph_of(lambda b, x: b(ops.fourier, x, n=64, sign=-1, form=form), TensorType(f32, (4, 24, *shape)))
-    made = FourierBlocks(l1_bytes=16 << 10, n_cores=2, wake_cycles=100).run(graph)
-    (node,) = [node for node in made.nodes() if node.op is ops.fourier]
-    assert (node.attrs["part"], node.attrs["n_threads"]) == (16, 2)  # 8 KiB before a pass and as many behind it
+    signal = 2 * 4 * 64 * (2 if form == "complex" else 1)  # bytes before a pass and behind it
+    found = {}
+    for signals in (8, 64):
+        made = FourierBlocks(l1_bytes=signals * signal, n_cores=2, wake_cycles=100).run(graph)
+        (node,) = [node for node in made.nodes() if node.op is ops.fourier]
+        found[signals] = (node.attrs["part"], node.attrs["n_threads"], node.attrs["by_rows"])
+    # Two blocks of 16 fit twice; or not one, and then a few rows where they have elements enough for vectors, or one.
+    assert found == {8: (4, 2, True) if form == "complex" else (16, 2, False), 64: (32, 2, False)}
     passes = Decompose(("fourier_pass",)).run(made)
     (parts,) = [node for node in passes.nodes() if node.op is ops.map_parts]
-    assert parts.attrs["n_parts"] == 6
+    assert parts.attrs["n_parts"] == 3
     x = np.random.default_rng(0).standard_normal((4, 24, *shape)).astype(np.float32)
     (want,) = evaluate_graph(graph, [x])
     np.testing.assert_allclose(evaluate_graph(passes, [x])[0], want, rtol=1e-5, atol=1e-5)

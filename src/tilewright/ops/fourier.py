@@ -10,7 +10,8 @@ pass puts its ``r`` results in front of those neighbours, so that the last pass 
   back at the end. ``r`` elements lie a power of two apart, in the same few sets of a cache: where both parts of a
   number are one line, and a vector takes it whole, no line has to stay until it is read again;
 * by rows: ``n = n1 * n2``, and neighbours along ``n2`` are lanes for the passes over ``n1``; after one transposition
-  those along ``n1`` are for the passes over ``n2`` (the four steps of Gentleman and Sande 1966).
+  those along ``n1`` are for the passes over ``n2`` (the four steps of Gentleman and Sande 1966). Of a batch too long
+  for a near cache a row at a time fits it.
 
 Of real signals the first pass makes only the first half of its results, and the rest of the work has half the size;
 towards real signals all runs backwards.
@@ -60,6 +61,11 @@ def fits_real(n: int, batch: Dim) -> bool:
     return fits(n, batch) and bool(_real_radices(n, _is_by_batch(batch)))
 
 
+def fits_rows(n: int, form: str) -> bool:
+    """Is there a form in which a signal's own elements are the lanes?"""
+    return _halves(n) is not None if form == "complex" else bool(_real_radices(n, by_batch=False))
+
+
 def work(n: int) -> float:
     """What all passes cost an element of signals of length ``n``, in additions; moving it counts as some."""
     found = _cheapest(n)
@@ -83,6 +89,7 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     outer = x.shape[: x.rank - len(read)]
     fit = (fits if a.form == "complex" else fits_real)(a.n, product(outer))
     check(fit, lambda: f"{product(outer)} signals of {a.n} elements have no form in passes")
+    check(not a.by_rows or fits_rows(a.n, a.form), lambda: f"signals of {a.n} elements have no form by rows")
     return x.with_shape((*outer, *written))
 
 
@@ -124,7 +131,7 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
 def _transformed(b: Builder, x: Node, a: Attrs) -> Node:
     """The transforms of ``[batch, ..]``, ``[batch, ..]`` too."""
     batch, *read = x.shape
-    if not _is_by_batch(batch):
+    if a.by_rows or not _is_by_batch(batch):
         return _BY_ROWS[a.form](b, x, a.n, a.sign, a.scale)
     is_whole = known_multiple(batch, a.block)
     blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
@@ -139,7 +146,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
                 x = rng.standard_normal((batch, *_ends(n, form)[0]))
                 scale = 1 / n if batch > 8 else 1.0
                 attrs = {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8, "scale": scale}
-                yield Sample((x,), attrs | ({"part": 8, "n_threads": 2} if batch > 8 else {}))
+                by_rows = fits_rows(n, form)
+                yield Sample((x,), attrs | ({"part": 8, "n_threads": 2, "by_rows": by_rows} if batch > 8 else {}))
     yield Sample((rng.standard_normal((2, 8, 12, 2)).astype(np.float32),), {"n": 12, "sign": 1})
 
 
@@ -149,7 +157,7 @@ fourier = OpDef(
     {
         "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
         "block": AttrDef("int", BLOCK), "scale": AttrDef("float", 1.0),
-        "part": AttrDef("int", 0), "n_threads": AttrDef("int", 1),
+        "part": AttrDef("int", 0), "n_threads": AttrDef("int", 1), "by_rows": AttrDef("bool", False),
     },
     _infer,
     _reference,
@@ -158,7 +166,8 @@ fourier = OpDef(
     doc="Fourier transforms of length n along the last axis, times scale, with an exponent of that sign: of complex "
     "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results; or to real ones, from "
     "these. ``block`` is how many signals of a large batch lie side by side meanwhile, and ``part`` how many are done "
-    "with before the next ones are begun, or 0 for all, by up to ``n_threads`` threads.",
+    "with before the next ones are begun, or 0 for all, by up to ``n_threads`` threads. With ``by_rows`` none lie side "
+    "by side, and vectors hold elements of one signal.",
 )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, Rewriting, Rule, readers_of, replace, rewrite
 from tilewright.core.types import DType, product
 from tilewright.graph.facts import scalar
-from tilewright.ops.fourier import work
+from tilewright.ops.fourier import fits_rows, work
 from tilewright.target.target import Target
 
 
@@ -34,9 +34,10 @@ class FourierBlocks(Pass):
     elements that lie a power of two apart, and a cache keeps few of those lines at a time.
 
     Every pass reads what the one before it wrote. A part of the batch goes through all passes at a time: as many blocks
-    as ``l1_bytes`` hold before and behind a pass, or one. This does not fire beside an op that moves elements, as
-    between the axes of an image: that turns the same elements over as the transform does, in one kernel with it. Each
-    of ``n_cores`` takes parts by itself where that saves more than the ``wake_cycles`` of a thread that has slept.
+    as ``l1_bytes`` hold before and behind a pass, beside operand and result, or one; of signals so long that not one
+    block fits, a few, by rows. This does not fire beside an op that moves elements, as between the axes of an image:
+    that turns the same elements over as the transform does, in one kernel with it. Each of ``n_cores`` takes parts by
+    itself where that saves more than the ``wake_cycles`` of a thread that has slept.
     """
 
     name: ClassVar[str] = "fourier-blocks"
@@ -77,18 +78,24 @@ class FourierBlocks(Pass):
         block = self.block(node.dtype)
         return None if node.attrs["block"] == block else b(ops.fourier, *node.inputs, **{**node.attrs, "block": block})
 
-    def _parts(self, node: Node) -> dict[str, int]:
+    def _parts(self, node: Node) -> dict[str, int | bool]:
         """The attributes that say how many signals are done with before the next ones are begun; none of one part."""
-        n, size, block = node.attrs["n"], node.dtype.n_bytes, self.block(node.dtype)
-        batch = product(node.inputs[0].shape[: -2 if node.attrs["form"] != "real" else -1])
-        if not is_known(batch) or batch % block or batch == 0:
+        n, form, size = node.attrs["n"], node.attrs["form"], node.dtype.n_bytes
+        signal = 2 * n * size * (2 if form == "complex" else 1)  # before a pass and behind it
+        batch = product(node.inputs[0].shape[: -1 if form == "real" else -2])
+        if not is_known(batch) or batch == 0:
             return {}
-        n_blocks, kept = batch // block, self.l1_bytes // (2 * block * n * 2 * size)
-        together = max(k for k in range(1, max(kept, 1) + 1) if n_blocks % k == 0)
-        n_parts = n_blocks // together
+        block = min(self.block(node.dtype), batch)
+        by_rows = block * signal > self.l1_bytes and fits_rows(n, form)
+        least = 1 if by_rows else block
+        if batch % least:
+            return {}
+        n_least, kept = batch // least, self.l1_bytes // (2 * least * signal)  # operand and result pass through too
+        part = least * max(k for k in range(1, max(kept, 1) + 1) if n_least % k == 0)
         cycles = batch * n * work(n) * size / self.vector_bytes
-        n_threads = min(self.n_cores, n_parts) if cycles * (1 - 1 / self.n_cores) > self.wake_cycles else 1
-        return {"part": together * block, "n_threads": n_threads} if n_parts > 1 else {}
+        is_long = cycles * (1 - 1 / self.n_cores) > self.wake_cycles
+        n_threads = min(self.n_cores, batch // part) if is_long else 1
+        return {"part": part, "n_threads": n_threads, "by_rows": by_rows} if part < batch else {}
 
     def block(self, dtype: DType) -> int:
         """Signals of a block."""
