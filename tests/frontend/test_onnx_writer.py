@@ -66,6 +66,15 @@ def test_samples_come_back(op):
     assert bool(n) == (op.name not in NO_FORM and op is not ops.as_size)  # a size that data decide is read per call
 
 
+@pytest.mark.parametrize("mode", ["reflect", "wrap"])
+def test_what_is_cut_off_is_mirrored_and_repeated_first(mode):
+    pool, x = Pool(), np.arange(4, dtype=np.float32)
+    source = pool.input("x", TensorType(f32, (4,)))
+    y = pool.add(ops.pad, (source, pool.const(0.0, f32)), {"pads": ((-1, 4),), "mode": mode})
+    graph = Graph("g", pool, (source,), (y,), ("y",))
+    np.testing.assert_array_equal(came_back(graph, [x])[0], evaluate_graph(graph, [x])[0])
+
+
 def test_sub_graphs_see_what_stands_outside():
     pool, inner = Pool(), Pool()
     x, flag = pool.input("x", TensorType(f32, (3,))), pool.input("flag", TensorType(bool_, ()))

@@ -11,7 +11,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
-from tilewright.core.dims import is_known, known
+from tilewright.core.dims import is_known, known, known_under
 from tilewright.core.graph import Node
 from tilewright.frontend.onnx.writer.nodes import ELEMENT_CODES, OnnxNodes, Writer
 from tilewright.frontend.onnx.writer.ops import flat
@@ -51,8 +51,16 @@ def blocks(name: str) -> Writer:
 
 
 def pad(w: OnnxNodes, node: Node) -> None:
-    x, value = node.inputs
-    w.give(node, "Pad", [w.name(x), w.dims(flat(node.attrs["pads"])), w.name(value)], mode=node.attrs["mode"])
+    """Where elements that are cut off are also mirrored or repeated, they are cut off behind: ONNX would do it first."""
+    (x, value), pads, mode = node.inputs, node.attrs["pads"], node.attrs["mode"]
+    if mode not in ("reflect", "wrap") or not any(known_under(n, 0) for pair in pads for n in pair):
+        w.give(node, "Pad", [w.name(x), w.dims(flat(pads)), w.name(value)], mode=mode)
+        return
+    added = [tuple(0 if known_under(n, 0) else n for n in pair) for pair in pads]
+    starts = [-before if known_under(before, 0) else 0 for before, _ in pads]
+    stops = [start + n for start, n in zip(starts, node.shape, strict=True)]
+    whole = w.emit("Pad", [w.name(x), w.dims(flat(added)), w.name(value)], mode=mode)
+    w.give(node, "Slice", [whole, w.dims(starts), w.dims(stops)])
 
 
 def slice_(w: OnnxNodes, node: Node) -> None:
