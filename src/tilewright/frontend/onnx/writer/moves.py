@@ -51,7 +51,7 @@ def blocks(name: str) -> Writer:
 
 
 def pad(w: OnnxNodes, node: Node) -> None:
-    """Where elements that are cut off are also mirrored or repeated, they are cut off behind: ONNX would do it first."""
+    """Elements that are mirrored or repeated may be cut off themselves: in a node behind, since ONNX cuts first."""
     (x, value), pads, mode = node.inputs, node.attrs["pads"], node.attrs["mode"]
     if mode not in ("reflect", "wrap") or not any(known_under(n, 0) for pair in pads for n in pair):
         w.give(node, "Pad", [w.name(x), w.dims(flat(pads)), w.name(value)], mode=mode)
