@@ -54,6 +54,18 @@ def test_the_function_is_the_same_and_a_gain_takes_the_factors_where_nothing_els
     assert [n.op for n in after.nodes()].count(ops.mul) == is_read_elsewhere
 
 
+@pytest.mark.parametrize("alpha", [0.9, None])
+@pytest.mark.parametrize("tiny", [1e-25, 1e-44])
+def test_a_channel_of_tiny_numbers_has_a_factor_that_floats_can_divide_by(tiny, alpha):
+    graph, held = two_readers(), numbers(9, DEPTH)
+    held[:, 7] *= np.float32(tiny)
+    layers = smoothable(layers_of(graph)[0])
+    operand = layers[0].node.inputs[0]
+    with np.errstate(divide="raise", over="raise", invalid="raise"):
+        (found,) = columns_of(layers, {operand: channels(held.astype(np.float64))}, BYTES, alpha).values()
+        assert np.isfinite(np.float32(1) / found.factors).all()
+
+
 def test_the_expected_error_is_the_error_of_rounding():
     rng = np.random.default_rng(0)
     x, w = rng.standard_normal((4096, DEPTH)) * np.exp(rng.standard_normal(DEPTH)), rng.standard_normal((DEPTH, 24))

@@ -27,7 +27,7 @@ from tilewright.core.types import Array
 from tilewright.graph.quantize.rounded import Channels, Rounded, met_by
 
 GROUP = 4
-"""SplitChannels are added in groups of so many: as many bytes as instructions for products of bytes sum over."""
+"""Columns are added in groups of so many: as many bytes as instructions for products of bytes sum over."""
 
 
 class SplitChannels(NamedTuple):

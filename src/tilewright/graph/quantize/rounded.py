@@ -55,7 +55,7 @@ class Rounded:
 
     def of_weights(self, seen: Channels, weights: Sequence[Array], factors: Array) -> float:
         """That by rounding ``w * factors``, all weights that ``x`` meets: each by what its channel holds."""
-        held, error = float((seen.square / np.square(factors)).sum()), 0.0
+        held, error = float((seen.square / np.square(factors, dtype=np.float64)).sum()), 0.0
         for w in weights:
             peaks = np.abs(w * factors[:, None]).max(axis=0, initial=0)
             steps = (peaks if self.per_channel else np.full_like(peaks, peaks.max(initial=0))) / self.greatest

@@ -112,8 +112,8 @@ def _over(b: Builder, x: Node, made: Mapping[Node, Node], factors: Array) -> Nod
 
 
 def _factors(peaks: Array, weights: Array, alpha: float) -> Array:
-    """Positive factors; 1 for channels that are always 0, or meet no weight."""
-    known = (peaks > 0) & (weights > 0)
+    """Factors that are normal floats as their inverses are; 1 for other channels: always 0, or without a weight."""
+    least = float(np.finfo(np.float32).tiny)
     with np.errstate(all="ignore"):
-        found = np.where(known, peaks**alpha / weights ** (1 - alpha), 1)
-    return np.where(np.isfinite(found) & (found > 0), found, 1).astype(np.float32)
+        found = peaks**alpha / weights ** (1 - alpha)
+    return np.where((found >= least) & (found <= 1 / least), found, 1).astype(np.float32)
