@@ -158,6 +158,18 @@ def test_functions_of_parts_that_floats_barely_hold() -> None:
         torch.testing.assert_close(torch.as_tensor(a), b.to(torch.complex64), rtol=2e-6, atol=1e-44)
 
 
+def test_an_exponential_that_underflows_keeps_nan() -> None:
+    """Minus infinity has a result at any angle, a finite number has none at an infinite one."""
+
+    class Exponential(torch.nn.Module):
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return z.exp()
+
+    z = torch.tensor([complex(re, im) for re in (-torch.inf, -3e38, 3e38) for im in (0, 1, torch.inf, torch.nan)])
+    found = torch.as_tensor(tw.compile(Exponential(), (z,), cache=False, threads=1)(z))
+    torch.testing.assert_close(found, Exponential()(z), equal_nan=True)
+
+
 def test_tensors_arrays_and_conjugates(module: Filter, model: tw.LoadedModel) -> None:
     assert [spec.dtype for spec in model.inputs] == ["complex64", "float32"]
     assert str(model.outputs[0]) == "spectrum: complex64[n, 8]"

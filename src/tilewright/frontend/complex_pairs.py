@@ -130,9 +130,10 @@ def polar(b: Builder, size: Node, angle: Node) -> Pair:
 
 
 def exponential(b: Builder, x: Pair) -> Pair:
-    """``exp(x)``."""
+    """``exp(x)``: of minus infinity zero, whatever the angle is; not so where that of a finite number underflows."""
     size = b(ops.exp, x.re)
-    return Pair(_zero_or_product(b, size, b(ops.cos, x.im)), _zero_or_product(b, size, b(ops.sin, x.im)))
+    is_zero = b(ops.eq, x.re, b.const(-math.inf, x.dtype))
+    return Pair(*(zero_or_product(b, size, b(f, x.im), is_zero) for f in (ops.cos, ops.sin)))
 
 
 def logarithm(b: Builder, x: Pair) -> Pair:
@@ -174,13 +175,14 @@ def square_root(b: Builder, x: Pair) -> Pair:
     return Pair(b(ops.mul, root.re, back), b(ops.mul, root.im, back))
 
 
-def _zero_or_product(b: Builder, x: Node, y: Node) -> Node:
+def zero_or_product(b: Builder, x: Node, y: Node, is_exactly_zero: Node | None = None) -> Node:
     """``x * y``, and zero where one of them is zero, whatever the other one is (C11, annex G).
 
-    A function of one part is zero on an axis, also where that of the other part overflows.
+    A function of one part is zero on an axis, also where that of the other part overflows. ``is_exactly_zero`` says
+    where ``x`` is zero, if it is also zero elsewhere by underflow.
     """
     zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
-    is_zero = b(ops.logical_or, b(ops.eq, x, zero), b(ops.eq, y, zero))
+    is_zero = b(ops.logical_or, is_exactly_zero or b(ops.eq, x, zero), b(ops.eq, y, zero))
     nothing = b(ops.mul, with_sign_of(b, zero, x), with_sign_of(b, one, y))
     return b(ops.where, is_zero, nothing, b(ops.mul, x, y))
 
@@ -188,7 +190,7 @@ def _zero_or_product(b: Builder, x: Node, y: Node) -> Node:
 def _of_axes(b: Builder, real: tuple[OpDef, OpDef], imaginary: tuple[OpDef, OpDef], x: Pair) -> Pair:
     """A product of one function of the real part and one of the imaginary part, for each part of the result."""
     (p, q), (r, s) = real, imaginary
-    return Pair(_zero_or_product(b, b(p, x.re), b(q, x.im)), _zero_or_product(b, b(r, x.re), b(s, x.im)))
+    return Pair(zero_or_product(b, b(p, x.re), b(q, x.im)), zero_or_product(b, b(r, x.re), b(s, x.im)))
 
 
 def sine(b: Builder, x: Pair) -> Pair:
