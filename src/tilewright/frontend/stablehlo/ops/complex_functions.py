@@ -4,7 +4,8 @@ In: a call, for its builder, and pairs. Out: pairs. Not its business: which oper
 ``special``).
 
 Inverse functions are Kahan's (Branch Cuts for Complex Elementary Functions, 1987): by square roots of ``1 + z`` and
-``1 - z``, so that nothing cancels beside the branch points, and the side of a cut is the sign of a zero.
+``1 - z``, so that nothing cancels beside the branch points, and the side of a cut is the sign of a zero. Far from the
+origin, where products of these roots overflow, they are the logarithm of ``2 z`` and its angle (``_far``).
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
+
 from tilewright import ops
-from tilewright.core.graph import Builder
+from tilewright.core.graph import Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.frontend.complex_pairs import (
     Pair,
@@ -26,6 +29,7 @@ from tilewright.frontend.complex_pairs import (
     product,
     quotient,
     square_root,
+    zero_or_product,
 )
 from tilewright.frontend.complex_pairs import cosine as trigonometric_cosine
 from tilewright.frontend.complex_pairs import sine as trigonometric_sine
@@ -66,9 +70,16 @@ def of_builder(of: Callable[[Builder, Pair], Pair]) -> Callable[[Operation, Pair
     return lambda c, x: of(c.b, x)
 
 
-exp, log, sqrt = of_builder(exponential), of_builder(logarithm), of_builder(square_root)
+log, sqrt = of_builder(logarithm), of_builder(square_root)
 sine, cosine = of_builder(trigonometric_sine), of_builder(trigonometric_cosine)
 sinh, cosh = of_builder(hyperbolic_sine), of_builder(hyperbolic_cosine)
+
+
+def exp(c: Operation, x: Pair) -> Pair:
+    """NaN where the angle is not finite, also of minus infinity: so XLA and StableHLO's tests have it, but not C."""
+    found, nan = exponential(c.b, x), c.b.const(math.nan, x.dtype)
+    is_angle = c.b(ops.lt, c.b(ops.abs, x.im), c.b.const(math.inf, x.dtype))
+    return Pair(c.b(ops.where, is_angle, found.re, nan), c.b(ops.where, is_angle, found.im, nan))
 
 
 def rsqrt(c: Operation, x: Pair) -> Pair:
@@ -85,10 +96,30 @@ def power(c: Operation, x: Pair, y: Pair) -> Pair:
     return Pair(c.b(ops.where, zero, at_zero, made.re), c.b(ops.where, zero, none, made.im))
 
 
+def square(c: Operation, x: Pair) -> Pair:
+    """By ``(|re| - |im|) (|re| + |im|)``, which does not cancel."""
+    u, v = c.b(ops.abs, x.re), c.b(ops.abs, x.im)
+    re = zero_or_product(c.b, c.b(ops.sub, u, v), c.b(ops.add, u, v))
+    return Pair(re, c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.mul, x.re, x.im)))
+
+
 def tanh(c: Operation, x: Pair) -> Pair:
-    """``(tanh a + i tan b) / (1 + i tanh a tan b)``."""
-    a, t = c.b(ops.tanh, x.re), c.b(ops.tan, x.im)
-    return quotient(c.b, Pair(a, t), Pair(c.b.const(1, x.dtype), c.b(ops.mul, a, t)))
+    """``(sinh a cosh a + i sin b cos b) / (sinh(a) ** 2 + cos(b) ** 2)``, which has no difference to cancel.
+
+    Where the squares would overflow it is one, and ``4 sin b cos b exp(-2 a)``; at infinity one, whatever ``b`` is.
+    """
+    zero, one, size = c.b.const(0, x.dtype), c.b.const(1, x.dtype), c.b(ops.abs, x.re)
+    is_far = c.b(ops.gt, size, c.b.const(math.log(x.dtype.max) / 4, x.dtype))
+    sinh_, cosine_ = c.b(ops.sinh, x.re), c.b(ops.cos, x.im)
+    below = c.b(ops.add, c.b(ops.mul, sinh_, sinh_), c.b(ops.mul, cosine_, cosine_))
+    above = c.b(ops.mul, c.b(ops.sin, x.im), cosine_)
+    near = Pair(c.b(ops.div, c.b(ops.mul, sinh_, c.b(ops.cosh, x.re)), below), c.b(ops.div, above, below))
+    left = c.b(ops.mul, c.b.const(4, x.dtype), c.b(ops.exp, c.b(ops.mul, c.b.const(-2, x.dtype), size)))
+    left = c.b(ops.where, c.b(ops.isinf, size), with_sign_of(c.b, zero, above), c.b(ops.mul, above, left))
+    unit = c.b(ops.where, c.b(ops.isnan, left), left, with_sign_of(c.b, one, x.re))
+    re, im = c.b(ops.where, is_far, unit, near.re), c.b(ops.where, is_far, left, near.im)
+    # on an axis the other part is zero, also beside NaN
+    return Pair(*(c.b(ops.where, c.b(ops.eq, of, zero), of, part) for of, part in ((x.re, re), (x.im, im))))
 
 
 def expm1(c: Operation, x: Pair) -> Pair:
@@ -96,7 +127,7 @@ def expm1(c: Operation, x: Pair) -> Pair:
     half = c.b(ops.sin, c.b(ops.mul, x.im, c.b.const(0.5, x.dtype)))
     lost = c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.mul, half, half))
     re = c.b(ops.sub, c.b(ops.mul, c.b(ops.expm1, x.re), c.b(ops.cos, x.im)), lost)
-    return Pair(re, c.b(ops.mul, c.b(ops.exp, x.re), c.b(ops.sin, x.im)))
+    return Pair(re, exp(c, x).im)
 
 
 def log1p(c: Operation, x: Pair) -> Pair:
@@ -139,23 +170,40 @@ def _roots(c: Operation, x: Pair) -> tuple[Pair, Pair]:
     return sqrt(c, minus), sqrt(c, Pair(c.b(ops.add, one, x.re), x.im))
 
 
+def _far(c: Operation, x: Pair, near: Pair, far: Pair) -> Pair:
+    """``far`` where one over the square of ``x`` is lost beside 1, ``near`` elsewhere."""
+    limit = c.b.const(8 / math.sqrt(np.finfo(x.dtype.numpy).eps), x.dtype)
+    is_far = c.b(ops.logical_or, *(c.b(ops.gt, c.b(ops.abs, part), limit) for part in (x.re, x.im)))
+    return Pair(c.b(ops.where, is_far, far.re, near.re), c.b(ops.where, is_far, far.im, near.im))
+
+
+def _log_of_twice(c: Operation, x: Pair) -> Node:
+    """``log |2 x|``."""
+    return c.b(ops.add, log(c, x).re, c.b.const(math.log(2), x.dtype))
+
+
 def asin(c: Operation, x: Pair) -> Pair:
     minus, plus = _roots(c, x)
     re = c.b(ops.atan2, x.re, product(c.b, minus, plus).re)
-    return Pair(re, c.b(ops.asinh, product(c.b, conjugate(c.b, minus), plus).im))
+    near = Pair(re, c.b(ops.asinh, product(c.b, conjugate(c.b, minus), plus).im))
+    far = Pair(c.b(ops.atan2, x.re, c.b(ops.abs, x.im)), with_sign_of(c.b, _log_of_twice(c, x), x.im))
+    return _far(c, x, near, far)
 
 
 def acos(c: Operation, x: Pair) -> Pair:
     minus, plus = _roots(c, x)
     re = c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.atan2, minus.re, plus.re))
-    return Pair(re, c.b(ops.asinh, product(c.b, conjugate(c.b, plus), minus).im))
+    near = Pair(re, c.b(ops.asinh, product(c.b, conjugate(c.b, plus), minus).im))
+    far = Pair(c.b(ops.atan2, c.b(ops.abs, x.im), x.re), with_sign_of(c.b, _log_of_twice(c, x), c.b(ops.neg, x.im)))
+    return _far(c, x, near, far)
 
 
 def acosh(c: Operation, x: Pair) -> Pair:
     one = c.b.const(1, x.dtype)
     minus, plus = sqrt(c, Pair(c.b(ops.sub, x.re, one), x.im)), sqrt(c, Pair(c.b(ops.add, x.re, one), x.im))
     re = c.b(ops.asinh, product(c.b, conjugate(c.b, minus), plus).re)
-    return Pair(re, c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.atan2, minus.im, plus.re)))
+    near = Pair(re, c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.atan2, minus.im, plus.re)))
+    return _far(c, x, near, Pair(_log_of_twice(c, x), c.b(ops.atan2, x.im, x.re)))
 
 
 def asinh(c: Operation, x: Pair) -> Pair:
@@ -174,7 +222,9 @@ def atanh(c: Operation, x: Pair) -> Pair:
     im = c.b(ops.mul, c.b.const(0.5, x.dtype), im)
     largest = c.b(ops.maximum, size, c.b(ops.abs, x.im))
     is_far = c.b(ops.gt, largest, c.b.const(math.sqrt(x.dtype.max) / 8, x.dtype))
-    far = c.b(ops.where, c.b(ops.isinf, largest), zero, quotient(c.b, Pair(one, zero), Pair(size, x.im)).re)
+    u, v = (c.b(ops.div, part, largest) for part in (size, x.im))
+    inverse = c.b(ops.div, u, c.b(ops.add, c.b(ops.mul, u, u), c.b(ops.mul, v, v)))
+    far = c.b(ops.where, c.b(ops.isinf, largest), zero, c.b(ops.div, inverse, largest))
     turn = with_sign_of(c.b, c.b.const(math.pi / 2, x.dtype), x.im)
     re = with_sign_of(c.b, c.b(ops.where, is_far, far, re), x.re)
     return Pair(re, c.b(ops.where, is_far, turn, im))

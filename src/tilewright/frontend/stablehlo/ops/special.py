@@ -58,12 +58,6 @@ def _square(c: Operation) -> Node:
     return c.b(ops.mul, c.node(0), c.node(0))
 
 
-def _square_of_pair(c: Operation, x: Pair) -> Pair:
-    """By ``(re - im) (re + im)``, which does not cancel."""
-    re = c.b(ops.mul, c.b(ops.sub, x.re, x.im), c.b(ops.add, x.re, x.im))
-    return Pair(re, c.b(ops.mul, c.b.const(2, x.dtype), c.b(ops.mul, x.re, x.im)))
-
-
 def _high_product(c: Operation) -> Node:
     """The upper half of the product's bits."""
     x, y = c.nodes()
@@ -117,7 +111,7 @@ TABLE: Mapping[str, Convert] = {
         "polygamma": _polygamma,
         "sinh": either(one(ops.sinh), complex_functions.sinh),
         "mulhi": _high_product,
-        "square": either(_square, _square_of_pair),
+        "square": either(_square, complex_functions.square),
         "tan": either(one(ops.tan), complex_functions.tan),
         "zeta": two(ops.zeta),
     }.items()
