@@ -93,6 +93,28 @@ def delinearise(position: Dim, shape: Sequence[Dim]) -> tuple[Dim, ...]:
     return tuple(index)
 
 
+def common_parts(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[list[Dim], list[int], list[int]] | None:
+    """Sizes into which both shapes can be taken apart, and how many of them each dimension of either has.
+
+    Outermost first; dimensions of 1 have none. None where dimensions overlap without a common part, as 4, 6 and 6, 4.
+    """
+    parts, counts = list[Dim](), ([0] * len(a), [0] * len(b))
+    left = [[(k, d) for k, d in enumerate(shape) if d != 1][::-1] for shape in (a, b)]
+    while left[0] and left[1]:
+        (k, x), (j, y) = left[0].pop(), left[1].pop()
+        part = x
+        if x != y:
+            if not is_known(x) or not is_known(y) or min(x, y) == 0 or max(x, y) % min(x, y):
+                return None
+            part = min(x, y)
+            rest, side = max(x, y) // part, int(y > x)
+            left[side].append(((k, j)[side], rest))
+        parts.append(part)
+        counts[0][k] += 1
+        counts[1][j] += 1
+    return None if left[0] or left[1] else (parts, *counts)
+
+
 def reshape_groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """The smallest runs of dimensions with equal products, as positions in ``a`` and in ``b``; ones are left out.
 

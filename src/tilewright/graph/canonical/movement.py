@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.rewrite import Rewriting, Rule
-from tilewright.core.shapes import reshape_groups
+from tilewright.core.shapes import common_parts, reshape_groups
 from tilewright.core.types import f32, product
 from tilewright.graph.facts import array_of, is_scalar
 
@@ -97,12 +97,28 @@ def _transpose_of_merged(b: Rewriting, node: Node) -> Node | None:
     if inner.op is not ops.transpose or inner is merged or not b.read_once(merged) or not b.read_once(inner):
         return None
     runs = reshape_groups(inner.shape, merged.shape)
-    if 0 in inner.shape or any(len(outs) != 1 for _, outs in runs):
+    if 0 in inner.shape:
         return None
+    if any(len(outs) != 1 for _, outs in runs):
+        return _transpose_of_parted(b, node, inner)
     joined = {outs[0]: ins for ins, outs in runs}
     order = [k for p in node.attrs["perm"] for k in joined.get(p, ())]
     order += [k for k in range(inner.type.rank) if k not in order]
     return b(ops.reshape, b(ops.transpose, inner, perm=order), shape=node.shape)
+
+
+def _transpose_of_parted(b: Rewriting, node: Node, inner: Node) -> Node | None:
+    """Likewise where dimensions are taken apart between the two: the first one takes them apart before."""
+    source, perm, merged = inner.inputs[0], inner.attrs["perm"], node.inputs[0]
+    found = common_parts(inner.shape, merged.shape)
+    if found is None:
+        return None
+    sizes, *counts = found
+    of_inner, of_merged = ([list(range(end - n, end)) for n, end in zip(c, accumulate(c), strict=True)] for c in counts)
+    laid = [part for axis in range(source.type.rank) for part in of_inner[perm.index(axis)]]
+    apart = b(ops.reshape, source, shape=tuple(sizes[part] for part in laid))
+    order = [laid.index(part) for p in node.attrs["perm"] for part in of_merged[p]]
+    return b(ops.reshape, b(ops.transpose, apart, perm=order), shape=node.shape)
 
 
 def _expand(b: Rewriting, node: Node) -> Node | None:
