@@ -56,7 +56,7 @@ def pad(w: OnnxNodes, node: Node) -> None:
     if mode not in ("reflect", "wrap") or not any(known_under(n, 0) for pair in pads for n in pair):
         w.give(node, "Pad", [w.name(x), w.dims(flat(pads)), w.name(value)], mode=mode)
         return
-    added = [tuple(0 if known_under(n, 0) else n for n in pair) for pair in pads]
+    added = [(0 if known_under(before, 0) else before, 0 if known_under(after, 0) else after) for before, after in pads]
     starts = [-before if known_under(before, 0) else 0 for before, _ in pads]
     stops = [start + n for start, n in zip(starts, node.shape, strict=True)]
     whole = w.emit("Pad", [w.name(x), w.dims(flat(added)), w.name(value)], mode=mode)
