@@ -193,7 +193,7 @@ CASES = {
         lambda b, x: b(
             ops.transpose, b(ops.reshape, b(ops.transpose, x, perm=(1, 0)), shape=(4, 2, 3)), perm=(1, 0, 2)
         ),
-        ["f32[6,4]"], "transpose(reshape(transpose(x, perm=(1, 0)), shape=(4, 2, 3)), perm=(1, 0, 2))",
+        ["f32[6,4]"], "transpose(reshape(x, shape=(2, 3, 4)), perm=(0, 2, 1))",
     ),
     "transpose of ones": (
         lambda b, x: b(ops.transpose, x, perm=(1, 0, 2)), ["f32[1,3,4]"], "reshape(x, shape=(3, 1, 4))",
