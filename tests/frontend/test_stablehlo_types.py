@@ -45,6 +45,12 @@ def test_float8_is_computed_wider_and_given_back(dtype) -> None:
     agree(lambda x: jnp.tanh(x) + x * x, jnp.linspace(-3, 3, 50).astype(dtype))
 
 
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int4, jnp.uint4])
+def test_narrow_numbers_are_chosen(dtype) -> None:
+    x = jnp.arange(8).astype(dtype)
+    agree(lambda x, y: jnp.where(x < y, x, y).astype(jnp.float32), x, x[::-1])
+
+
 @pytest.mark.parametrize("bits", [(5, 10), (8, 7), (4, 3), (5, 2)])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_precision_is_reduced_to_any_number_of_bits(bits, dtype) -> None:

@@ -344,8 +344,8 @@ def _map(c: Operation) -> Result:
 
 
 _OF_BITS = frozenset({
-    "bitcast_convert", "convert", "count_leading_zeros", "map", "optimization_barrier", "popcnt", "select",
-    "shift_left", "shift_right_arithmetic", "shift_right_logical",
+    "bitcast_convert", "convert", "count_leading_zeros", "map", "optimization_barrier", "popcnt", "shift_left",
+    "shift_right_arithmetic", "shift_right_logical",
 })  # fmt: skip
 """What depends on how wide a type is, or takes narrow types as they are."""
 
