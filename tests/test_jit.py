@@ -64,7 +64,7 @@ CASES: dict[str, list[Case]] = {
     "tile": [of(X, (2, 1)), of(X, (2, 1, 2))], "repeat": [of(X, 2, axis=0), of(X, 3)],
     "take": [of(X, PLACES, axis=0)], "take_along_axis": [of(X, np.argsort(X, axis=1), axis=1)],
     "tril": [of(X), of(X, k=1)], "triu": [of(X, k=-1)], "meshgrid": [of(VECTOR, X[0]), of(VECTOR, X[0], indexing="ij")],
-    "diff": [of(X, axis=0, prepend=X[:1], append=X[:2]), of(X), of(X, axis=0, n=2)],
+    "diff": [of(X, axis=0, prepend=X[:1], append=X[:2]), of(X, prepend=0), of(X), of(X, axis=0, n=2)],
     "astype": [of(X, np.int32), of(WHOLE, np.float64)],
     "zeros_like": [of(X)], "ones_like": [of(WHOLE)], "full_like": [of(X, 2.5)], "asarray": [of(X, dtype=np.float64)],
 }  # fmt: skip

@@ -293,10 +293,12 @@ def meshgrid(pool: Pool, *arrays: Any, indexing: str = "xy") -> list[TracedArray
 
 @offered
 def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> TracedArray:
-    """Differences of neighbours, ``n`` times, with what stands before and behind."""
+    """Differences of neighbours, ``n`` times, with what stands before and behind: arrays, or one number everywhere."""
     given = lifted(pool, x)
     at = axis_of(given, axis)
     parts = [lifted(pool, part) for part in (prepend, given, append) if part is not None]
+    once = tuple(1 if k == at else size for k, size in enumerate(given.shape))
+    parts = [part if part.ndim else apply(ops.expand, part, shape=once) for part in parts]
     given = concat(parts, axis=at) if len(parts) > 1 else given
     for _ in range(n):
         before, after = ((*(slice(None),) * at, s) for s in (slice(None, -1), slice(1, None)))
