@@ -74,3 +74,15 @@ def test_sizes_of_a_float_product_are_exact_or_refused() -> None:
         else:
             assert any(int(k * factor) != k * hundredths // 100 for k in range(1, 1 << 20)), factor
     assert n_taken > 60
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear", "trilinear"])
+@pytest.mark.parametrize("align", [False, True])
+def test_an_infinite_element_at_an_edge_weighs_what_it_does_in_pytorch(mode: str, align: bool) -> None:
+    n = {"linear": 1, "bilinear": 2, "trilinear": 3}[mode]
+    x = torch.randn(1, 1, *[4, 5, 3][:n])
+    x[..., -1] = -torch.inf
+    x[..., 0] = torch.inf
+    f = partial(F.interpolate, scale_factor=2, mode=mode, align_corners=align)
+    made = tw.compile(Lambda(f), (x,), cache=False)(x)
+    torch.testing.assert_close(made, f(x), equal_nan=True)

@@ -226,9 +226,10 @@ def taps_of(m: Arithmetic, o: Number, ax: ResizedAxis, low: Number | None = None
     if ax.attrs.mode == "nearest":
         return Taps([m.clamp(_rounded(m, x, ax.attrs.nearest_mode), zero, last)], [], outside)
     if ax.attrs.mode == "linear":
-        x = m.clamp(x, zero, last)
-        low = m.floor(x) if low is None else m.clamp(low, zero, last)
-        return Taps([low, m.clamp(low + one, zero, last)], [one - (x - low), x - low], outside)
+        low = m.clamp(m.floor(x) if low is None else low, zero, last)
+        # Behind the last element both taps are that one: neither weight is 0 then, since 0 times infinity is NaN.
+        part = m.clamp(x - low, zero, one)
+        return Taps([low, m.clamp(low + one, zero, last)], [one - part, part], outside)
     low = m.floor(x) if low is None else low
     places = [low - one, low, low + one, low + m.const(2.0)]
     weights = _cubic_weights(m, x - low, ax.attrs.cubic_coeff)
