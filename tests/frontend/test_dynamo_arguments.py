@@ -1,7 +1,15 @@
-"""Arguments larger than their memory, beyond whose end PyTorch would read: refused, in a process apart."""
+"""Arguments larger than their memory, beyond whose end PyTorch would read: refused, in a process apart.
+
+Zeros that PyTorch keeps without memory are left to it.
+"""
 
 import subprocess
 import sys
+
+import pytest
+import torch
+
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 
 CALLS = """
 import sys, warnings, torch, tilewright as tw
@@ -78,3 +86,11 @@ def test_arguments_larger_than_their_memory_are_refused() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.returncode} after {done.stdout.split()[-1:]}: {done.stderr}"
     assert done.stdout.splitlines() == list(CASES)
+
+
+def test_zeros_without_memory_are_left_to_pytorch() -> None:
+    zeros = torch._efficientzerotensor((3,))
+    compiled = torch.compile(lambda x: x.cos() + 1, backend="tilewright")
+    with pytest.warns(FallbackWarning, match=r"argument x is a tensor of zeros without memory; pass x.clone\(\)"):
+        assert torch.equal(compiled(zeros), torch.full((3,), 2.0))
+    assert torch.equal(compiled(zeros.clone()), torch.full((3,), 2.0))

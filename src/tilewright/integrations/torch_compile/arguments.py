@@ -1,8 +1,8 @@
 """Arguments of a captured graph by the names that the program has for them, and those that nobody may read.
 
 In: the graph as Dynamo captured it, the functional graph that AOTAutograd made of it, values. Out: names beside the
-functional graph's inputs; ``InputError`` for a tensor without memory. Not its business: what else can be wrong with an
-argument, of which compiled code tells (``runtime.values``).
+functional graph's inputs; ``InputError`` for a tensor without memory; why one is left to PyTorch. Not its business:
+what else can be wrong with an argument, of which compiled code tells (``runtime.values``).
 """
 
 from __future__ import annotations
@@ -48,3 +48,11 @@ def refuse_cut_short(value: Any, node: Any) -> None:
     if hasattr(value, "untyped_storage") and is_cut_short(value):
         name = node.meta.get(_NAME, node.name)
         raise InputError(f"argument {name} of shape {list(value.shape)} {CUT_SHORT}", remedy=GIVE_MEMORY) from None
+
+
+def only_pytorch_reads(values: Sequence[Any], nodes: Sequence[Any]) -> str | None:
+    """Names an argument that stands for zeros without having any, which PyTorch alone knows; None where none does."""
+    for value, node in zip(values, nodes, strict=True):
+        if hasattr(value, "_is_zerotensor") and value._is_zerotensor():
+            return f"argument {node.meta.get(_NAME, node.name)} is a tensor of zeros without memory"
+    return None

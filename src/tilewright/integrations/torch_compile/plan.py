@@ -26,7 +26,7 @@ from tilewright.frontend.torch.aten.places import UNBOUNDED
 from tilewright.frontend.torch.fx.guards import Promises, promises_of
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import make_row_major
-from tilewright.integrations.torch_compile.arguments import refuse_cut_short
+from tilewright.integrations.torch_compile.arguments import only_pytorch_reads, refuse_cut_short
 from tilewright.integrations.torch_compile.capture import FallbackWarning
 from tilewright.integrations.torch_compile.device import calls_elsewhere, gpu_of
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, is_refusal
@@ -317,6 +317,9 @@ class _Rescue:
         """An argument that compiled code cannot take, a want of memory, or a size of data that PyTorch's trace took for
         another one, is no mistake of ours."""
         nodes = calls(self.piece.nodes)
+        unread = only_pytorch_reads(args, self.piece.inputs) if isinstance(error, InputError) else None
+        if unread is not None and nodes:
+            return Problem(location_of(nodes[0]), str(nodes[0].target), unread, "pass x.clone(), which has memory")
         stray = stray_size(self.piece.inputs, args) if isinstance(error, InputError) else None
         if isinstance(error, ExecutionError):  # as where one marked element is stretched to the size of another tensor
             stray = error.message
