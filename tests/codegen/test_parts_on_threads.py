@@ -1,4 +1,4 @@
-"""Parts that threads take: each has memory of its own, failures and stops come out, and results are the same."""
+"""Parts that threads take: each has memory of its own, and results are the same."""
 
 from __future__ import annotations
 
