@@ -278,7 +278,7 @@ class Runs:
         self.batch, self.kernels = batch, kernels
         self.n_parts = [n for n in range(2, batch.size + 1) if batch.size % n == 0][-EFFORT.listed :]
         self.counts = [Cores(n, options) for n in sorted({1, options.n_cores})]
-        self.ways = [*self.counts, *(Cores(n, options, are_apart=True) for n in {options.n_cores} - {1})]
+        self.ways = [*self.counts, *(Cores(n, options, are_apart=True) for n in [options.n_cores] if n > 1)]
         """Ways to compute parts: by one core, by all together, or by each of all on its own."""
         self.each_core = self.counts[0]
         """What is read by every core, it reads as if it were alone."""

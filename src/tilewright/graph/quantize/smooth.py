@@ -116,4 +116,5 @@ def _factors(peaks: Array, weights: Array, alpha: float) -> Array:
     least = float(np.finfo(np.float32).tiny)
     with np.errstate(all="ignore"):
         found = peaks**alpha / weights ** (1 - alpha)
-    return np.where((found >= least) & (found <= 1 / least), found, 1).astype(np.float32)
+    known = (peaks > 0) & (weights > 0) & (found >= least) & (found <= 1 / least)
+    return np.where(known, found, 1).astype(np.float32)
