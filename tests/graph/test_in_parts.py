@@ -113,15 +113,22 @@ def test_weights_larger_than_images_are_read_once() -> None:
 def test_many_calls_cost_more_than_they_save() -> None:
     graph = Net(4).conv().relu().conv().graph()
     assert replace(TIGHT, call_cycles=1e9).run(graph) is graph
-    assert replace(TIGHT, n_cores=2, call_cycles=1e9).run(graph) is graph
+    assert replace(TIGHT, n_cores=2, wake_cycles=1e9).run(graph) is graph
 
 
-def test_threads_take_parts_where_each_kernel_would_wake_them() -> None:
+def test_ops_on_rows_alone_are_one_kernel() -> None:
+    net = Net(4)
+    row = net.sums().y
+    net.y = net.b(ops.exp, net.b(ops.sub, net.x, row))
+    assert TIGHTEST.run(graph := net.graph()) is graph
+
+
+def test_threads_take_parts_where_that_is_faster() -> None:
     graph = Net(4).conv().relu().conv().graph()
-    made = replace(TIGHT, n_cores=2, wake_cycles=1e9).run(graph)
-    (run,) = runs_of(made)
-    assert run.attrs["n_threads"] == 2
-    assert_same(made, graph)
+    machine = replace(TIGHT, n_cores=2, l2_bytes=TIGHT.l2_bytes // 2, wake_cycles=20.0)
+    (apart,) = runs_of(machine.run(graph))
+    assert apart.attrs["n_threads"] == 2
+    assert_same(machine.run(graph), graph)
 
 
 def test_one_image_and_unknown_batches_stay_whole() -> None:

@@ -116,6 +116,11 @@ class RowKernel:
     def root(self) -> Node:
         return self.nodes[-1]
 
+    @property
+    def has_product(self) -> bool:
+        """Is there a product, or a window that slides?"""
+        return any(Trait.CONTRACTION in n.op.traits or slides(n) for n in self.nodes)
+
 
 class Batch:
     """The nodes of a graph that treat each of ``size`` rows alone, as kernels."""
@@ -377,7 +382,7 @@ class Runs:
         """For each end of a run its cost and how many threads take parts, until it can't become the cheaper one."""
         n_rows = self.batch.size / n_parts
         clock, used = 0.0, dict[Node, float]()
-        live: list[RowKernel] = []
+        live, has_product = list[RowKernel](), False
         shared, whole = 0.0, [0.0] * len(self.counts)
         once, each = [c.run_cycles for c in self.ways], [0.0] * len(self.ways)
         for end, k in enumerate(self.kernels[first:], first + 1):
@@ -396,9 +401,13 @@ class Runs:
                 all_cores, turns = Cores(c.n, c.options), c.turns(n_parts)
                 leaving = sum(all_cores.written_cycles(n, all_cores.level(n)) for n in sizes)
                 costs.append(c.n * (once[at] + turns * each[at] + (turns - 1) * again + leaving))
+            # Ops on rows alone are one kernel in the end, whatever this estimate says. And it has to pay where threads
+            # share each kernel, too: that none is woken for each would pay for any run of small ones.
+            has_product = has_product or k.has_product
+            pays = has_product and all(cost < before for cost, before in zip(costs[: len(whole)], whole, strict=True))
             by_one, *by_all = costs
             costs = [by_one, *([min(by_all)] if by_all else [])]
-            if all(cost < before for cost, before in zip(costs, whole, strict=True)):
+            if pays:
                 n_apart = min(self.ways[-1].n, n_parts)
                 yield end, sum(costs), n_apart if by_all and by_all[-1] < by_all[0] else 1
             if sum(costs) + told_apart - sum(whole) > self.to_gain[end]:
