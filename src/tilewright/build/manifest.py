@@ -56,7 +56,7 @@ def manifest_of(split: SplitGraph, options: Options, weights_bytes: int, n_dims:
         scratch=split.scratch,
         constraints=tuple(map(Constraint, rules_of(c for c in graph.constraints if symbols(c) <= {*given}))),
         failures=("", *split.planner.failures) if split.planner.failures else (),
-        report=make_report(graph, split.program, made, options, weights_bytes, slots, split.exact),
+        report=make_report(graph, split.program, made, options, weights_bytes, slots, split.scratch, split.exact),
     )
 
 

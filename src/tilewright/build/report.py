@@ -13,12 +13,12 @@ from typing import Any
 from tilewright.build.digest import digest_of
 from tilewright.build.kernels import KernelBuilder
 from tilewright.build.options import FEW_BITS, Options
-from tilewright.codegen.cpu.control import scratch_of
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, to_text
 from tilewright.core.graph import Graph
 from tilewright.graph.bits import computed_types
 from tilewright.partition.program import Choice, KernelCall, Program, Repeat, SizedProgram, counted_steps, walk_steps
+from tilewright.runtime.manifest import ScratchSpec
 from tilewright.target.target import Target
 
 
@@ -29,6 +29,7 @@ def make_report(
     options: Options,
     weights_bytes: int,
     slots: Mapping[str, int],
+    scratch: ScratchSpec,
     exact: Sequence[SizedProgram] = (),
 ) -> dict[str, Any]:
     """What a person may want to know of the compile, as JSON values.
@@ -59,7 +60,6 @@ def make_report(
             **({"sizes": {v.symbol.name: v.size}} if (v := by_kernel.get(name)) else {}),
             "work": None if work is None else asdict(work),
         })  # fmt: skip
-    scratch = scratch_of([program, *(s.program for s in exact)], kernels.most_scratch())
     sized = [
         {
             "sizes": dict(s.sizes),

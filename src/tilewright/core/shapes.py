@@ -98,21 +98,38 @@ def common_parts(a: Sequence[Dim], b: Sequence[Dim]) -> tuple[list[Dim], list[in
 
     Outermost first; dimensions of 1 have none. None where dimensions overlap without a common part, as 4, 6 and 6, 4.
     """
-    parts, counts = list[Dim](), ([0] * len(a), [0] * len(b))
-    left = [[(k, d) for k, d in enumerate(shape) if d != 1][::-1] for shape in (a, b)]
+    parts, of_a, of_b = list[Dim](), [0] * len(a), [0] * len(b)
+    for ins, outs in reshape_groups(a, b):
+        if len(ins) == 1 and outs:
+            shared = [(ins[0], j, b[j]) for j in outs]
+        elif len(outs) == 1 and ins:
+            shared = [(k, outs[0], a[k]) for k in ins]
+        elif (found := _overlaps([(k, a[k]) for k in ins], [(j, b[j]) for j in outs])) is not None:
+            shared = found
+        else:
+            return None
+        for k, j, part in shared:
+            parts.append(part)
+            of_a[k] += 1
+            of_b[j] += 1
+    return parts, of_a, of_b
+
+
+def _overlaps(a: Sequence[tuple[int, Dim]], b: Sequence[tuple[int, Dim]]) -> list[tuple[int, int, Dim]] | None:
+    """Which dimension of one run overlaps which of the other, and in how many places; None where that is uneven."""
+    found = list[tuple[int, int, Dim]]()
+    left = list(a[::-1]), list(b[::-1])
     while left[0] and left[1]:
         (k, x), (j, y) = left[0].pop(), left[1].pop()
+        if x != y and not (is_known(x) and is_known(y) and min(x, y) > 0 and max(x, y) % min(x, y) == 0):
+            return None
         part = x
-        if x != y:
-            if not is_known(x) or not is_known(y) or min(x, y) == 0 or max(x, y) % min(x, y):
-                return None
+        if is_known(x) and is_known(y) and x != y:
             part = min(x, y)
-            rest, side = max(x, y) // part, int(y > x)
-            left[side].append(((k, j)[side], rest))
-        parts.append(part)
-        counts[0][k] += 1
-        counts[1][j] += 1
-    return None if left[0] or left[1] else (parts, *counts)
+            side = int(y > x)
+            left[side].append(((k, j)[side], max(x, y) // part))
+        found.append((k, j, part))
+    return None if left[0] or left[1] else found
 
 
 def reshape_groups(a: Sequence[Dim], b: Sequence[Dim]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tilewright.codegen.cpu.scratch import FLAG_BYTES, with_slot
+from tilewright.codegen.cpu.scratch import FLAG_BYTES
 from tilewright.core.expr import Dim
 from tilewright.partition.program import Beside, Choice, KernelCall, Step
 
@@ -47,16 +47,10 @@ def emit(fn: Function, run: Beside, steps: Sequence[Step]) -> None:
     fn.steps(steps)
     fn.write(f"br label %{done}")
     fn.label(beside)
-    # In the entry block, so that a call in a loop takes its stack once.
-    context = fn.fresh()
-    fn.entry.append(f"  {context} = alloca [{len(_CONTEXT)} x i64], align 16")
     threads = fn.let("zext i32 %threads to i64")
     each = fn.let(f"add i64 {_share(fn, n_whole, threads)}, {n_chunks}")
     n_tasks = fn.let(f"mul i64 {each}, {threads}")
-    known = {"threads": threads, "n_tasks": n_tasks}
-    for k, (name, kind) in enumerate(_CONTEXT.items()):
-        at = fn.let(f"getelementptr i64, ptr {context}, i64 {k}")
-        fn.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
+    context = fn.store_context(_CONTEXT, {"threads": threads, "n_tasks": n_tasks})
     fn.write(f"call void @tw_parallel_for(ptr @tw_beside{number}, ptr {context}, i64 {n_tasks}, i32 %threads)")
     fn.leave_if_stopped([c for s in calls for c in s.calls])
     fn.write(f"br label %{done}")
@@ -104,21 +98,15 @@ def _define_task(
             # Threads share the code for all sizes alone: a version of it has another loop to share, or none.
             _call_chunk(fn, k, call.general, extent, n, thread, fn.let(f"sub i64 {chunk}, {places.index(k)}"))
     fn.label("out")
-    body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
     name, module = f"@tw_beside{number}", fn.module
-    module.functions.append(f"define internal void {name}_at(ptr %context, i64 %task, ptr %slot) nounwind {{\n{body}")
-    # A second function, which the pool calls, finds scratch of the thread for the first.
-    fn = type(caller)(module)
-    run_task = f"  call void {name}_at(ptr %context, i64 %task, ptr %slot)"
-    n_bytes = module.scratch.per_thread - FLAG_BYTES
-    if n_bytes > 0:
-        fn.load_context(_CONTEXT)
-        fn.write("%slots = getelementptr i8, ptr %scratch, i64 0")
-        fn.lines += with_slot(run_task, n_bytes)
+    module.task(f"{name}_at", "ptr %context, i64 %task, ptr %slot", fn)
+    run_task = f"  call void {name}_at(ptr %context, i64 %task, ptr {{}})"
+    if module.scratch.per_thread > FLAG_BYTES:
+        module.task_with_slot(name, _CONTEXT, run_task.format("%slot"))
     else:
-        fn.lines.append(run_task.replace("%slot", "null"))
-    body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
-    module.functions.append(f"define internal void {name}(ptr %context, i64 %task) nounwind {{\n{body}")
+        fn = type(caller)(module)
+        fn.lines.append(run_task.format("null"))
+        module.task(name, "ptr %context, i64 %task", fn)
 
 
 def _call_chunk(fn: Function, k: int, call: KernelCall, extent: Dim, n: int, thread: str, chunk: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tilewright.codegen.cpu.polls import ASK
-from tilewright.codegen.cpu.scratch import FLAG_BYTES, start_of, with_slot
+from tilewright.codegen.cpu.scratch import FLAG_BYTES, start_of
 from tilewright.partition.program import Branch, ForParts, Program, Repeat, walk_steps
 from tilewright.runtime.manifest import ScratchSpec
 
@@ -132,12 +132,7 @@ def for_parts(fn: Function, step: ForParts) -> None:
         "firsts": fn.argument_table([fn.pointer(p.place) for p in step.args]), "arenas": fn.pointer(step.scratch),
         "threads": fn.let(f"zext i32 {threads} to i64"), "n_tasks": str(step.n_parts), "code": "0",
     }  # fmt: skip
-    # In the entry block, so that parts in a loop take their stack once.
-    context = fn.fresh()
-    fn.entry.append(f"  {context} = alloca [{len(_CONTEXT)} x i64], align 16")
-    for k, (name, kind) in enumerate(_CONTEXT.items()):
-        at = fn.let(f"getelementptr i64, ptr {context}, i64 {k}")
-        fn.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
+    context = fn.store_context(_CONTEXT, known)
     task = f"@tw_parts{number}"
     fn.write(f"call void @tw_parallel_for(ptr {task}, ptr {context}, i64 {step.n_parts}, i32 {threads})")
     if _may_end_early(fn, step):
@@ -157,15 +152,7 @@ def _define_part(caller: Function, step: ForParts, number: int) -> None:
     """``tw_parts<number>(context, task)`` finds memory for a part, ``tw_parts<number>_at(.., slot, k)`` computes it."""
     module = caller.module
     name, own = f"@tw_parts{number}", module.kernel_scratch
-    fn = type(caller)(module)
-    fn.load_context(_CONTEXT)
-    run_part = f"  call void {name}_at(ptr %context, i64 %task, ptr %slot, i64 %k)"
-    # Slots lie where kernels of the whole program have theirs: none of those runs meanwhile.
-    fn.write("%slots = getelementptr i8, ptr %scratch, i64 0")
-    fn.lines += with_slot(run_part, module.scratch.per_thread - FLAG_BYTES)
-    body = "\n".join(["entry:", *fn.lines, "  ret void", "}"])
-    module.functions.append(f"define internal void {name}(ptr %context, i64 %task) nounwind {{\n{body}")
-
+    module.task_with_slot(name, _CONTEXT, f"  call void {name}_at(ptr %context, i64 %task, ptr %slot, i64 %k)")
     fn = type(caller)(module)
     fn.load_context(_CONTEXT)
     if module.points is not None:
@@ -185,9 +172,7 @@ def _define_part(caller: Function, step: ForParts, number: int) -> None:
         _keep_code(fn, code)
     fn.write("br label %out")
     fn.label("out")
-    body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
-    parameters = "ptr %context, i64 %task, ptr %slot, i64 %k"
-    module.functions.append(f"define internal void {name}_at({parameters}) nounwind {{\n{body}")
+    module.task(f"{name}_at", "ptr %context, i64 %task, ptr %slot, i64 %k", fn)
 
 
 def _keep_code(fn: Function, code: str) -> str:

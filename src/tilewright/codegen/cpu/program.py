@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from tilewright.codegen.cpu import beside, control
 from tilewright.codegen.cpu.parallel import POOL
 from tilewright.codegen.cpu.polls import ASK, LOOK
-from tilewright.codegen.cpu.scratch import FLAG_BYTES, zero_flags
+from tilewright.codegen.cpu.scratch import FLAG_BYTES, with_slot, zero_flags
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Mul, Sym, const_of, terms_of
 from tilewright.partition.program import (
@@ -178,6 +178,19 @@ class Module:
             name = self.names[id(program)] = f"tw_sub{len(self.names)}"
             self.function(program, _SUB.format(name))
         return self.names[id(program)]
+
+    def task_with_slot(self, name: str, context: Mapping[str, str], call: str) -> None:
+        """The function that the pool calls for a task: it finds scratch of a thread for ``call``."""
+        fn = Function(self)
+        fn.load_context(context)
+        # Slots lie where kernels of the whole program have theirs: none of those runs meanwhile.
+        fn.write("%slots = getelementptr i8, ptr %scratch, i64 0")
+        fn.lines += with_slot(call, self.scratch.per_thread - FLAG_BYTES)
+        self.task(name, "ptr %context, i64 %task", fn)
+
+    def task(self, name: str, parameters: str, fn: Function) -> None:
+        body = "\n".join(["entry:", *fn.entry, *fn.lines, "  ret void", "}"])
+        self.functions.append(f"define internal void {name}({parameters}) nounwind {{\n{body}")
 
     def is_stoppable(self, program: Program) -> bool:
         """May the function of a sub-program return a code?"""
@@ -495,6 +508,15 @@ class Function:
 
     def copy(self, source: str, target: str, n_bytes: Dim) -> None:
         self.write(f"call void @llvm.memcpy.p0.p0.i64(ptr {target}, ptr {source}, i64 {self.dim(n_bytes)}, i1 false)")
+
+    def store_context(self, context: Mapping[str, str], known: Mapping[str, str]) -> str:
+        """Where a task finds values by their names and types: those that are ``known``, else the function's own."""
+        table = self.fresh()
+        self.entry.append(f"  {table} = alloca [{len(context)} x i64], align 16")
+        for k, (name, kind) in enumerate(context.items()):
+            at = self.let(f"getelementptr i64, ptr {table}, i64 {k}")
+            self.write(f"store {kind} {known.get(name, f'%{name}')}, ptr {at}")
+        return table
 
     def load_context(self, context: Mapping[str, str]) -> None:
         """Values that a task finds one after the other at ``%context``, by their names and types."""

@@ -19,7 +19,7 @@ from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
 from tilewright.core.rewrite import Rewriting, Rule
-from tilewright.core.shapes import common_parts, reshape_groups
+from tilewright.core.shapes import common_parts
 from tilewright.core.types import f32, product
 from tilewright.graph.facts import array_of, is_scalar
 
@@ -90,34 +90,29 @@ def _transpose(b: Rewriting, node: Node) -> Node | None:
     return b(ops.reshape, x, shape=node.shape) if moving == sorted(moving) else None
 
 
-def _transpose_of_merged(b: Rewriting, node: Node) -> Node | None:
-    """Of two permutations with dimensions joined between them (heads, then channels) the first does both."""
-    merged = node.inputs[0]
-    inner = merged.inputs[0] if merged.op is ops.reshape else merged
-    if inner.op is not ops.transpose or inner is merged or not b.read_once(merged) or not b.read_once(inner):
-        return None
-    runs = reshape_groups(inner.shape, merged.shape)
-    if 0 in inner.shape:
-        return None
-    if any(len(outs) != 1 for _, outs in runs):
-        return _transpose_of_parted(b, node, inner)
-    joined = {outs[0]: ins for ins, outs in runs}
-    order = [k for p in node.attrs["perm"] for k in joined.get(p, ())]
-    order += [k for k in range(inner.type.rank) if k not in order]
-    return b(ops.reshape, b(ops.transpose, inner, perm=order), shape=node.shape)
+def _transpose_of_reshaped(b: Rewriting, node: Node) -> Node | None:
+    """Of two permutations with dimensions joined (heads, then channels) or taken apart between them one does both.
 
-
-def _transpose_of_parted(b: Rewriting, node: Node, inner: Node) -> Node | None:
-    """Likewise where dimensions are taken apart between the two: the first one takes them apart before."""
-    source, perm, merged = inner.inputs[0], inner.attrs["perm"], node.inputs[0]
-    found = common_parts(inner.shape, merged.shape)
+    It permutes parts that make up the dimensions on both sides.
+    """
+    reshaped = node.inputs[0]
+    inner = reshaped.inputs[0] if reshaped.op is ops.reshape else reshaped
+    if inner.op is not ops.transpose or inner is reshaped or not b.read_once(reshaped) or not b.read_once(inner):
+        return None
+    found = None if 0 in inner.shape else common_parts(inner.shape, reshaped.shape)
     if found is None:
         return None
     sizes, *counts = found
-    of_inner, of_merged = ([list(range(end - n, end)) for n, end in zip(c, accumulate(c), strict=True)] for c in counts)
-    laid = [part for axis in range(source.type.rank) for part in of_inner[perm.index(axis)]]
+    before, after = ([list(range(end - n, end)) for n, end in zip(c, accumulate(c), strict=True)] for c in counts)
+    for own in before:
+        if not own:  # a dimension of 1, which stays one
+            own.append(len(sizes))
+            sizes.append(1)
+    source, perm = inner.inputs[0], inner.attrs["perm"]
+    laid = [part for axis in range(source.type.rank) for part in before[perm.index(axis)]]
     apart = b(ops.reshape, source, shape=tuple(sizes[part] for part in laid))
-    order = [laid.index(part) for p in node.attrs["perm"] for part in of_merged[p]]
+    order = [laid.index(part) for p in node.attrs["perm"] for part in after[p]]
+    order += [k for k in range(len(laid)) if k not in order]
     return b(ops.reshape, b(ops.transpose, apart, perm=order), shape=node.shape)
 
 
@@ -445,7 +440,7 @@ RULES = (
     Rule("reshape-of-reduction", (ops.reshape,), _reshape_of_reduction, "dimensions of size 1 are keepdims"),
     Rule("reshape-of-transpose", (ops.reshape,), _reshape_of_transpose, "batch dimensions may be merged or apart"),
     Rule("transpose", (ops.transpose,), _transpose, "permutations compose; moving only ones keeps the order"),
-    Rule("transpose-of-merged", (ops.transpose,), _transpose_of_merged, "joined dimensions move together"),
+    Rule("transpose-of-reshaped", (ops.transpose,), _transpose_of_reshaped, "parts of dimensions move together"),
     Rule("expand", (ops.expand,), _expand, "broadcasting twice is broadcasting once"),
     Rule("full", (ops.full,), _full, "one number, broadcast"),
     Rule("slice", (ops.slice,), _slice, "the whole, a slice of a slice, or a slice within one joined operand"),

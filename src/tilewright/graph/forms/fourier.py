@@ -62,17 +62,19 @@ class FourierBlocks(Pass):
         rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
         scaled = Rule("scale-in-turns", (ops.mul,), _scaled, "transforms are linear")
         graph = rewrite(graph, (scaled, rule), journal)
-        is_done = False
-        while not is_done:  # one after the other, since what a node reads is a new node then
-            readers = readers_of(graph.nodes())
-            to_cut = (n for n in graph.nodes() if n.op is ops.fourier and not n.attrs["part"])
-            found = [(n, parts) for n in to_cut if not _is_turned(n, readers) and (parts := self._parts(n))]
-            is_done = not found
-            for n, parts in found[:1]:
-                graph = replace(graph, {n: graph.pool.add(n.op, n.inputs, {**n.attrs, **parts}, n.loc)})
-                if journal is not None:
-                    journal.append(Fired("parts-of-signals", n.op.name, n.loc))
+        while (found := self._to_cut(graph)) is not None:  # one after the other: who reads a new node is new, too
+            node, parts = found
+            graph = replace(graph, {node: graph.pool.add(node.op, node.inputs, {**node.attrs, **parts}, node.loc)})
+            if journal is not None:
+                journal.append(Fired("parts-of-signals", node.op.name, node.loc))
         return graph
+
+    def _to_cut(self, graph: Graph) -> tuple[Node, dict[str, int | bool]] | None:
+        """A transform that should go through its passes in parts and does not yet, and the attributes that say how."""
+        nodes = graph.nodes()
+        readers = readers_of(nodes)
+        whole = (n for n in nodes if n.op is ops.fourier and not n.attrs["part"])
+        return next(((n, parts) for n in whole if not _is_turned(n, readers) and (parts := self._parts(n))), None)
 
     def _named(self, b: Rewriting, node: Node) -> Node | None:
         block = self.block(node.dtype)

@@ -103,6 +103,7 @@ class RowKernel:
 
     ``work`` cycles of one core and ``row_bytes`` of the result for one row; ``shared_bytes`` are read for any rows.
     ``is_slid``: a window alone reads the result, sliding over it; where it is large, both are one kernel.
+    ``has_product``: there is a product among the nodes, or a window that slides.
     """
 
     nodes: tuple[Node, ...]
@@ -111,15 +112,11 @@ class RowKernel:
     work: float
     row_bytes: float
     is_slid: bool
+    has_product: bool
 
     @property
     def root(self) -> Node:
         return self.nodes[-1]
-
-    @property
-    def has_product(self) -> bool:
-        """Is there a product, or a window that slides?"""
-        return any(Trait.CONTRACTION in n.op.traits or slides(n) for n in self.nodes)
 
 
 class Batch:
@@ -186,7 +183,8 @@ class Batch:
         shared = sum(i.type.n_bytes for i in operands if i not in self.rows and is_known(i.type.n_bytes))
         reads = tuple(i for i in operands if i in self.rows)
         work = sum(map(self._cycles, nodes)) / self.size
-        return RowKernel(tuple(nodes), reads, shared, work, self.row_bytes[nodes[-1]], self._is_slid(nodes[-1]))
+        root, has_product = nodes[-1], any(Trait.CONTRACTION in n.op.traits or slides(n) for n in nodes)
+        return RowKernel(tuple(nodes), reads, shared, work, self.row_bytes[root], self._is_slid(root), has_product)
 
     def _is_slid(self, n: Node) -> bool:
         readers = self.readers[n]

@@ -153,16 +153,14 @@ def quantize(
     if data is not None:
         seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.moments)
         found.measure(first, seen, tell)
-    scores: tuple[float, ...] = ()
+    scores = list[float]()
     if max_drop is not None and evaluate is not None:
         found.rank(first, tell)
-        spared, *pair = found.spare_until(spared, max_drop, evaluate, tell)
-        scores = tuple(pair)
+        spared, *scores = found.spare_until(spared, max_drop, evaluate, tell)
     texts = found.warnings()
     warn_of(texts)
-    made = found.graph_without(spared)
     report = QuantizeReport(found.reports(spared, kept), n_batches, texts, asdict(scheme), *scores)
-    return _with_report(made, report)
+    return _with_report(found.graph_without(spared), report)
 
 
 def _check_measures(scheme: Scheme, data: Any, max_drop: float | None, evaluate: Evaluate | None) -> None:

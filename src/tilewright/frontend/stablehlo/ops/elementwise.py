@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import ml_dtypes
+
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import DType, bf16, bool_, dtype_named, f16, f32, f64, u8
+from tilewright.core.types import DType, bool_, dtype_named, f32, u8
 from tilewright.frontend.complex_pairs import Pair, magnitude
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import complex_functions
@@ -286,14 +288,11 @@ def _wider(c: Operation, x: Node, target: DType) -> Node:
     return made if target is whole else c.b(ops.bitcast, made, dtype=target)
 
 
-EXPONENT_MANTISSA: Mapping[DType, tuple[int, int]] = {f16: (5, 10), bf16: (8, 7), f32: (8, 23), f64: (11, 52)}
-"""Bits of each float type."""
-
-
 def _reduce_precision(c: Operation) -> Node:
     """Round to fewer bits of exponent and mantissa, to even; what is too large becomes infinity, too small zero."""
     x = c.node(0)
-    has_exponent, has_mantissa = EXPONENT_MANTISSA[x.dtype]
+    stored = ml_dtypes.finfo(x.dtype.numpy)
+    has_exponent, has_mantissa = stored.nexp, stored.nmant
     exponent, mantissa = c.integer("exponent_bits"), c.integer("mantissa_bits")
     dtype = dtype_named(f"u{x.dtype.bits}")
     bits = c.b(ops.bitcast, x, dtype=dtype)
