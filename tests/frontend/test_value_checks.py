@@ -75,6 +75,84 @@ def test_a_branch_that_does_not_run_asks_nothing() -> None:
     np.testing.assert_array_equal(made(np.array(False), np.array([1000])), TABLE[:1])
 
 
+def looked_up_in_a_branch() -> onnx.ModelProto:
+    branches = [
+        graph([node("Gather", ["w", "ids"], ["r"], name="words")], [], ["r"], name="looked_up"),
+        graph([node("Gather", ["w", "zeros"], ["r"])], [], ["r"], name="first"),
+    ]
+    nodes = [
+        node("ReduceSum", ["keys"], ["s"], keepdims=0),
+        node("Cast", ["s"], ["c"], to=onnx.TensorProto.BOOL),
+        node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    inputs = [info("ids", [3], I64), info("keys", [3], I64)]
+    return model(nodes, inputs, ["y"], {"w": TABLE, "zeros": np.zeros(3, np.int64)})
+
+
+def looked_up_in_a_loop() -> onnx.ModelProto:
+    body = graph(
+        [
+            node("Gather", ["ids", "i"], ["k"]),
+            node("Gather", ["w", "k"], ["r"], name="words"),
+            node("Add", ["total", "r"], ["more"]),
+            node("Identity", ["go"], ["again"]),
+        ],
+        [info("i", [], I64), info("go", [], onnx.TensorProto.BOOL), info("total", [16], onnx.TensorProto.FLOAT)],
+        ["again", "more", "r"],
+        name="body",
+    )
+    nodes = [
+        node("ReduceMax", ["keys"], ["n"], keepdims=0),
+        node("Loop", ["n", "", "zeros"], ["sum", "rows"], body=body),
+    ]
+    inputs = [info("ids", [3], I64), info("keys", [3], I64)]
+    return model(nodes, inputs, ["sum", "rows"], {"w": TABLE, "zeros": np.zeros(16, np.float32)})
+
+
+def looked_up_in_a_scan() -> onnx.ModelProto:
+    body = graph(
+        [
+            node("Gather", ["w", "k"], ["r"], name="words"),
+            node("Add", ["total", "r"], ["more"]),
+            node("Identity", ["r"], ["row"]),
+        ],
+        [info("total", [16], onnx.TensorProto.FLOAT), info("k", [], I64)],
+        ["more", "row"],
+        name="body",
+    )
+    nodes = [
+        node("Slice", ["ids", "zero", "last"], ["cut"]),
+        node("Mul", ["keys", "keys"], ["unused"]),
+        node("Scan", ["zeros", "cut"], ["sum", "rows"], body=body, num_scan_inputs=1),
+    ]
+    inputs = [info("ids", [3], I64), info("keys", [3], I64)]
+    constants = {"w": TABLE, "zeros": np.zeros(16, np.float32), "zero": np.array([0]), "last": np.array([2])}
+    return model(nodes, inputs, ["sum", "rows", "unused"], constants)
+
+
+@pytest.mark.parametrize("make", [looked_up_in_a_branch, looked_up_in_a_loop, looked_up_in_a_scan])
+def test_lookups_in_branches_and_bodies_are_checked_where_they_run(make: Callable[[], onnx.ModelProto]) -> None:
+    """``keys`` say which branch is taken and how many trips are made."""
+    source, refused = make(), 0
+    made, draw = tw.compile(source, cache=False), np.random.default_rng(8)
+    for _ in range(24):
+        given = {"ids": draw.integers(-100, 100, 3), "keys": draw.integers(0, 2, 3) * draw.integers(1, 4)}
+        if draw.random() < 0.6:
+            given["ids"][draw.integers(3)] = draw.choice([-101, 100, 2**40])
+        try:
+            want = runtime_answers(source, given)
+        except Exception as e:
+            assert "indices element out of data bounds" in str(e)
+            refused += 1
+            with pytest.raises(ExecutionError, match=r'"words" \(Gather\).*input "ids" is outside of -100\.\.99'):
+                made(**given)
+        else:
+            got = made(**given)
+            for x, y in zip(got if isinstance(got, tuple) else [got], want, strict=True):
+                np.testing.assert_allclose(x, y, rtol=1e-6)
+    assert 0 < refused < 24
+
+
 def test_checks_survive_text_and_passes() -> None:
     made = import_onnx(lookup())
     table = SideTable()
@@ -199,6 +277,34 @@ class Unrolled(torch.nn.Module):
         return x * 2
 
 
+class LookedUp(torch.nn.Module):
+    """By ``ids`` in a branch, in a loop's body and by what a scan hands on of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = torch.nn.Embedding(10, 4)
+
+    def forward(self, n: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        words = self.words.weight
+
+        def looked_up(ids: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.embedding(ids, words).sum(0)
+
+        def first(ids: torch.Tensor) -> torch.Tensor:
+            return words[0] * 1
+
+        def step(n: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return n - 1, total + words.index_select(0, ids[:1]).sum(0)
+
+        def follow(total: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return total + torch.nn.functional.embedding(k, words), total * 1
+
+        chosen = torch.cond(n > 2, looked_up, first, (ids,))
+        _, summed = torch.while_loop(lambda n, total: n > 1, step, (n, torch.zeros(4)))
+        return chosen + summed + scan(follow, torch.zeros(4), ids[2:])[0]
+
+
 IN_ORDER = [
     (Branching(), "above 0|below 10", [[[1.0, 2.0]], [[-1.0, 2.0]], [[-9.0, 2.0]], [[4.0, 20.0]], [[1.0, 20.0]]]),
     (Looping(), "below 100", [[2, [1.0, 3.0]], [9, [1.0, 3.0]], [0, [1000.0, 0.0]]]),
@@ -232,3 +338,25 @@ def test_assertions_hold_only_where_control_flow_meets_them(
             else:
                 torch.testing.assert_close(made(*args), want)
     assert 0 < refused < len(calls)
+
+
+@pytest.mark.filterwarnings("ignore:.*treespec")
+def test_lookups_in_control_flow_of_pytorch_are_checked_where_they_run() -> None:
+    module, refused = LookedUp(), 0
+    draw = np.random.default_rng(5)
+    made = tw.compile(module, (torch.tensor(3), torch.tensor([1, 2, 3])), cache=False)
+    for k in range(40):
+        ids = torch.from_numpy(draw.integers(0, 10, 3))
+        if k % 3:
+            ids[draw.integers(3)] = int(draw.choice([-1, 10, 2**40]))
+        n = torch.tensor(int(draw.integers(0, 4)))
+        try:
+            with torch.no_grad():
+                want = module(n, ids)
+        except IndexError:
+            refused += 1
+            with pytest.raises(ExecutionError, match=r'an index in input "ids" is outside of 0\.\.9'):
+                made(n, ids)
+        else:
+            torch.testing.assert_close(made(n, ids), want)
+    assert 0 < refused < 40

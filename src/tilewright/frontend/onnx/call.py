@@ -20,6 +20,7 @@ from tilewright.core.graph import CONST, INPUT, Attrs, Data, Graph, Node, Pool
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import WHOLE, Array, DType, TensorType, bool_, f8e8m0, f32, i32, i64
 from tilewright.frontend.homes import Homes
+from tilewright.frontend.index_checks import Formals
 from tilewright.frontend.onnx import shapes as onnx_shapes
 from tilewright.frontend.onnx import unify as onnx_unify
 from tilewright.frontend.onnx.file import BadTensor, TensorReader, element_type
@@ -100,7 +101,7 @@ class Emitter:
         self.wanted_equal: list[tuple[Dim, Dim]] = []
         self.decidable: set[Node] = set()  # inputs of the model whose values a call may decide the structure by
         self.homes = Homes()  # of the graph or sub-graph that is being made
-        self.outside: dict[Node, Node] = {}  # for an input of a sub-graph, the node outside that it stands for
+        self.formals = Formals()  # what inputs of sub-graphs stand for
 
     def deciding(self, node: Node) -> tuple[str, ...]:
         """The inputs of the model that alone decide the node's value; none when something else does too."""
@@ -108,8 +109,8 @@ class Emitter:
         stack, seen = [node], {node}
         while stack:
             n = stack.pop()
-            if n in self.outside:
-                below: tuple[Node, ...] = (self.outside[n],)
+            if n in self.formals.outside:
+                below: tuple[Node, ...] = (self.formals.outside[n],)
             elif n.op is INPUT:
                 if n not in self.decidable:
                     return ()
@@ -238,7 +239,7 @@ class BodySpec:
 
 @dataclass(frozen=True)
 class Body:
-    """A closed sub-graph import: ``captured`` outer nodes are its last inputs."""
+    """A closed sub-graph import: ``captured`` outer nodes are its last inputs. Its graphs have what they check."""
 
     graphs: tuple[Graph, ...]
     captured: tuple[Node, ...]
@@ -269,7 +270,7 @@ class Host(Protocol):
         """Forget the problems found since ``mark``: another form is tried."""
 
     def check(self, holds: Node, text: str) -> None:
-        """Let a call fail with ``text`` where the 0-d bool ``holds`` does not; in a sub-graph nothing is checked."""
+        """Let a call, or a run of the sub-graph that this is in, fail with ``text`` where ``holds``, 0-d, is false."""
 
     def only_misfits(self, mark: int) -> bool:
         """Are all problems found since ``mark`` of ops whose operands' types do not go together?"""
@@ -470,7 +471,7 @@ class Call:
             return self.dims(number, what)[0]
         homes = self.emitter.homes
         if number not in homes.sizes:
-            most = bounds_of(number, self.emitter.outside)[1]
+            most = bounds_of(number, self.emitter.formals.outside)[1]
             if most is None:
                 self.refuse(f"{what} depends on the data ({number.op.name}), and nothing bounds it", BOUND_REMEDY)
             marker = self(ops.as_size, number, count=self.emitter.fresh("n_data"), most=maximum(most, 0))

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.core.diag import CompileError, Loc, Problem
 from tilewright.core.expr import Expr, Sym, symbols
-from tilewright.core.graph import INPUT, Graph, Node, Pool, topological
+from tilewright.core.graph import INPUT, Builder, Graph, Node, Pool, topological
 from tilewright.core.types import TensorType
+from tilewright.frontend.asked import add_check
 from tilewright.frontend.homes import Homes
 from tilewright.frontend.onnx.call import (
     Absent,
@@ -83,7 +84,7 @@ class Scope:
 
     ``parent`` is where names are looked up next, ``caller`` the scope around a function's body, which shares only
     symbols; ``homes`` has a node for each symbol, whose shape gives the symbol its value; ``rules`` are what each run
-    of the graph keeps at 0 or above.
+    of the graph keeps at 0 or above, ``checks`` what it asks of values.
     """
 
     parent: Scope | None = None
@@ -93,6 +94,7 @@ class Scope:
     captures: dict[Node, Node] = field(default_factory=dict)
     homes: dict[Sym, Node] = field(default_factory=dict)
     rules: dict[Expr, None] = field(default_factory=dict)
+    checks: dict[str, Node] = field(default_factory=dict)
 
     def bind(self, name: str, value: Value | Broken) -> None:
         """Give ``value`` a name."""
@@ -201,7 +203,7 @@ class Walker:
             return node
         if node not in scope.captures:
             scope.captures[node] = self.new_input(f"{scope.prefix}capture", node.type, node.loc)
-            self.emitter.outside[scope.captures[node]] = node
+            self.emitter.formals.outside[scope.captures[node]] = node
             values = self.emitter.values(node)
             if values is not None:
                 self.emitter.note(scope.captures[node], values)
@@ -469,6 +471,7 @@ class _BoundHost:
             graph = spec.graph
             scope = Scope(self.scope, f"{graph.name or 'body'}.", captures=captures)
             formals = [self.walker.new_input(f"{scope.prefix}x", t, self.loc) for t in spec.types]
+            self.walker.emitter.formals.own.update(formals)
             operands = spec.bind(formals, lambda n: self.walker.captured(n, scope)) if spec.bind else formals  # noqa: B023
             if len(operands) != len(graph.input):
                 raise Refused(f"the sub-graph takes {len(graph.input)} inputs, not {len(operands)}")
@@ -493,7 +496,8 @@ class _BoundHost:
         graphs = []
         for name, formals, outs, at in made:
             names = tuple(f"y{k}" for k in range(len(outs)))
-            graphs.append(Graph(name, pool, (*formals, *extra), tuple(outs), names, tuple(at.rules)))
+            closed = Graph(name, pool, (*formals, *extra), tuple(outs), names, tuple(at.rules))
+            graphs.append(closed.with_checks(at.checks))
         return Body(tuple(graphs), tuple(captures))
 
     def require(self, nonneg: Expr) -> None:
@@ -507,8 +511,9 @@ class _BoundHost:
         return is_given
 
     def check(self, holds: Node, text: str) -> None:
-        if self._body() is None:
-            self.walker.checks.setdefault(text, holds)
+        body = self._body()
+        builder = Builder(self.walker.emitter.pool, self.loc)
+        add_check(self.walker.checks if body is None else body.checks, builder, holds, text)
 
     def _body(self) -> Scope | None:
         """The scope of the closed graph that this is in; what is in none always runs, once."""

@@ -15,8 +15,9 @@ from tilewright.core import expr
 from tilewright.core.diag import CompileError
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.graph import Node
+from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.types import TensorType, bool_, i64
+from tilewright.frontend.asked import carrying, with_conditions
 from tilewright.frontend.onnx.call import (
     Absent,
     BodySpec,
@@ -49,8 +50,12 @@ def _if(c: Call) -> Results:
     mark = c.host.mark()
     try:
         body = c.host.bodies([BodySpec(g, ()) for g in branches])
-        branch = {"then_branch": body.graphs[0], "else_branch": body.graphs[1]}
-        return c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
+        graphs, texts = with_conditions(body.graphs)
+        branch = {"then_branch": graphs[0], "else_branch": graphs[1]}
+        results = c.results(c(ops.if_, condition, *body.captured, **branch, name=c.emitter.fresh("if")))
+        n_results = len(results) - len(texts)
+        _check(c, texts, results[n_results:])
+        return results[:n_results]
     except (Refused, CompileError) as e:
         inside = not isinstance(e, NotTensors | CompileError)
         if c.emitter.deciding(condition) and (not inside or c.host.only_misfits(mark)):
@@ -188,9 +193,38 @@ def _closed_loop(
         length = expr.maximum(c.dims(count, "the trip count")[0], 0)
     if length == FOREVER:
         c.refuse("has no trip count and a condition that is always true", "the model would never end")
-    form = {"body": graph, "n_carried": len(varying), "name": name, "length": length}
-    results = iter(c.results(c(ops.loop, count, go, *varying, *made.captured, **form)))
+    results = iter(_checked_loop(c, count, go, varying, made.captured, graph, name, length, is_ended=not always))
     return [*(v if k in same else next(results) for k, v in enumerate(carried)), *results]
+
+
+def _checked_loop(
+    c: Call,
+    count: Node,
+    go: Node,
+    carried: Sequence[Node],
+    captured: Sequence[Node],
+    body: Graph,
+    name: str,
+    length: Dim,
+    *,
+    is_ended: bool,
+) -> list[Node]:
+    """The loop's results; what its body checks is carried behind ``carried``, and checked here. A loop whose condition
+    may end it (``is_ended``) ends where a check does not hold."""
+    texts, n, pool = body.checks, len(carried), body.pool
+    held = [pool.input(c.emitter.fresh("held"), TensorType(bool_, ()), c.loc) for _ in texts]
+    body = carrying(Builder(pool, c.loc), body, held, n, is_ended=is_ended)
+    start = [*carried, *(c.const(True, bool_) for _ in texts)]
+    form = {"body": body, "n_carried": len(start), "name": name, "length": length}
+    results = c.results(c(ops.loop, count, go, *start, *captured, **form))
+    _check(c, texts, results[n : len(start)])
+    return [*results[:n], *results[len(start) :]]
+
+
+def _check(c: Call, texts: Sequence[str], holds: Sequence[Node]) -> None:
+    """Let what is around control flow check what came out of it."""
+    for text, condition in zip(texts, holds, strict=True):
+        c.host.check(condition, text)
 
 
 def _is_true(c: Call, condition: Node) -> bool:
@@ -284,9 +318,8 @@ def _scanned(c: Call, states: Sequence[Node], sources: Sequence[Node]) -> list[N
     count, go = c.dim_value(length), c.const(True, bool_)
     types = (count.type, go.type, *(x.type for x in states))
     body = c.host.bodies([BodySpec(graph, types, bind, lambda outputs: [c.const(True, bool_), *outputs])])
-    form = {"body": body.graphs[0], "n_carried": n_states, "length": length, "name": c.emitter.fresh("scan")}
-    loop = c(ops.loop, count, go, *states, *body.captured, **form)
-    results = c.results(loop)
+    name = c.emitter.fresh("scan")
+    results = _checked_loop(c, count, go, states, body.captured, body.graphs[0], name, length, is_ended=False)
     stacked = [
         _placed(c, x, axis, back) for x, axis, back in zip(results[n_states:], out_axes, out_backward, strict=True)
     ]

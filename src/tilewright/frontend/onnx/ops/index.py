@@ -29,7 +29,7 @@ def _axis(c: Call, default: int = 0) -> int:
 def _gather(c: Call) -> Node:
     x, indices, axis = c.x(0), c.x(1), _axis(c)
     if x.shape:
-        found = index_check(c, c.dim_value, x.shape, indices, axis, -1 * x.shape[axis], c.loc)
+        found = index_check(c, c.dim_value, x.shape, indices, axis, -1 * x.shape[axis], c.loc, c.emitter.formals)
         if found is not None:
             c.host.check(*found)
         _keep_inside(c, indices, x.shape[axis])

@@ -11,7 +11,7 @@ the sub-graph does not run. A loop carries these results; one of ``while_loop`` 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tilewright import ops
@@ -19,6 +19,8 @@ from tilewright.core.diag import Loc
 from tilewright.core.expr import Dim, Expr, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
+from tilewright.frontend.asked import carrying, with_conditions
+from tilewright.frontend.index_checks import Formals
 from tilewright.frontend.nodes import dim_scalar, reshape
 from tilewright.frontend.torch.aten.call import SymFloat, Unsupported, as_node
 
@@ -31,8 +33,7 @@ def convert_cond(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     pred, true_fn, false_fn, operands = values
     captures = _Captures(b, operands)
     made = [_branch(importer, m, captures, name) for m, name in ((true_fn, "true"), (false_fn, "false"))]
-    texts = tuple(dict.fromkeys(text for branch in made for text in branch.checks))
-    branches = [_with_conditions(branch, texts) for branch in made]
+    branches, texts = with_conditions(made)
     condition = reshape(b, as_node(b, pred, bool_), ())
     node = b(ops.if_, condition, *captures.nodes, then_branch=branches[0], else_branch=branches[1])
     results = b.results(node)
@@ -47,7 +48,7 @@ def convert_while(importer: Importer, b: Builder, values: Sequence[Any]) -> list
     state = [_tensor(b, x) for x in carried]
     captures = _Captures(b, additional)
     first = _inline(importer, cond_fn, b.pool, [*state, *captures.values])[0]
-    loop = _LoopBody(b, state, captures)
+    loop = _LoopBody(importer, b, state, captures)
     after = loop.inline(importer, body_fn, [*loop.now, *loop.given])
     again = reshape(loop.b, loop.inline(importer, cond_fn, [*after, *loop.given])[0], ())
     return loop.results(importer, b.const(i64.max, i64), reshape(b, first, ()), again, after)
@@ -61,7 +62,7 @@ def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     if not sources:
         raise Unsupported("a scan over nothing", "use torch.while_loop")
     length = sources[0].shape[0]
-    loop = _LoopBody(b, state, _Captures(b, [*sources, *additional]))
+    loop = _LoopBody(importer, b, state, _Captures(b, [*sources, *additional]))
     rows = [loop.b(ops.gather, x, loop.i, axis=0) for x in loop.given[: len(sources)]]
     after = loop.inline(importer, combine_fn, [*loop.now, *rows, *loop.given[len(sources) :]])
     return loop.results(importer, dim_scalar(b, length, i64), b.const(True, bool_), None, after, length)
@@ -80,9 +81,10 @@ class _Captures:
         if any(isinstance(x, SymFloat) for x in self.values):
             raise Unsupported("a sub-graph over a float computed from sizes", "compute it from tensors")
 
-    def formals(self, pool: Pool) -> tuple[list[Any], list[Node]]:
-        """The values inside of a sub-graph, and its inputs."""
+    def formals(self, pool: Pool, known: Formals) -> tuple[list[Any], list[Node]]:
+        """The values inside of a sub-graph, and its inputs; ``known`` gets what they stand for."""
         inputs = [pool.input(f"capture_{k}", n.type, n.loc) for k, n in enumerate(self.nodes)]
+        known.outside.update(zip(inputs, self.nodes, strict=True))
         rest = iter(inputs)
         return [next(rest) if isinstance(x, Node) else x for x in self.values], inputs
 
@@ -101,13 +103,14 @@ class _LoopBody:
     It is given the number of the trip, ``now``, which is what ``state`` has become, and ``given``, what is captured.
     """
 
-    def __init__(self, outside: Builder, state: Sequence[Node], captures: _Captures) -> None:
+    def __init__(self, importer: Importer, outside: Builder, state: Sequence[Node], captures: _Captures) -> None:
         pool, loc = Pool(), outside.loc
         self.outside, self.state, self.captures = outside, state, captures
         self.b = Builder(pool, loc)
         self.i, self.going = (pool.input(n, TensorType(d, ())) for n, d in (("i", i64), ("going", bool_)))
         self.now = [pool.input(f"carried_{k}", x.type, loc) for k, x in enumerate(state)]
-        self.given, self.formals = captures.formals(pool)
+        importer.formals.own.update((self.i, *self.now))
+        self.given, self.formals = captures.formals(pool, importer.formals)
         self.asked = _Asked()
 
     def inline(self, importer: Importer, module: Any, values: Sequence[Any]) -> list[Node]:
@@ -124,15 +127,12 @@ class _LoopBody:
         """
         outside, b, n, checks = self.outside, self.b, len(self.state), self.asked.checks
         held = [b.pool.input(f"held_{k}", TensorType(bool_, ()), b.loc) for k in range(len(checks))]
-        holds = [b(ops.logical_and, x, now) for x, now in zip(held, checks.values(), strict=True)]
-        going = b.const(True, bool_) if again is None else again
-        for condition in () if again is None else holds:
-            going = b(ops.logical_and, going, condition)
-        made = (going, *after[:n], *holds, *after[n:])
-        names = ("going", *(f"result_{k}" for k in range(len(made) - 1)))
-        inputs = (self.i, self.going, *self.now, *held, *self.formals)
-        body = Graph("body", b.pool, inputs, made, names, tuple(self.asked.rules))
-        start = [*self.state, *(outside.const(True, bool_) for _ in holds)]
+        made = (b.const(True, bool_) if again is None else again, *after)
+        names = ("going", *(f"result_{k}" for k in range(len(after))))
+        inputs = (self.i, self.going, *self.now, *self.formals)
+        body = Graph("body", b.pool, inputs, made, names, tuple(self.asked.rules)).with_checks(checks)
+        body = carrying(b, body, held, n, is_ended=again is not None)
+        start = [*self.state, *(outside.const(True, bool_) for _ in held)]
         node = outside(
             ops.loop, limit, first, *start, *self.captures.nodes, body=body, n_carried=len(start), length=length
         )
@@ -149,20 +149,11 @@ def _ask(importer: Importer, b: Builder, texts: Sequence[str], holds: Sequence[N
 
 def _branch(importer: Importer, module: Any, captures: _Captures, name: str) -> Graph:
     pool = Pool()
-    values, inputs = captures.formals(pool)
+    values, inputs = captures.formals(pool, importer.formals)
     b, kept = Builder(pool), _Asked()
     outputs = tuple(_tensor(b, x) for x in _inline(importer, module, pool, values, kept))
     names = tuple(f"output_{k}" for k in range(len(outputs)))
     return Graph(name, pool, tuple(inputs), outputs, names, tuple(kept.rules)).with_checks(kept.checks)
-
-
-def _with_conditions(branch: Graph, texts: Sequence[str]) -> Graph:
-    """The branch with a result for each of ``texts``: whether it holds, as those do that only the other branch asks."""
-    own = dict(zip(branch.checks, branch.conditions(), strict=True))
-    plain = branch.unchecked()
-    more = tuple(own.get(text) or branch.pool.const(True, bool_) for text in texts)
-    names = tuple(f"holds_{k}" for k in range(len(texts)))
-    return replace(plain, outputs=(*plain.outputs, *more), output_names=(*plain.output_names, *names))
 
 
 def _inline(
@@ -172,7 +163,7 @@ def _inline(
     what ``importer`` asks where there is none."""
     child = importer.child(pool, module)
     if kept is not None and importer.checks is not None:
-        child.checks, child.asks_lookups = kept.checks, False
+        child.checks = kept.checks
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     child.env.update(zip(placeholders, values, strict=True))
     outputs = child.run(module.graph)

@@ -19,9 +19,10 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum, symbols
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
+from tilewright.frontend.asked import add_check
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, from_parts
 from tilewright.frontend.homes import Homes, TyingBuilder
-from tilewright.frontend.index_checks import index_check
+from tilewright.frontend.index_checks import Formals, index_check
 from tilewright.frontend.nodes import dim_scalar, reshape
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
@@ -113,6 +114,7 @@ class Importer:
         self.complex_inputs: list[str] = []
         self.checks: dict[str, Node] | None = None  # what calls fail without, by the text; None: nothing is asked
         self.asks_lookups = True  # whether indices of the call's inputs are among what is checked
+        self.formals = Formals()  # what inputs of sub-graphs stand for
         self._versions: dict[Any, int] = {}  # of views, and of what they are taken of: how often it was written to
         self._constants: dict[int, tuple[Any, Node]] = {}
 
@@ -220,7 +222,7 @@ class Importer:
         made = Importer(pool, self.symbols, owner, self.homes if pool is self.pool else None)
         made.draws = self.draws if pool is self.pool else None
         made.checks = self.checks if pool is self.pool else None
-        made.asks_lookups = self.asks_lookups
+        made.asks_lookups, made.formals = self.asks_lookups, self.formals
         made.on_fault = self.on_fault
         made.has_peer = self.has_peer
         return made
@@ -382,15 +384,14 @@ class Importer:
     def _check_lookup(self, node: Any, found: tuple[tuple[Dim, ...], Node, int, Dim] | None) -> None:
         """Let calls fail where an index of theirs is out of range, if ``found`` is a lookup by such indices."""
         b = self.builder(location_of(node))
-        check = found and index_check(b, lambda d: dim_scalar(b, d, i64), *found, b.loc)
+        check = found and index_check(b, lambda d: dim_scalar(b, d, i64), *found, b.loc, self.formals)
         if check:
             self.require_truth(b, *check)
 
     def require_truth(self, b: Builder, holds: Node, text: str) -> None:
         """Let calls fail with ``text`` where ``holds`` is false, or what was asked before by the same text is."""
         if self.checks is not None:
-            before = self.checks.get(text, holds)
-            self.checks[text] = holds if before is holds else b(ops.logical_and, before, holds)
+            add_check(self.checks, b, holds, text)
 
     def _need_elements(self, node: Any, name: str, args: Mapping[str, Any]) -> None:
         """Let calls keep sizes along which an element is picked at 1 or more; a check names the line of one that data
