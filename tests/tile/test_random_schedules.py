@@ -151,3 +151,20 @@ def test_a_nest_that_another_changed_since_does_not_run_again() -> None:
 
 def test_what_has_no_bound_by_its_extent_is_not_copied() -> None:
     refused(fuzz_schedules.chain, ("ring", "b", "c_2"), ("kind", "b1_0", "unroll"), rule="a known bound")
+
+
+@tw.kernel
+def columns(x: tl.f64("n", "n")) -> Any:
+    """Two loops of a row that read one element of it."""
+    n = x.shape[0]
+    y = tl.zeros(n, tl.f64)
+    for i in tl.loop(n):
+        for _ in tl.loop(n):
+            y[i] += x[i, 0]
+        for _ in tl.loop(n):
+            y[i] += x[i, 0]
+    return y
+
+
+def test_a_loop_that_does_not_walk_what_another_reads_asks_for_nothing() -> None:
+    refused(columns, ("prefetch", "x", "i", "__1", 8), rule="the panel's size is not known")

@@ -6,7 +6,7 @@ from threading import Thread
 import numpy as np
 import pytest
 
-from tilewright.core.compute import Binary, Buffer, Load
+from tilewright.core.compute import Binary, Buffer, Const, Load
 from tilewright.core.expr import Sym
 from tilewright.core.types import i64
 from tilewright.target.target import Target
@@ -233,3 +233,16 @@ def test_a_statement_that_never_runs_leaves_the_nest_as_it_was() -> None:
     kernel = Kernel("k", (place(a),), (), (For(i, (grown, For(j, (grown,)))),))
     with pytest.raises(ScheduleError, match="never run"):
         bands.bands_of(kernel, is_fused=True)
+
+
+def test_sums_that_the_data_place_have_no_lanes() -> None:
+    """A histogram's counts are of one buffer, and each iteration's of an element of its own."""
+    x, counts = Buffer("x", i64, (3, 7)), Buffer("counts", i64, (9,))
+    i, j = Loop(loop_sym("i", 3), 3), Loop(loop_sym("j", 7), 7)
+    count = Update(counts, (Load(x, (i.sym, j.sym)),), "add", Const(1, i64))
+    kernel = Kernel("k", (place(x, Role.IN), place(counts)), (), (For(i, (For(j, (count,)),)),))
+    made = PRIMITIVES["resequence"](kernel, "i", "fused", "0 1", 4)
+    verify(made)
+    given = {"x": np.arange(21).reshape(3, 7) ** 2 % 9, "counts": np.zeros(9, np.int64)}
+    found = run(made, {b: a.copy() for b, a in given.items()})["counts"]
+    np.testing.assert_array_equal(found, np.bincount(given["x"].ravel(), minlength=9))

@@ -18,7 +18,7 @@ import islpy as isl
 from tilewright.core.compute import Buffer, Inside, Load
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, bounds, ceildiv, floordiv, is_nonneg, maximum, minimum, mod
-from tilewright.core.indices import symbols_in
+from tilewright.core.indices import mentioned_at
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kind, Loop, Stmt, Store, Update
 from tilewright.tile.polyhedral.bands import number_of
@@ -116,7 +116,7 @@ class NestEmitter:
             yield from self._node(node.for_get_body(), {**env, name: reduce(maximum, starts)})
             return
         end = _end(node.for_get_cond(), env)
-        statement = self._lone(node.for_get_body(), name) if self.lanes else None
+        statement = self._lone(node.for_get_body(), name, env) if self.lanes else None
         is_innermost = node.for_get_body().get_type() == _NODE.user
         first = reduce(maximum, starts) if is_innermost or step != 1 else _nearest(starts, end)
         n = _count(end - first, step)
@@ -132,13 +132,22 @@ class NestEmitter:
         else:
             yield from self._lanes(node, env, first, step, n)
 
-    def _lone(self, body: isl.AstNode, name: str) -> Timed | None:
-        """The statement of a loop that may be lanes: it has nothing else."""
+    def _lone(self, body: isl.AstNode, name: str, env: Mapping[str, Dim]) -> Timed | None:
+        """The statement of a loop that may be lanes: it has nothing else, and adds up one element if it adds up any.
+
+        Sums whose elements the data choose, as a histogram's are, stay in a plain loop, and so do those of which
+        several iterations share an element, but not all.
+        """
         if body.get_type() != _NODE.user:
             return None
         called = body.user_get_expr().get_op_arg(0).get_id().get_name()
         timed = self.order.statements[number_of(called)]
-        return timed if timed.are_lanes and name == f"c{timed.last}" else None
+        if not timed.are_lanes or name != f"c{timed.last}":
+            return None
+        probe = Sym(self.named("probe"))
+        s = self._statement(body.user_get_expr(), {**env, name: probe})
+        are_apart = timed.are_sums and isinstance(s, Update) and any(probe in mentioned_at(i) for i in s.index)
+        return None if are_apart else timed
 
     def _lanes(self, node: isl.AstNode, env: Mapping[str, Dim], first: Dim, step: int, n: Dim) -> Iterator[For]:
         """``n`` iterations as vectors, some copies of them at a time; the last vector may have fewer lanes."""
@@ -163,8 +172,6 @@ class NestEmitter:
         assert isinstance(vectors, For)
         (s,) = vectors.body
         assert isinstance(s, Update)
-        if symbols_in(s.index) & {x.loop.sym for x in (nest, copies, vectors)}:
-            raise ScheduleError("resequence", s.buffer.name, "a sum is not into one element")
         part = Buffer(self.named("partial"), s.buffer.dtype, (COPIES, self.lanes))
         self.partial.append(part)
         start, end = self._each(), self._each()

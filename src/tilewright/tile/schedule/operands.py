@@ -300,9 +300,10 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     depth = None if load is None else next((d for d, i in enumerate(load.index) if i == outer), None)
     if load is None or depth is None:
         raise ScheduleError("prefetch", where, "the loop does not read the buffer panel by panel")
-    path = next(p for p, x in paths_to(kernel.body, spot.buffer, ()) if x is load or x.index == load.index)
-    names = [x.sym.name for x in path]
-    around = path[: names.index(inner) + 1]
+    # A load under another loop may read the same elements.
+    alike = (p for p, x in paths_to(kernel.body, spot.buffer, ()) if x is load or x.index == load.index)
+    path = next(p for p in alike if target.loop in p)
+    around = path[: path.index(target.loop) + 1]
     # Copied loops are no steps: what they touch belongs to the step that they are in.
     walkers = [x for x in around if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
     rest = product(spot.buffer.shape[depth + 1 :])
