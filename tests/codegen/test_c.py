@@ -212,6 +212,13 @@ def test_compilers_round_each_product_as_asked(tmp_path: Path) -> None:
     assert not np.asarray(LibraryModel(tmp_path / "net.so")(same, same.copy())).any()
 
 
+def test_parts_that_threads_would_take_come_in_turn(tmp_path: Path) -> None:
+    """C has one thread, and no word for how several find memory of their own."""
+    samples = list(ops.map_parts.samples(np.random.default_rng(0)))
+    (sample,) = (s for s in samples if s.attrs["n_threads"] > 1)
+    check(graph_of(ops.map_parts, sample), sample.arrays, tmp_path)
+
+
 class Kept(torch.nn.Module):
     """Complex numbers, and a state that begins with what is not zero."""
 

@@ -16,6 +16,12 @@ from tilewright.core.types import TensorType
 SIDE = 48
 
 
+@pytest.fixture(autouse=True)
+def _several_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code for a machine of one core takes parts in turn."""
+    monkeypatch.setattr("tilewright.target.target.available_cpus", lambda: 4)
+
+
 def parts(n_parts: int, n_threads: int, rows: int = 1, batch: int | Sym = 12) -> Graph:
     """Products and a softmax of each of a batch's matrices, in parts: results on the way need memory."""
     inner = Pool()
@@ -45,6 +51,12 @@ def test_an_arena_for_each_thread() -> None:
     one, three = (driver.compile_graph(parts(12, n)).report()["memory"] for n in (1, 3))
     assert three["arena_bytes"] == 3 * one["arena_bytes"]
     assert three["scratch_bytes_per_thread"] > one["scratch_bytes_per_thread"]
+
+
+def test_a_machine_of_one_core_has_one_arena(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.target.target.available_cpus", lambda: 1)
+    one, three = (driver.compile_graph(parts(12, n), threads=1).report()["memory"] for n in (1, 3))
+    assert three == one
 
 
 def test_more_threads_than_parts_at_one_time_are_refused() -> None:

@@ -29,12 +29,17 @@ from tilewright.partition.program import (
 )
 
 
-def plan_control(places: Places, node: Node, programs: Sequence[Program], step: int) -> list[Callable[[], Step]]:
-    """The steps of a control node that runs ``programs``; its results already have homes."""
+def plan_control(
+    places: Places, node: Node, programs: Sequence[Program], step: int, *, is_alone: bool
+) -> list[Callable[[], Step]]:
+    """The steps of a control node that runs ``programs``; its results already have homes.
+
+    With ``is_alone`` a call has one thread, and parts of a batch come one after the other.
+    """
     if "then_branch" in node.attrs:
         return _branch(places, node, programs, step)
     if "n_parts" in node.attrs:
-        return _for_parts(places, node, programs[0], step)
+        return _for_parts(places, node, programs[0], step, 1 if is_alone else node.attrs.n_threads)
     return _repeat(places, node, programs, step)
 
 
@@ -100,8 +105,10 @@ def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) 
     return makers
 
 
-def _for_parts(places: Places, node: Node, program: Program, step: int) -> list[Callable[[], Step]]:
-    body, n_cut, n_threads = part_body(node), node.attrs.n_cut, node.attrs.n_threads
+def _for_parts(
+    places: Places, node: Node, program: Program, step: int, n_threads: int
+) -> list[Callable[[], Step]]:
+    body, n_cut = part_body(node), node.attrs.n_cut
     # Beside each other threads would overwrite what others made: each has an arena.
     scratch = places.reserve(program.arena_bytes * n_threads, step)
 

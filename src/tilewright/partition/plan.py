@@ -153,7 +153,8 @@ class GraphPlan:
         if made is None or s.spec is None:
             for i in node.inputs:
                 places.touch(i, step)
-            control = plan_control(places, node, self._inner_programs(node), step)
+            is_alone = self.planner.target.n_cores == 1
+            control = plan_control(places, node, self._inner_programs(node), step, is_alone=is_alone)
             self._learn([symbol for symbol, _ in s.grouped.dims], node)
             self.steps.append([*control, *self._rules_known()])
             return
