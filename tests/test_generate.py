@@ -54,6 +54,14 @@ def test_greedy_tokens_are_those_of_transformers() -> None:
     check_greedy(*small())
 
 
+def test_a_cache_of_one_chunk_is_always_read_whole() -> None:
+    """PyTorch exports no dimension of a single size."""
+    made, prompt = small()[0], np.arange(1, 6)  # transformers hides the token that pads, 0
+    decoder = tilewright.decoder(made, max_length=8, cache=False, threads=1)
+    want = made.generate(torch.tensor(prompt)[None], max_new_tokens=3, do_sample=False, pad_token_id=0)[0].numpy()
+    np.testing.assert_array_equal(decoder.generate(prompt, max_new_tokens=3), want)
+
+
 @pytest.mark.slow
 def test_a_decoder_with_rotated_positions_and_shared_heads() -> None:
     made = model("llama")

@@ -135,6 +135,8 @@ def decoder_step(model: Any, places: int, chunk: int, kept_in: str = "fp32") -> 
     cache = [torch.zeros(places, *x.shape[1:], dtype=x.dtype) for made in learnt.made for x in made]
     n_parts = len(learnt.made[0])
     tokens, at = torch.zeros((1, chunk), dtype=torch.int64), torch.tensor(0)
-    length, seen = torch.export.Dim("tokens", min=1, max=chunk), torch.export.Dim("places", min=chunk, max=places)
-    shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": ({0: seen},) * len(cache)}
+    length = torch.export.Dim("tokens", min=1, max=chunk)
+    # A cache of one chunk is always read whole, and PyTorch has no dimension of a single size.
+    seen = {0: torch.export.Dim("places", min=chunk, max=places)} if places > chunk else None
+    shapes = {"tokens": {1: length}, "start": None, "last": None, "cache": (seen,) * len(cache)}
     return DecoderStep(OneStep().eval(), (tokens, at, torch.zeros(1, dtype=torch.int64), *cache), shapes)
