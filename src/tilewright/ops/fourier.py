@@ -1,10 +1,11 @@
-"""Fourier transforms of the last axis, of a known length without large prime factors, in passes of small ones.
+"""Fourier transforms of an axis, of a known length without large prime factors, in passes of small ones.
 
 In: the type, arrays or nodes of signals. Out: the op's type rule, NumPy meaning and passes. Not its business: other
 lengths (``frontend.fourier``), what a pass computes (``ops.fourier_pass``).
 
 Every pass takes ``r`` elements that lie apart, and neighbours of all of them are lanes of vectors. After Stockham, a
-pass puts its ``r`` results in front of those neighbours, so that the last pass leaves everything in order. Two forms:
+pass puts its ``r`` results in front of those neighbours, so that the last pass leaves everything in order. Of an axis
+with others behind it, as the columns of an image, rows of those are the lanes. Of the last axis there are two forms:
 
 * by batch: blocks of signals are turned over, ``[n, 2, block]``, those of a block are the lanes, and all is turned
   back at the end. ``r`` elements lie a power of two apart, in the same few sets of a cache: where both parts of a
@@ -66,6 +67,11 @@ def fits_rows(n: int, form: str) -> bool:
     return _halves(n) is not None if form == "complex" else bool(_real_radices(n, by_batch=False))
 
 
+def fits_columns(n: int, rows: Dim) -> bool:
+    """Is there a form for an axis of ``n`` elements, behind which others have rows of so many elements?"""
+    return n > 1 and radices(n) is not None and not known_under(rows, FEWEST_LANES)
+
+
 def work(n: int) -> float:
     """What all passes cost an element of signals of length ``n``, in additions; moving it counts as some."""
     found = _cheapest(n)
@@ -83,7 +89,17 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     check(abs(a.sign) == 1, lambda: f"the exponent's sign is 1 or -1, not {a.sign}")
     check(a.block > 0, lambda: f"blocks of {a.block} signals")
     check(a.part >= 0 and a.n_threads > 0, lambda: f"parts of {a.part} signals for {a.n_threads} threads")
-    check_rank(x, 1 if a.form == "real" else 2)
+    check(a.inner == 0 or (a.inner > 0 and a.form == "complex"), lambda: f"{a.form}, with {a.inner} axes behind")
+    check_rank(x, a.inner + (1 if a.form == "real" else 2))
+    if a.inner:
+        check(not a.by_rows, lambda: "transforms of an axis before others have no form by rows")
+        check(
+            x.shape[-2 - a.inner] == a.n and x.shape[-1] == 2,
+            lambda: f"{x} has no {a.n} pairs of elements before its last {a.inner} axes",
+        )
+        rows = product(x.shape[-1 - a.inner : -1])
+        check(fits_columns(a.n, rows), lambda: f"{a.n} elements, each of {rows} numbers, have no form in passes")
+        return x
     read, written = _ends(a.n, a.form)
     check(x.shape[x.rank - len(read) :] == read, lambda: f"{x} does not end with {read}")
     outer = x.shape[: x.rank - len(read)]
@@ -105,15 +121,24 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
         x = x[..., 0] + 1j * x[..., 1]
     if a.form == "hermitian":
         return np.asarray(np.fft.irfft(x if a.sign > 0 else x.conj(), a.n) * a.n * a.scale).astype(xs[0].dtype)
-    made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form)[1][0]] * a.scale
+    if a.inner:
+        made = np.fft.fft(x if a.sign < 0 else x.conj(), axis=-1 - a.inner) * a.scale
+    else:
+        made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form)[1][0]] * a.scale
     made = made if a.sign < 0 else made.conj()
     return np.stack([made.real, made.imag], -1).astype(xs[0].dtype)
 
 
 def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
     (x,), n = xs, a.n
-    read, written = _ends(n, a.form)
-    outer = x.shape[: len(x.shape) - len(read)]
+    read: tuple[Dim, ...]
+    end: tuple[Dim, ...]
+    if a.inner:
+        outer, rows = x.shape[: -2 - a.inner], product(x.shape[-1 - a.inner : -1])
+        read, end = (n, rows, 2), x.shape[-2 - a.inner :]
+    else:
+        read, end = _ends(n, a.form)
+        outer = x.shape[: len(x.shape) - len(read)]
     batch = product(outer)
     flat = b(reshape, x, shape=(batch, *read))
     n_parts = batch // a.part if a.part and is_known(batch) and batch % a.part == 0 else 1
@@ -125,12 +150,14 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
         made = b(map_parts, flat, body=body, n_parts=n_parts, n_cut=1, n_threads=min(a.n_threads, n_parts))
     else:
         made = _transformed(b, flat, a)
-    return b(reshape, made, shape=(*outer, *written))
+    return b(reshape, made, shape=(*outer, *end))
 
 
 def _transformed(b: Builder, x: Node, a: Attrs) -> Node:
     """The transforms of ``[batch, ..]``, ``[batch, ..]`` too."""
     batch, *read = x.shape
+    if a.inner:
+        return _columns_of_images(b, x, a.sign, a.block, a.scale)
     if a.by_rows or not _is_by_batch(batch):
         return _BY_ROWS[a.form](b, x, a.n, a.sign, a.scale)
     is_whole = known_multiple(batch, a.block)
@@ -149,6 +176,9 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
                 by_rows = fits_rows(n, form)
                 yield Sample((x,), attrs | ({"part": 8, "n_threads": 2, "by_rows": by_rows} if batch > 8 else {}))
     yield Sample((rng.standard_normal((2, 8, 12, 2)).astype(np.float32),), {"n": 12, "sign": 1})
+    for shape, inner, part in (((2, 6, 9, 2), 1, 0), ((4, 20, 3, 4, 2), 2, 2)):
+        attrs = {"n": shape[1], "sign": 1 - 2 * (inner % 2), "inner": inner, "part": part, "scale": 0.5 * inner}
+        yield Sample((rng.standard_normal(shape),), attrs)
 
 
 fourier = OpDef(
@@ -158,6 +188,7 @@ fourier = OpDef(
         "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
         "block": AttrDef("int", BLOCK), "scale": AttrDef("float", 1.0),
         "part": AttrDef("int", 0), "n_threads": AttrDef("int", 1), "by_rows": AttrDef("bool", False),
+        "inner": AttrDef("int", 0),
     },
     _infer,
     _reference,
@@ -165,10 +196,25 @@ fourier = OpDef(
     samples=_samples,
     doc="Fourier transforms of length n along the last axis, times scale, with an exponent of that sign: of complex "
     "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results; or to real ones, from "
-    "these. ``block`` is how many signals of a large batch lie side by side meanwhile, and ``part`` how many are done "
-    "with before the next ones are begun, or 0 for all, by up to ``n_threads`` threads. With ``by_rows`` none lie side "
-    "by side, and vectors hold elements of one signal.",
+    "these. Those of complex numbers may be along an axis with ``inner`` others behind it. ``block`` is how many "
+    "signals of a large batch lie side by side meanwhile, and ``part`` how many are done with before the next ones are "
+    "begun, or 0 for all, by up to ``n_threads`` threads; with others behind the axis it counts what lies before it. "
+    "With ``by_rows`` none lie side by side, and vectors hold elements of one signal.",
 )  # fmt: skip
+
+
+# --- columns: [batch, n, rows, 2] -----------------------------------------------------------------------------------
+
+
+def _columns_of_images(b: Builder, x: Node, sign: int, block: int, scale: float) -> Node:
+    """Along ``n``. Rows that don't fill vectors become longer with every pass."""
+    batch, n, rows, _ = x.shape
+    assert is_known(n)
+    y = b(reshape, b(transpose, x, perm=(0, 1, 3, 2)), shape=(batch, n, 1, 1, 2, rows))
+    is_whole = known_multiple(rows, block)
+    y = _columns(b, y, "armbcs", n, sign, in_pairs=is_whole, scale=scale)
+    shape, back = ((batch, n, 2, rows), (0, 1, 3, 2)) if is_whole else ((batch, 2, n, rows), (0, 2, 3, 1))
+    return b(transpose, b(reshape, y, shape=shape), perm=back)
 
 
 # --- by batch: [blocks, lanes, ..] ----------------------------------------------------------------------------------

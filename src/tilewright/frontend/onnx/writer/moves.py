@@ -214,7 +214,7 @@ def fourier(w: OnnxNodes, node: Node) -> None:
         name = w.emit("Reshape", [name, w.dims((*x.shape, 1))], allowzero=int(0 in x.shape))
         axis, options = rank - 1, {"onesided": 1}
     else:
-        axis = rank - 2
+        axis = rank - 2 - a["inner"]
     if a["sign"] > 0:
         scale, options = scale * a["n"], {"inverse": 1}
     operands = [name, n, w.number(types.i64.numpy.type(axis))]

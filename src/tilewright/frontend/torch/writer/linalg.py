@@ -51,7 +51,8 @@ def fourier(w: TorchValues, node: Node) -> None:
         if a["form"] == "hermitian":
             made = fft.hfft(x, n) if forwards else fft.irfft(x, n, norm="forward")
         else:
-            made = w.torch.view_as_real(fft.fft(x, n) if forwards else fft.ifft(x, n, norm="forward"))
+            axis = -1 - a["inner"]
+            made = w.torch.view_as_real(fft.fft(x, n, axis) if forwards else fft.ifft(x, n, axis, norm="forward"))
     w.give(node, made if a["scale"] == 1 else w.torch.mul(made, a["scale"]))
 
 
