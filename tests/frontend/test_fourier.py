@@ -148,3 +148,45 @@ def test_a_pass_computes_all_results_of_a_vector_together() -> None:
     graph = Graph("g", pool, (x,), (y,), ("y",))
     text = "\n".join(texts.kernel_texts(graph, Options(target="x86-64-v4"), "asm", "fourier"))
     assert len(re.findall(r"\(%rdi,.*%zmm", text)) == 16
+
+
+class OfImages(torch.nn.Module):
+    def __init__(self, kind: str, axes: tuple[int, ...], norm: str) -> None:
+        super().__init__()
+        self.kind, self.axes, self.norm = kind, axes, norm
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if self.kind == "rfftn" else torch.view_as_complex(x)
+        y = getattr(torch.fft, self.kind)(x, dim=self.axes, norm=self.norm)
+        return torch.view_as_real(y) if y.is_complex() else y
+
+
+def _random_images(kind: str, shape: list[int], axes: list[int], norm: str, is_wide: bool, threads: int) -> None:
+    """Beside NumPy's transforms of f64 over any axes in any order."""
+    rank = len(shape)
+    axes = list(dict.fromkeys(a % rank for a in axes))
+    given = list(shape)
+    if kind == "irfftn":
+        given[axes[-1]] = given[axes[-1]] // 2 + 1
+    x = np.random.default_rng(rank).standard_normal(given if kind == "rfftn" else (*given, 2))
+    x = x.astype(np.float64 if is_wide else np.float32)
+    model = OfImages(kind, tuple(axes), norm)
+    got = np.asarray(tw.compile(model, example_inputs=(torch.from_numpy(x),), threads=threads, cache=False)(x))
+    exact = x.astype(np.float64)
+    exact = exact if kind == "rfftn" else exact[..., 0] + 1j * exact[..., 1]
+    wanted = getattr(np.fft, kind)(exact, axes=axes, norm=norm)
+    wanted = np.stack([wanted.real, wanted.imag], -1) if np.iscomplexobj(wanted) else wanted
+    assert got.shape == wanted.shape
+    assert np.abs(got - wanted).max() <= (3e-14 if is_wide else 3e-6) * max(np.abs(wanted).max(), 1e-30)
+
+
+_IMAGES = given(
+    st.sampled_from(("fftn", "ifftn", "rfftn", "irfftn")),
+    st.lists(st.sampled_from([2, 3, 5, 8, 12, 16, 30, 32, 37]), min_size=2, max_size=4),
+    st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    st.sampled_from(("forward", "backward", "ortho")),
+    st.booleans(),
+    st.sampled_from((1, 2)),
+)
+test_random_images = settings(max_examples=8, deadline=None)(_IMAGES(_random_images))
+test_many_random_images = pytest.mark.slow(settings(max_examples=300, deadline=None)(_IMAGES(_random_images)))

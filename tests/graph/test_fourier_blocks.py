@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graph.showing import graph_of
 from tilewright import ops
@@ -56,6 +58,91 @@ def test_what_is_turned_over_anyway_stays_whole() -> None:
 
     made = FourierBlocks(l1_bytes=16 << 10).run(graph_of(both_axes, TensorType(f32, (64, 64, 2))))
     assert [n.attrs["part"] for n in made.nodes() if n.op is ops.fourier] == [0, 0]
+
+
+def test_a_transform_along_an_axis_is_one_where_that_axis_lies() -> None:
+    turn = (0, 3, 2, 1, 4)
+
+    def along(b, x):
+        return b(ops.transpose, b(ops.fourier, b(ops.transpose, x, perm=turn), n=12, sign=-1), perm=turn)
+
+    graph = graph_of(along, TensorType(f32, (2, 12, 3, 5, 2)))
+    made = FourierBlocks().run(graph)
+    (node,) = [n for n in made.nodes() if n.inputs]
+    assert node.op is ops.fourier and node.attrs["inner"] == 2
+    x = np.random.default_rng(0).standard_normal((2, 12, 3, 5, 2)).astype(np.float32)
+    (want,) = evaluate_graph(graph, [x])
+    for found in (made, Decompose(("fourier_pass",)).run(made)):
+        np.testing.assert_allclose(evaluate_graph(found, [x])[0], want, rtol=1e-5, atol=1e-5)
+
+
+def test_few_numbers_behind_an_axis_are_no_lanes() -> None:
+    def along(b, x):
+        turned = b(ops.fourier, b(ops.transpose, x, perm=(0, 2, 1, 3)), n=12, sign=-1)
+        return b(ops.transpose, turned, perm=(0, 2, 1, 3))
+
+    made = FourierBlocks().run(graph_of(along, TensorType(f32, (4, 12, 3, 2))))
+    assert [n.attrs["inner"] for n in made.nodes() if n.op is ops.fourier] == [0]
+
+
+@pytest.mark.one_in(2)
+@given(
+    outer=st.lists(st.sampled_from([1, 2, 3, 5, 6]), max_size=3),
+    image=st.lists(st.sampled_from([16, 18, 20, 33]), min_size=2, max_size=2),
+    is_solid=st.booleans(),
+    form=st.sampled_from(["complex", "real", "hermitian"]),
+    is_wide=st.booleans(),
+    l1_bytes=st.sampled_from([1 << 10, 1 << 15, 1 << 18]),
+)
+@settings(max_examples=25)
+def test_images_go_through_the_transforms_of_all_axes(outer, image, is_solid, form, is_wide, l1_bytes) -> None:
+    """Of two or three axes: the last one is of any form, the others are complex."""
+    image = [3, *image] if is_solid else image
+    dtype, rank, n = f64 if is_wide else f32, len(outer) + len(image), image[-1]
+    stored = {"complex": (n, 2), "real": (n,), "hermitian": (n // 2 + 1, 2)}[form]
+
+    def others(b, x):
+        for axis in range(len(outer), rank - 1):
+            perm = (*(k for k in range(rank) if k != axis), axis, rank)
+            back = tuple(perm.index(k) for k in range(rank + 1))
+            turned = b(ops.fourier, b(ops.transpose, x, perm=perm), n=image[axis - len(outer)], sign=1)
+            x = b(ops.transpose, turned, perm=back)
+        return x
+
+    def all_axes(b, x):
+        if form == "hermitian":
+            return b(ops.fourier, others(b, x), n=n, sign=1, form=form)
+        return others(b, b(ops.fourier, x, n=n, sign=1, form=form))
+
+    graph = graph_of(all_axes, TensorType(dtype, (*outer, *image[:-1], *stored)))
+    made = FourierBlocks(l1_bytes=l1_bytes, n_cores=2, wake_cycles=10).run(graph)
+    x = np.random.default_rng(n).standard_normal(graph.inputs[0].shape).astype(dtype.numpy)
+    axes = tuple(range(len(outer), rank))
+    z = x.astype(np.float64) if form == "real" else x[..., 0] + 1j * x[..., 1].astype(np.float64)
+    if form == "hermitian":
+        want = np.fft.irfftn(z, image, axes, norm="forward")
+    else:
+        z = np.fft.ifftn(z, axes=axes, norm="forward")[..., : stored[0] if form == "complex" else n // 2 + 1]
+        want = np.stack([z.real, z.imag], -1)
+    limit = (2e-6 if dtype is f32 else 1e-14) * np.abs(want).max()
+    for found in (made, Decompose(("fourier_pass",)).run(made)):
+        assert np.abs(evaluate_graph(found, [x])[0] - want).max() <= limit
+
+
+def test_images_are_cut_where_several_are_left() -> None:
+    def both_axes(b, x):
+        y = b(ops.fourier, x, n=32, sign=-1, form="real")
+        perm = (0, 1, 3, 2, 4)
+        return b(ops.transpose, b(ops.fourier, b(ops.transpose, y, perm=perm), n=16, sign=-1), perm=perm)
+
+    graph = graph_of(both_axes, TensorType(f32, (3, 4, 16, 32)))
+    found = {}
+    for images in (0, 2, 4, 12):
+        n_bytes = images * 4 * 16 * 17 * 2 * 4  # before a pass, behind it, and what comes and goes
+        nodes = FourierBlocks(l1_bytes=n_bytes, n_cores=4, wake_cycles=100).run(graph).nodes()
+        found[images] = [(n.attrs["n_parts"], n.attrs["n_threads"]) for n in nodes if n.op is ops.map_parts]
+    # Threads take parts where there is one for each of them, else they share each.
+    assert found == {0: [(12, 4)], 2: [(6, 4)], 4: [(3, 1)], 12: [(2, 1)]}
 
 
 def test_a_batch_that_the_cache_holds_and_one_that_a_call_knows_stay_whole() -> None:

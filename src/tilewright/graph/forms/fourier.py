@@ -1,7 +1,8 @@
-"""The pass ``fourier-blocks``: how many signals of a batch are transformed side by side, how many in turn, and scaling.
+"""The pass ``fourier-blocks``: along which axis signals are transformed, how many side by side and how many in turn.
 
-In: a graph with ``fourier``. Out: an equal graph whose transforms name their block and their part, and scale where a
-product behind them did. Not its business: the passes of a transform (``ops.fourier``).
+In: a graph with ``fourier``. Out: an equal graph whose transforms name their axis, their block and their part, and
+scale where a product behind them did; those over several axes of a batch of images are done image by image. Not its
+business: the passes of a transform (``ops.fourier``).
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
-from tilewright.core.dims import is_known
-from tilewright.core.graph import Graph, Node
+from tilewright.core.dims import are_known, is_known
+from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, Rewriting, Rule, readers_of, replace, rewrite
 from tilewright.core.types import DType, product
+from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.facts import scalar
-from tilewright.ops.fourier import fits_rows, work
+from tilewright.ops.fourier import fits, fits_columns, fits_real, fits_rows, work
 from tilewright.target.target import Target
 
 
@@ -30,13 +32,17 @@ class FourierBlocks(Pass):
     A product of a transform, which nothing else reads, with a finite number is scaled in the transform, whose tables
     of turns cost the same with another radius: alone it would read and write all results once more.
 
+    A transform along an axis that was made the last one for it is one along the axis where it lies. The axes behind it
+    are the lanes then, and nothing is turned over.
+
     A line then holds what one vector, or a few in a row, read of an element, and is not asked for again: a pass reads
     elements that lie a power of two apart, and a cache keeps few of those lines at a time.
 
     Every pass reads what the one before it wrote. A part of the batch goes through all passes at a time: as many blocks
     as ``l1_bytes`` hold before and behind a pass, beside operand and result, or one; of signals so long that not one
-    block fits, a few, by rows. This does not fire beside an op that moves elements, as between the axes of an image:
-    that turns the same elements over as the transform does, in one kernel with it. Each of ``n_cores`` takes parts by
+    block fits, a few, by rows. This does not fire beside an op that moves elements, or a transform along another axis:
+    that turns the same elements over as the transform does, in one kernel with it. Transforms along several axes of a
+    batch of images are done for a part of the images, as many as fit, or one. Each of ``n_cores`` takes parts by
     itself where that saves more than the ``wake_cycles`` of a thread that has slept.
     """
 
@@ -61,8 +67,17 @@ class FourierBlocks(Pass):
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
         scaled = Rule("scale-in-turns", (ops.mul,), _scaled, "transforms are linear")
-        graph = rewrite(graph, (scaled, rule), journal)
-        while (found := self._to_cut(graph)) is not None:  # one after the other: who reads a new node is new, too
+        along = Rule("along-an-axis", (ops.fourier,), _along, "an axis may lie anywhere")
+        composed = Rule("transpose-of-transpose", (ops.transpose,), _composed, "permutations compose")
+        turned = rewrite(graph, (along, composed), journal)
+        graph = rewrite(graph if turned is graph else Canonicalize().run(turned, journal), (scaled, rule), journal)
+        # One after the other: who reads a new node is new, too.
+        while (images := next(((run, how) for run in _runs(graph) if (how := self._images(run))), None)) is not None:
+            run, how = images
+            graph = _by_image(graph, run, *how)
+            if journal is not None:
+                journal += [Fired("parts-of-images", n.op.name, n.loc) for n in run]
+        while (found := self._to_cut(graph)) is not None:
             node, parts = found
             graph = replace(graph, {node: graph.pool.add(node.op, node.inputs, {**node.attrs, **parts}, node.loc)})
             if journal is not None:
@@ -83,6 +98,9 @@ class FourierBlocks(Pass):
     def _parts(self, node: Node) -> dict[str, int | bool]:
         """The attributes that say how many signals are done with before the next ones are begun; none of one part."""
         n, form, size = node.attrs["n"], node.attrs["form"], node.dtype.n_bytes
+        if node.attrs["inner"]:
+            how = self._images([node])
+            return {"part": how[0], "n_threads": how[1]} if how else {}
         signal = 2 * n * size * (2 if form == "complex" else 1)  # before a pass and behind it
         batch = product(node.inputs[0].shape[: -1 if form == "real" else -2])
         if not is_known(batch) or batch == 0:
@@ -94,25 +112,113 @@ class FourierBlocks(Pass):
             return {}
         n_least, kept = batch // least, self.l1_bytes // (2 * least * signal)  # operand and result pass through too
         part = least * max(k for k in range(1, max(kept, 1) + 1) if n_least % k == 0)
-        cycles = batch * n * work(n) * size / self.vector_bytes
-        is_long = cycles * (1 - 1 / self.n_cores) > self.wake_cycles
-        n_threads = min(self.n_cores, batch // part) if is_long else 1
+        n_threads = min(self.n_cores, batch // part) if self._is_long(batch * n, work(n), size) else 1
         return {"part": part, "n_threads": n_threads, "by_rows": by_rows} if part < batch else {}
+
+    def _is_long(self, n_numbers: int, work: float, size: int) -> bool:
+        """Does it take long enough, at so many additions for each number, to wake threads for it?"""
+        return n_numbers * work * size / self.vector_bytes * (1 - 1 / self.n_cores) > self.wake_cycles
+
+    def _images(self, run: Sequence[Node]) -> tuple[int, int] | None:
+        """How many images go through all transforms of a run at a time, and by how many threads; None for all."""
+        n_outer = min(map(_outer, run))
+        n_images = product(run[0].shape[:n_outer])
+        sizes = [product(x.shape[n_outer:]) for node in run for x in (node, node.inputs[0])]
+        n_numbers = max([n for n in sizes if is_known(n)], default=0)
+        if not is_known(n_images) or not are_known(sizes) or n_images < 2 or n_numbers == 0:
+            return None
+        size = run[0].dtype.n_bytes
+        kept = max(self.l1_bytes // (4 * n_numbers * size), 1)  # before a pass and behind it, and what is next
+        able = [k for k in range(1, n_images) if n_images % k == 0 and all(_fits_part(n, n_outer, k) for n in run)]
+        if not able:
+            return None
+        part = max((k for k in able if k <= kept), default=able[0])
+        is_long = self._is_long(n_images * n_numbers // 2, sum(work(n.attrs["n"]) for n in run), size)
+        return part, self.n_cores if is_long and n_images // part >= self.n_cores else 1
 
     def block(self, dtype: DType) -> int:
         """Signals of a block."""
         return max(self.vector_bytes // dtype.n_bytes, self.line_bytes // dtype.n_bytes // 2, 1)
 
 
+def _outer(node: Node) -> int:
+    """How many axes lie before the one that is transformed."""
+    return node.inputs[0].type.rank - (1 if node.attrs["form"] == "real" else 2 + node.attrs["inner"])
+
+
+def _fits_part(node: Node, n_outer: int, part: int) -> bool:
+    """Has a transform a form for so many images?"""
+    a, x = node.attrs, node.inputs[0]
+    if a["inner"]:
+        return True
+    return (fits if a["form"] == "complex" else fits_real)(a["n"], part * product(x.shape[n_outer : _outer(node)]))
+
+
+def _along(b: Rewriting, node: Node) -> Node | None:
+    """``fourier(transpose(x))`` as ``transpose(fourier(x))``, along the axis that was moved to the end."""
+    (turned,), a = node.inputs, node.attrs
+    if turned.op is not ops.transpose or a["form"] != "complex" or a["part"]:
+        return None
+    (x,), perm, last = turned.inputs, turned.attrs["perm"], turned.type.rank - 1
+    axis = perm[_outer(node)]
+    if perm[last] != last or not fits_columns(a["n"], product(x.shape[axis + 1 : -1])):
+        return None
+    made = b(ops.fourier, x, **{**a, "inner": last - 1 - axis})
+    return b(ops.transpose, made, perm=perm)
+
+
+def _composed(b: Rewriting, node: Node) -> Node | None:
+    """Two permutations as one; none, where the second undoes the first."""
+    (x,), perm = node.inputs, node.attrs["perm"]
+    if x.op is not ops.transpose:
+        return None
+    both = [x.attrs["perm"][p] for p in perm]
+    return x.inputs[0] if both == sorted(both) else b(ops.transpose, x.inputs[0], perm=both)
+
+
+def _runs(graph: Graph) -> list[list[Node]]:
+    """Two or more transforms, each of which alone reads the one before it, as long as several images are left."""
+    nodes = graph.nodes()
+    readers, kept = readers_of(nodes), set(graph.outputs)
+    ending: dict[Node, list[Node]] = {}  # by their last transform
+    for node in nodes:
+        if node.op is ops.fourier and not node.attrs["part"]:
+            (before,) = node.inputs
+            run = [node]
+            if before in ending and len(readers[before]) == 1 and before not in kept:
+                longer = [*ending[before], node]
+                if product(node.shape[: min(map(_outer, longer))]) != 1:
+                    run = longer
+                    del ending[before]
+            ending[node] = run
+    return [run for run in ending.values() if len(run) > 1]
+
+
+def _by_image(graph: Graph, run: Sequence[Node], part: int, n_threads: int) -> Graph:
+    """``graph`` with the transforms of a run in the body of ``map_parts``, which gets ``part`` images at a time."""
+    first, last, n_outer = run[0].inputs[0], run[-1], min(map(_outer, run))
+    n_images = product(first.shape[:n_outer])
+    pool = Pool()
+    image = made = pool.input("x", first.type.with_shape((part, *first.shape[n_outer:])))
+    for node in run:
+        made = pool.add(node.op, (made,), node.attrs, node.loc)
+    how = {"body": Graph("images", pool, (image,), (made,), ("y",)), "n_parts": n_images // part, "n_cut": 1}
+    b = Builder(graph.pool, last.loc)
+    flat = b(ops.reshape, first, shape=(n_images, *first.shape[n_outer:]))
+    whole = b(ops.map_parts, flat, **how, n_threads=n_threads)
+    return replace(graph, {last: b(ops.reshape, whole, shape=last.shape)})
+
+
 def _is_turned(node: Node, readers: Mapping[Node, Sequence[Node]]) -> bool:
-    """Does an op that moves elements come before or behind, with nothing between but other shapes?"""
+    """Does an op that moves elements, or a transform, come before or behind, with nothing between but other shapes?"""
     (before,), behind = node.inputs, list(readers[node])
     while Trait.VIEW in before.op.traits:
         before = before.inputs[0]
     for n in behind:  # grows meanwhile
         if Trait.VIEW in n.op.traits:
             behind += readers[n]
-    return any(Trait.MOVEMENT in n.op.traits and Trait.VIEW not in n.op.traits for n in (before, *behind))
+    beside = [n.op for n in (before, *behind) if Trait.VIEW not in n.op.traits]
+    return any(op is ops.fourier or Trait.MOVEMENT in op.traits for op in beside)
 
 
 def _scaled(b: Rewriting, node: Node) -> Node | None:
