@@ -135,6 +135,11 @@ def numbers() -> Corners:
         made[f"fft {name}"] = (of_pairs(torch.fft.fft), (randn(*shape, 2),))
         made[f"fft2 {name}"] = (of_pairs(torch.fft.fft2), (randn(*shape, 2),))
         made[f"rfft2 {name}"] = (lambda x: torch.view_as_real(torch.fft.rfft2(x)), (randn(*shape),))
+    for shape in ((4, 32, 64, 64), (48, 32, 32), (8, 128, 128), (6, 224, 224), (512, 512)):
+        name, half = "x".join(map(str, shape)), (*shape[:-1], shape[-1] // 2 + 1)
+        made[f"fft2 {name}"] = (of_pairs(torch.fft.fft2), (randn(*shape, 2),))
+        made[f"rfft2 {name}"] = (lambda x: torch.view_as_real(torch.fft.rfft2(x)), (randn(*shape),))
+        made[f"irfft2 {name}"] = (lambda x: torch.fft.irfft2(as_complex(x)), (randn(*half, 2),))
     made["fft 65536"] = (of_pairs(torch.fft.fft), (randn(65536, 2),))
     x = torch.rand(512, 512) * 1.98 - 0.99
     made |= {
