@@ -236,3 +236,13 @@ def test_sums_over_windows(n_in: int, n_out: int, axis: int, seed: int) -> None:
         with np.errstate(invalid="ignore"):
             terms = np.where(weights != 0, along[..., None, :] * weights, 0).sum(-1)
         np.testing.assert_allclose(compiled(given_), np.moveaxis(terms, -1, axis), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_exponential_that_is_not_finite_is_its_own_alone(dtype: torch.dtype) -> None:
+    """An infinite matrix was halved without end; NaN and large norms of one matrix were those of the whole batch."""
+    x = torch.randn(7, 3, 3, dtype=dtype, generator=torch.Generator().manual_seed(4))
+    x *= torch.tensor([1.0, 1e-30, 0.0, 8.0, 0.4, 1.0, 1.0], dtype=dtype)[:, None, None]
+    x[5, 1, 2], x[6, 0, 0] = NAN, INF
+    rtol = 1e-4 if dtype is torch.float32 else 1e-11
+    check({"exp": torch.linalg.matrix_exp, "one": lambda x: torch.linalg.matrix_exp(x[6])}, x, rtol=rtol, atol=1e-12)

@@ -8,7 +8,9 @@ Signs of eigenvectors and singular vectors, which the definitions leave open, ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -323,30 +325,55 @@ def _tolerances(c: AtenCall, x: Node) -> tuple[Node, Node]:
     return atol, b(ops.where, b(ops.gt, atol, b.const(0, x.dtype)), b.const(0, x.dtype), default)
 
 
-TAYLOR_TERMS = 18
+SERIES_ROWS = 4
+"""Of matrices with a norm of 1/2 the rest of the series behind ``SERIES_ROWS ** 2`` terms is below 1e-18."""
 
 
 def _matrix_exp(c: AtenCall) -> Result:
-    """Taylor's series of a matrix scaled to norm 1 at most, squared as often as it was halved."""
+    """Taylor's series of a matrix scaled to norm 1/2 at most, squared as often as it was halved: of a batch, each
+    matrix by its own norm. One that is not finite gives NaN."""
     b, x = c.b, c.tensor("self")
     if x.type.n_elements == 0:
         return x
     wide = cast(b, x, f64)
-    norm = b(ops.reduce_max, b(ops.reduce_sum, b(ops.abs, wide), axes=(len(x.shape) - 1,), keepdims=False),
-             axes=tuple(range(len(x.shape) - 1)), keepdims=False)  # fmt: skip
-    halvings = b(ops.ceil, b(ops.log2, b(ops.maximum, norm, b.const(1, f64))))
-    small = b(ops.mul, wide, b(ops.exp2, b(ops.neg, halvings)))
-    one = eye(b, x.shape[-1], x.shape[-1], x.shape[:-2], f64)
-    total = one
-    for k in range(TAYLOR_TERMS, 0, -1):  # Horner's rule
-        total = b(ops.add, one, b(ops.mul, b(ops.matmul, small, total), b.const(1 / k, f64)))
+    sums = b(ops.reduce_sum, b(ops.abs, wide), axes=(len(x.shape) - 1,), keepdims=True)
+    norm = b(ops.reduce_max, sums, axes=(len(x.shape) - 2,), keepdims=True)
+    is_finite = b(ops.lt, norm, b.const(float("inf"), f64))
+    doubled = b(ops.where, is_finite, b(ops.mul, norm, b.const(2, f64)), b.const(1, f64))
+    halvings = b(ops.ceil, b(ops.log2, b(ops.maximum, doubled, b.const(1, f64))))
+    scaled = b(ops.mul, wide, b(ops.exp2, b(ops.neg, halvings)))
+    small = b(ops.where, is_finite, scaled, b.const(float("nan"), f64))
+    return cast(b, _squared(b, _exp_series(b, small), cast(b, halvings, i64)), x.dtype)
+
+
+def _exp_series(b: Builder, x: Node) -> Node:
+    """The sum of x**k / k!, by rows of powers that Horner's rule joins (Paterson and Stockmeyer, 1973)."""
+    n = SERIES_ROWS
+    powers = [eye(b, x.shape[-1], x.shape[-1], x.shape[:-2], x.dtype), x]
+    while len(powers) <= n:
+        half = len(powers) // 2
+        powers.append(b(ops.matmul, powers[half], powers[len(powers) - half]))
+
+    def row(first: int) -> Node:
+        terms = [b(ops.mul, p, b.const(1 / math.factorial(first + k), x.dtype)) for k, p in enumerate(powers[:n])]
+        return reduce(lambda so_far, term: b(ops.add, so_far, term), terms)
+
+    total = row(n * (n - 1))
+    for k in range(n - 2, -1, -1):
+        total = b(ops.add, row(n * k), b(ops.matmul, powers[n], total))
+    return total
+
+
+def _squared(b: Builder, x: Node, times: Node) -> Node:
+    """Each matrix squared as often as ``times``, [..., 1, 1], says."""
     pool = Pool()
     inner = Builder(pool, b.loc)
     i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
-    now = pool.input("now", total.type)
-    body = Graph("square", pool, (i, going, now), (going, inner(ops.matmul, now, now)), ("going_on", "squared"))
-    found = b(ops.loop, cast(b, halvings, i64), b.const(True, bool_), total, body=body, n_carried=1)
-    return cast(b, b.results(found)[0], x.dtype)
+    now, wanted = pool.input("now", x.type), pool.input("times", times.type)
+    after = inner(ops.where, inner(ops.lt, i, wanted), inner(ops.matmul, now, now), now)
+    body = Graph("square", pool, (i, going, now, wanted), (going, after), ("going_on", "squared"))
+    most = b(ops.reduce_max, times, axes=tuple(range(len(times.shape))), keepdims=False)
+    return b.results(b(ops.loop, most, b.const(True, bool_), x, times, body=body, n_carried=1))[0]
 
 
 TABLE: Mapping[str, Convert] = {
