@@ -360,3 +360,46 @@ def test_lookups_in_control_flow_of_pytorch_are_checked_where_they_run() -> None
         else:
             torch.testing.assert_close(made(n, ids), want)
     assert 0 < refused < 40
+
+
+def cut_by_sum(x: torch.Tensor) -> torch.Tensor:
+    n = x.sum().to(torch.int64).item()
+    torch._check(n >= 0)
+    torch._check(n <= x.shape[0])
+    return x[:n] * 2
+
+
+def zeros_of_first(x: torch.Tensor) -> torch.Tensor:
+    n = x.to(torch.int64)[0].item()
+    torch._check(n >= 0)
+    return torch.zeros(n) + x.sum()
+
+
+def apart(x: torch.Tensor) -> torch.Tensor:
+    n = x.to(torch.int64)[0].item()
+    torch._check(n >= 0)
+    torch._check(n < 4)
+    return torch.linalg.eigvals(x.view(2, 2)).abs().sum() + x.sum() * n
+
+
+@pytest.mark.filterwarnings("ignore:.*in PyTorch")
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("f", [cut_by_sum, zeros_of_first, apart])
+def test_a_number_that_a_piece_is_handed_is_asked_what_is_asserted_of_it(
+    f: Callable[[torch.Tensor], torch.Tensor], *, dynamic: bool | None
+) -> None:
+    """A negative size was taken for 0, as its range says that it is none."""
+    torch._dynamo.reset()
+    made, refused = torch.compile(f, backend="tilewright", dynamic=dynamic), 0
+    for values in ([1.0, 1, 1, 1], [2.0, 0, 0, 0], [-3.0, 1, 0, 0], [20.0, 1, 0, 0], [0.0, 0, -1, -2]):
+        x = torch.tensor(values)
+        try:
+            want = f(x)
+        except RuntimeError:
+            refused += 1
+            with pytest.raises(RuntimeError, match=r"u0|Expected cond"):
+                made(x)
+        else:
+            torch.testing.assert_close(made(x), want)
+    assert 0 < refused < 5

@@ -23,12 +23,14 @@ from tilewright.core.types import Array, TensorType, bool_, f64, i64
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.torch.aten.call import SymFloat, Unsupported
+from tilewright.frontend.torch.fx.checks import promised_by
 from tilewright.frontend.torch.fx.guards import Promises
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import is_all_of_its_memory, lies_densely, readers_of_memory
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, Importer, OnFault
 from tilewright.frontend.torch.tensors import carrier, row_major, to_numpy, to_torch
+from tilewright.runtime.errors import InputError
 from tilewright.runtime.once import computed
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ def import_piece(
     """
     importer = Importer(Pool(), SymbolTable(promises=promises), owner)
     importer.on_fault, importer.has_peer = on_fault, has_peer
-    importer.checks, importer.asks_lookups = {}, False
+    importer.checks, importer.asks_lookups, importer.promises = {}, False, promised_by(nodes)
     importer.symbols.compute_the_rest()
     bound, takes, parts = _bind(importer, inputs, frozen)
     importer.convert_nodes(nodes)
@@ -185,7 +187,8 @@ def _bind(
                 takes.append(_TakeTensor(i, is_plain, _is_row_major(value)))
             elif type(value).__name__ == "SymInt":
                 importer.env[node], parts = importer.symbols.integer(value)
-                sizes |= {size: partial(_integer, i, sign) for size, sign in parts}
+                is_promised = [sign for _, sign in parts] == [1]
+                sizes |= {size: partial(_integer, i, sign, is_promised) for size, sign in parts}
             elif type(value).__name__ == "SymFloat":
                 entry = importer.pool.input(node.name, TensorType(f64, ()), loc)
                 importer.env[node] = SymFloat(entry)
@@ -213,9 +216,15 @@ def _rank(value: Any) -> int:
     return 0 if lone_symbol(value) is not None else 1
 
 
-def _integer(i: int, sign: int, args: Sequence[Any]) -> int:
-    """Of an argument of either sign what it is above 0, or below."""
-    return max(sign * int(args[i]), 0)
+def _integer(i: int, sign: int, is_promised: bool, args: Sequence[Any]) -> int:
+    """Of an argument of either sign what it is above 0, or below.
+
+    One that is promised to be 0 or more may break the promise: an assertion among the piece's calls says so.
+    """
+    value = sign * int(args[i])
+    if is_promised and value < 0:
+        raise InputError(f"argument {i} is {value}, which the program promised to be 0 or more")
+    return max(value, 0)
 
 
 def _take_size(given: Size, args: Sequence[Any]) -> Array:

@@ -7,7 +7,7 @@ Not its business: assertions about sizes alone, which are constraints of the gra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tilewright import ops
@@ -24,7 +24,8 @@ from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data
 _OF_TENSORS = frozenset({
     "aten._assert_async.default", "aten._assert_async.msg", "aten._functional_assert_async.msg",
 })  # fmt: skip
-_OF_NUMBERS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
+ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
+"""Relations between numbers: those between sizes become the graph's constraints."""
 _ABOVE = ("LessThan", "StrictLessThan", "GreaterThan", "StrictGreaterThan")
 _RANGES = frozenset({"aten.sym_constrain_range.default"})
 
@@ -34,7 +35,7 @@ def is_about_values(node: Any) -> bool:
     name, args = _call(node)
     if name in _OF_TENSORS:
         return hasattr(args[0], "op")
-    if name not in _OF_NUMBERS and name not in _RANGES:
+    if name not in ASSERTIONS and name not in _RANGES:
         return False
     expression = _expression(args[0])
     return hasattr(expression, "free_symbols") and is_about_data(expression)
@@ -61,6 +62,17 @@ def asserted_values(node: Any) -> Iterator[tuple[Any, str]]:
         found = ", ".join(sorted(s.name for s in condition.free_symbols if is_about_data(s)))
         text = f"{condition} must hold, where the data decide {found}"
     yield condition, text
+
+
+def conditions_of(nodes: Iterable[Any]) -> list[Any]:
+    """The relations that the assertions among ``nodes`` are about."""
+    found = [_expression(n.args[0]) for n in nodes if str(n.target) in ASSERTIONS]
+    return [e for e in found if hasattr(e, "free_symbols")]
+
+
+def promised_by(nodes: Iterable[Any]) -> dict[str, Any]:
+    """Data's symbols with the most that an assertion among ``nodes`` says each is."""
+    return dict(promise for condition in conditions_of(nodes) for promise in promises_of(condition))
 
 
 def promises_of(condition: Any) -> Iterator[tuple[str, Any]]:

@@ -39,12 +39,14 @@ from tilewright.frontend.torch.aten.places import UNBOUNDED
 from tilewright.frontend.torch.aten.table import CONVERTERS, nearest
 from tilewright.frontend.torch.custom_ops import KERNELS, AddNodes
 from tilewright.frontend.torch.fx.checks import (
+    ASSERTIONS,
     asserted_values,
+    conditions_of,
     follows_from_sizes,
     is_about_values,
     lookup_of,
     picked_along,
-    promises_of,
+    promised_by,
     truth,
 )
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
@@ -62,10 +64,6 @@ CHECKS = frozenset({
     "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
 })  # fmt: skip
 """Calls without a result: their conditions are in the symbols' bounds, or are the user's own promise."""
-
-ASSERTIONS = frozenset({"aten._assert_scalar.default", "aten._functional_assert_scalar.default"})
-"""Relations between sizes, which become the graph's constraints."""
-
 
 IGNORED = CHECKS | ASSERTIONS
 
@@ -232,10 +230,10 @@ class Importer:
 
         To be called before inputs are bound, so that equal sizes are equal everywhere.
         """
-        conditions = [_expression(n.args[0]) for n in graph.nodes if str(n.target) in ASSERTIONS]
+        conditions = conditions_of(graph.nodes)
         sizes = dict.fromkeys(c for n in graph.nodes for c in _equal_sizes(n))
-        asserted = [c for c in conditions if c is not None and not is_about_data(c)]
-        self.promises = dict(p for c in conditions if c is not None for p in promises_of(c))
+        asserted = [c for c in conditions if not is_about_data(c)]
+        self.promises = promised_by(graph.nodes)
         for condition in dict.fromkeys(asserted):
             self.require(condition, f"the assertion {condition}")
         for condition in sizes:
@@ -570,12 +568,6 @@ def _sympy(size: Any) -> Any:
     import sympy
 
     return sympy.Integer(size) if isinstance(size, int) else size.node.expr
-
-
-def _expression(condition: Any) -> Any:
-    """The sympy form of a symbolic condition; None for others."""
-    value = condition.meta.get("val") if hasattr(condition, "meta") else condition
-    return getattr(getattr(value, "node", None), "expr", None)
 
 
 def _flat(x: Any) -> list[Any]:
