@@ -3,8 +3,7 @@
 ``random_graph(seed, n_ops)`` grows a graph node by node: pick an op, pick operands among what there is, let ``infer``
 accept or reject. ``graphs()`` is the same as a hypothesis strategy. Every node is evaluated as it is made, so that
 values stay moderate. Ops that jump (comparisons, rounding, casts to integers) take only operands that no rounding
-precedes, or equal graphs could differ by more than rounding; ``assert_close`` allows for what rounding may do, measured
-by moving the inputs a little.
+precedes, or equal graphs could differ by more than rounding.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,18 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
+from graph_with_arrays import RandomGraph
 from ops.running import converted, sample_calls
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import CompileError
-from tilewright.core.evaluate import bind_inputs, evaluate_graph, evaluate_nodes
+from tilewright.core.evaluate import bind_inputs, evaluate_nodes
 from tilewright.core.expr import Sym, symbols
-from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
+from tilewright.core.graph import CONST, Attrs, Builder, Graph, Node, Pool
 from tilewright.core.opdef import Trait
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, DType, TensorType
-from tilewright.runtime.once import computed
-from tilewright.tools.debug.tolerance import EPSILON, nudged
+from tilewright.ops.control import operands_of_parts
 
 LARGEST = 50.0  # of any value, so that nothing overflows an f16 or a sum
 SMALLEST = 0.2  # of an operand that a division or logarithm would magnify
@@ -46,57 +45,6 @@ REDUCTIONS = [
 ]  # fmt: skip
 RANDOM = (ops.random_uniform, ops.random_normal)
 CUMULATIVE = [ops.cumsum, ops.cummax, ops.cummin]
-
-
-@dataclass
-class RandomGraph:
-    """A graph with an array for each input."""
-
-    graph: Graph
-    arrays: list[Array]
-    seed: int
-
-    def expected(self) -> tuple[Array, ...]:
-        return evaluate_graph(self.graph, self.arrays)
-
-    @computed
-    def answers(self) -> tuple[Sequence[Array], ...]:
-        """Of the outputs: their values, those for inputs a little away, those with other roundings on the way."""
-        moved = evaluate_graph(self.graph, [nudged(a) for a in self.arrays])
-        values = self.rounded()
-        return self.expected(), moved, [values[n] for _, n in self.graph.results()]
-
-    def rounded(self) -> dict[Node, Array]:
-        """Every node's value when each op that rounds gives a result that is off by a unit or two in the last place."""
-        rng = np.random.default_rng(self.seed)
-        values: dict[Node, Array] = dict(zip(self.graph.inputs, self.arrays, strict=True))
-        sizes = bind_inputs(self.graph, self.arrays)
-        for n in self.graph.nodes():
-            if n in values or len(n.types) > 1:
-                continue
-            values[n] = evaluate_nodes((n,), values, sizes)[0]
-            bind_shape(n.shape, values[n].shape, sizes)
-            if n.op is not CONST and Trait.MOVEMENT not in n.op.traits:
-                values[n] = nudged(values[n], rng)
-        return values
-
-    def assert_close(self, got: Sequence[Array], factor: float = 64.0) -> None:
-        """``got`` has the right dtypes, shapes and values, give or take ``factor`` roundings."""
-        for k, (want, *others, have) in enumerate(zip(*self.answers, got, strict=True)):
-            where = f"output {k} of random graph {self.seed}"
-            assert have.dtype == want.dtype and have.shape == want.shape, where
-            if types.dtype_of(want.dtype) not in EPSILON:
-                np.testing.assert_array_equal(have, want, where)
-                continue
-            wide = want.astype(np.float64)
-            coarsest = max(EPSILON.get(n.dtype, 0) for n in self.graph.nodes() if len(n.types) == 1)
-            with np.errstate(invalid="ignore"):
-                reach = max(np.nan_to_num(np.abs(o.astype(np.float64) - wide)).max(initial=0) for o in others)
-                scale = np.nan_to_num(np.abs(wide), posinf=0).max(initial=0)
-            np.testing.assert_allclose(
-                have.astype(np.float64), wide, rtol=factor * coarsest, err_msg=where,
-                atol=factor * (reach + coarsest * scale) + 1e-30,
-            )  # fmt: skip
 
 
 @dataclass
@@ -196,6 +144,8 @@ class Grower:
         self, op, *operands: Node, keep: Callable[[Array], bool] = lambda a: a.size <= MOST_ELEMENTS, **attrs
     ) -> tuple[Node, ...]:
         """The results of ``op``, added to the graph; nothing if it is not valid, or ``keep`` refuses a value."""
+        if Trait.CONTROL in op.traits and not _show_sizes(operands):
+            return ()
         try:
             node = self.b(op, *operands, **attrs)
         except CompileError:
@@ -223,6 +173,12 @@ class Grower:
             outputs.append(self.choose([n for n in self.values if len(n.types) == 1]))  # an input, or one twice
         names = tuple(f"out{k}" for k in range(len(outputs)))
         return Graph("random", self.b.pool, tuple(self.inputs), tuple(outputs), names)
+
+
+def _show_sizes(operands: Sequence[Node]) -> bool:
+    """Is each size a dimension by itself? Control flow's reference reads sizes off shapes, and not n off n // 2."""
+    dims = {d for n in operands for d in n.shape}
+    return not any(symbols(d) - dims for d in dims)
 
 
 def _is_any(a: Array) -> bool:
@@ -503,6 +459,66 @@ def repeat(g: Grower) -> bool:
     return g.keep(ops.loop, trips, go, x, y, body=body, n_carried=1, name=f"loop{len(g.values)}")
 
 
+def _stays_moderate(body: Graph, operands: Sequence[Array]) -> bool:
+    """Is what was asked of a body's values as it grew true of those for other operands?"""
+    values = dict(zip(body.inputs, operands, strict=True))
+    sizes = bind_inputs(body, operands)
+    for n in body.nodes():
+        if n in values or len(n.types) > 1:
+            continue
+        values[n] = evaluate_nodes((n,), values, sizes)[0]
+        bind_shape(n.shape, values[n].shape, sizes)
+        magnifies = n.op in MAGNIFIES and any(x.dtype.is_float and _too_small(values[x]) for x in n.inputs)
+        if magnifies or not (n.op in (CONST, *RANDOM) or _is_moderate(values[n])):
+            return False
+    return True
+
+
+def parts(g: Grower) -> bool:
+    """Parts of a batch, one or more of whose operands are cut, at one time or in turn."""
+    x = g.node(lambda n: n.type.rank > 0 and isinstance(n.shape[0], int) and n.shape[0] > 0)
+    if x is None or g.depth:
+        return False
+    n_parts = g.choose([n for n in range(1, x.shape[0] + 1) if x.shape[0] % n == 0])
+    cut = [x]
+    other = g.node(lambda n: n.type.rank > 0 and isinstance(n.shape[0], int) and n.shape[0] % n_parts == 0)
+    if other is not None and g.chance(0.5):
+        cut.append(other)
+    whole = [_partner(g, x)]
+
+    def part_of(n: Node) -> tuple[TensorType, Array, bool]:
+        rows = n.shape[0] // n_parts
+        return n.type.with_shape((rows, *n.shape[1:])), g.values[n][:rows], n in g.exact
+
+    inner = _nested(g, [*map(part_of, cut), *((n.type, g.values[n], n in g.exact) for n in whole)])
+    sizes = {s for n in (*cut, *whole) for d in n.shape for s in symbols(d)}
+    fitting = [
+        n for n in inner.values
+        if len(n.types) == 1 and n.type.rank > 0 and {s for d in n.shape for s in symbols(d)} <= sizes
+    ]  # fmt: skip
+    body = _closed(inner, f"part{len(g.values)}", list(dict.fromkeys([fitting[-1], g.choose(fitting)])))
+    how = {"body": body, "n_parts": n_parts, "n_cut": len(cut), "n_threads": g.integer(1, n_parts)}
+    if not _show_sizes((*cut, *whole)):
+        return False
+    given = [g.values[n] for n in (*cut, *whole)]
+    if not all(_stays_moderate(body, operands) for operands in operands_of_parts(given, Attrs(how))):
+        return False
+    return g.keep(ops.map_parts, *cut, *whole, **how)
+
+
+def rescale(g: Grower) -> bool:
+    """Whole numbers times a factor, one for all or one for each place along an axis, rounded as TFLite does."""
+    x = g.node(lambda n: n.dtype is types.i32)
+    if x is None:
+        return False
+    known = [k for k, d in enumerate(x.shape) if isinstance(d, int)]
+    axis = g.choose(known) if known and g.chance(0.5) else None
+    shape = () if axis is None else (x.shape[axis],)
+    multiplier = g.const(g.rng.integers(1 << 30, 1 << 31, shape).astype(np.int32))
+    shift = g.const(g.rng.integers(-6, 3, shape).astype(np.int32))
+    return g.keep(ops.rescale, x, multiplier, shift, **({} if axis is None else {"axis": axis}))
+
+
 def sample(g: Grower) -> bool:
     """Any op at all, in any dtype, on operands of its own: an island that other ops may grow from."""
     op = g.choose([op for op in ops.ALL if op.samples is not None and Trait.CONTROL not in op.traits])
@@ -516,8 +532,9 @@ def sample(g: Grower) -> bool:
         return False
     operands = []
     for a in drawn.arrays:
-        if g.chance(0.5) and (a.dtype.kind not in "iub" or op in RANDOM):
-            dims = [g.symbol(d) if 1 < d < 64 and g.depth == 0 and g.chance(0.1) else d for d in a.shape]
+        # A graph within control flow has no inputs but what it is called with.
+        if not g.depth and g.chance(0.5) and (a.dtype.kind not in "iub" or op in RANDOM):
+            dims = [g.symbol(d) if 1 < d < 64 and g.chance(0.1) else d for d in a.shape]
             node = g.b.pool.input(f"x{len(g.inputs)}", TensorType(types.dtype_of(a.dtype), tuple(dims)))
             g.inputs.append(node)
             g.values[node] = a
@@ -532,7 +549,7 @@ def sample(g: Grower) -> bool:
 MAKERS: tuple[Callable[[Grower], bool], ...] = (
     unary, unary, binary, binary, common, common, select, clamp, cast, reduce, reduce, along_axis, norm, reshape,
     reshape, transpose, transpose, expand, slice_, pad, concat, copies, gather, matmul, conv, sample, sample, branch,
-    repeat,
+    repeat, parts, rescale,
 )  # fmt: skip
 
 
