@@ -246,3 +246,11 @@ def test_sums_that_the_data_place_have_no_lanes() -> None:
     given = {"x": np.arange(21).reshape(3, 7) ** 2 % 9, "counts": np.zeros(9, np.int64)}
     found = run(made, {b: a.copy() for b, a in given.items()})["counts"]
     np.testing.assert_array_equal(found, np.bincount(given["x"].ravel(), minlength=9))
+
+
+def test_a_nest_of_few_operations_ends() -> None:
+    """Of this nest's integer program ``isl`` counts few operations, and its numbers grew for as long as one waited."""
+    kernel, step = random_case(Random(51465))
+    before, after = results(kernel), results(PRIMITIVES["resequence"](kernel, *step), reverse=True)
+    np.testing.assert_array_equal(after["a"], before["a"])
+    np.testing.assert_array_equal(after["b"], before["b"])

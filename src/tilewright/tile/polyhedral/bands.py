@@ -28,6 +28,9 @@ from tilewright.tile.polyhedral.sets import Instance, instances, large_numbers, 
 
 OPERATIONS = 1000 * EFFORT.nodes
 """Of ``isl`` for one nest: a program that needs more would take seconds, and its nest stays as it is."""
+LARGEST = EFFORT.nodes
+"""Of the numbers in a new loop's function: how often an old loop counts, and how far a statement is moved. Without a
+limit they may grow for hours in a program of few operations, which are what ``isl`` counts."""
 _TREE: Any = isl.schedule_node_type
 Lines = Mapping[int, isl.Map]
 """What a new loop counts: for each statement, by number, a map from its iterations to one number."""
@@ -101,6 +104,9 @@ def _sorted(found: Sequence[Instance]) -> tuple[tuple[Dependence, ...], tuple[De
 def _limited(context: isl.Context, *, is_fused: bool) -> Iterator[None]:
     """Let ``isl`` use so many operations, and fuse or not; its options are those of all that use the context."""
     before = context.get_schedule_serialize_sccs(), context.get_max_operations()
+    largest = context.get_schedule_max_coefficient(), context.get_schedule_max_constant_term()
+    context.set_schedule_max_coefficient(LARGEST)
+    context.set_schedule_max_constant_term(LARGEST)
     context.set_schedule_serialize_sccs(0 if is_fused else 1)
     context.reset_operations()
     context.set_max_operations(OPERATIONS)
@@ -109,6 +115,8 @@ def _limited(context: isl.Context, *, is_fused: bool) -> Iterator[None]:
     except isl.Error as e:
         raise ScheduleError("resequence", "", f"its integer program is too large or has no solution: {e}") from e
     finally:
+        context.set_schedule_max_coefficient(largest[0])
+        context.set_schedule_max_constant_term(largest[1])
         context.set_schedule_serialize_sccs(before[0])
         context.reset_operations()
         context.set_max_operations(before[1])
