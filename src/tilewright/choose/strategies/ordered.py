@@ -104,11 +104,13 @@ class _OrderSearch:
             return
         self.seen.add(text)
         forms = [BandForm.as_found(x) for x in bands.bands]
+        copies = self.machine.partial_sums
 
         def seconds(at: int, form: BandForm) -> float:
             tried = [*forms[:at], form, *forms[at + 1 :]]
-            args = (self.loop, fusion, forms_text(tried), self.lanes)
-            return self.price(args, lambda: resequenced(self.alone, self.alone.body[0], bands, tried, self.lanes))
+            args = (self.loop, fusion, forms_text(tried), self.lanes, copies)
+            nest = self.alone.body[0]
+            return self.price(args, lambda: resequenced(self.alone, nest, bands, tried, self.lanes, copies))
 
         for at, band in enumerate(bands.bands):
             found = {form: seconds(at, form) for form in _orders(band)}

@@ -6,8 +6,11 @@ In: a builder and loops in order, outermost first. Out: ``kind`` steps. Not its 
 
 from __future__ import annotations
 
+from math import ceil
+
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.core.dims import known_under
+from tilewright.core.estimates import DOUBT
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, Kind
@@ -15,7 +18,7 @@ from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop
 
-EVEN_TASKS = 16
+EVEN_TASKS = ceil(1 / DOUBT)
 """With so many iterations for each core, what a parallel loop leaves uneven is less than prices can tell."""
 TASKS_PER_CORE = 2
 """Iterations of a parallel loop for each core, at least."""

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.core.effort import EFFORT
 from tilewright.core.types import Array
 from tilewright.graph.quantize.books import Book
 from tilewright.graph.quantize.encoding import ByteWeights
 
-BLOCK = 64
+BLOCK = EFFORT.listed
 """Places whose errors reach the places behind them at once, as one product of matrices."""
 DAMPING = 0.01
 """What is added to the diagonal, of its mean: inputs that are always alike, or zero, leave no error to move."""

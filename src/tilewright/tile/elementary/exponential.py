@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from tilewright.core import types
 from tilewright.core.compute import Binary, Const, Unary, Value
 from tilewright.tile.elementary.build import (
@@ -108,7 +110,7 @@ _TANH_F32 = (
 _TANH_SMALL = 0.61
 _LN2_HIGH, _LN2_LOW = (0.693115234375, 0.6931471803691238), (3.1946184945309415e-05, 1.9082149292705877e-10)
 _LOG2_E = math.log2(math.e)
-_LOG2_E_LOW = 1.925962991126617e-08
+_LOG2_E_LOW = _LOG2_E - float(np.float32(_LOG2_E))
 """What ``log2(e)`` is more than its f32."""
 
 

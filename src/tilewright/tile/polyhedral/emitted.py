@@ -49,18 +49,18 @@ _COMPARED: Mapping[object, Callable[[Dim, Dim], tuple[Dim, ...]]] = {
 }
 
 
-COPIES = 4
-"""Vectors at a time: enough for a loop's turn to cost little beside them, and for sums to wait for each other less."""
-
-
 @dataclass
 class NestEmitter:
-    """``lanes``: how many elements a loop of lanes has, 0 for none. ``named`` gives a loop a name that is free."""
+    """``lanes``: how many elements a loop of lanes has, 0 for none; ``copies``: how many such loops come at a time.
+
+    ``named`` gives a loop a name that is free.
+    """
 
     instances: Sequence[Instance]
     order: RunOrder
     sizes: Sequence[Dim]
     lanes: int
+    copies: int
     named: Callable[[str], str]
     partial: list[Buffer] = field(default_factory=list)
     """Registers that sums along lanes are added up in."""
@@ -151,7 +151,7 @@ class NestEmitter:
 
     def _lanes(self, node: isl.AstNode, env: Mapping[str, Dim], first: Dim, step: int, n: Dim) -> Iterator[For]:
         """``n`` iterations as vectors, some copies of them at a time; the last vector may have fewer lanes."""
-        at_once = self.lanes * COPIES
+        at_once = self.lanes * self.copies
         outer = loop_sym(self.named("c"), turns := ceildiv(n, at_once))
         rest = at_once if mod(n, at_once) == 0 else minimum(at_once, n - outer * at_once)
         copy = loop_sym(self.named("copy"), copies := ceildiv(rest, self.lanes))
@@ -172,7 +172,7 @@ class NestEmitter:
         assert isinstance(vectors, For)
         (s,) = vectors.body
         assert isinstance(s, Update)
-        part = Buffer(self.named("partial"), s.buffer.dtype, (COPIES, self.lanes))
+        part = Buffer(self.named("partial"), s.buffer.dtype, (self.copies, self.lanes))
         self.partial.append(part)
         start, end = self._each(), self._each()
         yield _around(start, Store(part, syms(start), identity_of(s.op, part.dtype)))
@@ -182,8 +182,8 @@ class NestEmitter:
 
     def _each(self) -> tuple[Loop, Loop]:
         """Loops over all partial sums."""
-        copy, lane = Sym(self.named("copy"), 0, COPIES - 1), Sym(self.named("lane"), 0, self.lanes - 1)
-        return Loop(copy, COPIES, Kind.UNROLL), Loop(lane, self.lanes, Kind.VECTOR)
+        copy, lane = Sym(self.named("copy"), 0, self.copies - 1), Sym(self.named("lane"), 0, self.lanes - 1)
+        return Loop(copy, self.copies, Kind.UNROLL), Loop(lane, self.lanes, Kind.VECTOR)
 
 
 def _around(loops: Sequence[Loop], s: Store | Update) -> For:

@@ -21,33 +21,38 @@ FUSION = ("fused", "apart")
 
 
 @alone
-def resequence(kernel: Kernel, loop: str, fusion: str = "fused", bands: str = "", lanes: int = 0) -> Kernel:
+def resequence(
+    kernel: Kernel, loop: str, fusion: str = "fused", bands: str = "", lanes: int = 0, copies: int = 1
+) -> Kernel:
     """The nest of ``loop`` as loops that its dependences suggest, whose order and tiles ``bands`` has.
 
     ``for t: for i: a[i] = a[i-1] + a[i+1]`` -> ``for t: for t + i``, either of which may be outside, and both of which
     may be tiled. ``fusion``: statements share loops where they can (``fused``) or only where
     they must (``apart``). ``bands``: for each group of loops that may be exchanged, in the order of the text, a
     permutation, and perhaps the size of a tile along each: ``1 0 2:0 32 32; 0``. Innermost loops that may run at one
-    time are vectors of ``lanes`` elements; a sum is one of partial sums.
+    time are vectors of ``lanes`` elements, ``copies`` of them at a time; a sum is one of as many partial sums.
     Fails: an index, an extent or a condition that is not affine; loops that are not serial; a form that does not fit
     the bands; an integer program that is too large.
     """
     if fusion not in FUSION:
         raise ScheduleError("resequence", loop, f"unknown fusion {fusion!r}", remedy=f"use {' or '.join(FUSION)}")
-    if lanes < 0:
-        raise ScheduleError("resequence", loop, f"{lanes} lanes")
+    if lanes < 0 or copies < 1:
+        raise ScheduleError("resequence", loop, f"{copies} copies of {lanes} lanes")
     nest = find_loop(kernel, loop, "resequence")
     if not any(s is nest for s in kernel.body):
         raise ScheduleError("resequence", loop, "it is inside of another loop", remedy="name the outermost loop")
     found = bands_of(nest_alone(kernel, nest), is_fused=fusion == "fused")
-    return resequenced(kernel, nest, found, read_forms(bands, found.bands), lanes)
+    return resequenced(kernel, nest, found, read_forms(bands, found.bands), lanes, copies)
 
 
-def resequenced(kernel: Kernel, nest: Stmt, bands: Bands, forms: Sequence[BandForm], lanes: int) -> Kernel:
+def resequenced(
+    kernel: Kernel, nest: Stmt, bands: Bands, forms: Sequence[BandForm], lanes: int, copies: int
+) -> Kernel:
     """:func:`resequence` of a nest whose bands are known."""
     taken = set[str]()
     emitter = NestEmitter(
-        bands.instances, order_of(bands, forms), bands.parameters, lanes, lambda name: fresh_among(kernel, name, taken)
+        bands.instances, order_of(bands, forms), bands.parameters, lanes, copies,
+        lambda name: fresh_among(kernel, name, taken),
     )
     made = replace_stmt(kernel, nest, *emitter.body())
     return replace(made, places=(*made.places, *(Place(x, Space.REG) for x in emitter.partial)))

@@ -20,7 +20,9 @@ try:
     from tilewright.tile.polyhedral.resequence import resequence
 except ImportError:
 
-    def resequence(kernel: Kernel, loop: str, fusion: str = "fused", bands: str = "", lanes: int = 0) -> Kernel:
+    def resequence(
+        kernel: Kernel, loop: str, fusion: str = "fused", bands: str = "", lanes: int = 0, copies: int = 1
+    ) -> Kernel:
         """Refused: dependences are found by ``islpy``, which is not installed."""
         rule = "what may be exchanged is found by islpy, which is not installed"
         raise ScheduleError("resequence", loop, rule, remedy="pip install tilewright[poly]")
