@@ -167,6 +167,9 @@ def is_flat(kernel: Kernel) -> bool:
 def check_grids(kernel: Kernel) -> None:
     """Check what ``tile.ir`` says of grids; kernels for CPUs have none and pass."""
     if not is_for_gpus(kernel):
+        for s in walk(kernel.body):
+            if isinstance(s, Commit) or (isinstance(s, For) and s.loop.kind is Kind.WARP):
+                raise TileVerifyError(f"{'commit' if isinstance(s, Commit) else s.loop.sym.name}: outside of a grid")
         return
     home: dict[Buffer, int] = {}
     own = {p.buffer for p in kernel.places if p.space in OF_BLOCKS}
