@@ -48,6 +48,9 @@ def machines(unknown: Target) -> dict[str, Target]:
         "apple-m1": replace(neon, triple="arm64-apple-macosx11.0.0", cpu="apple-m1", has_dotprod=True)
         .known(APPLE, l1_bytes=128 << 10, l2_bytes=12 << 20, line_bytes=128)
         .known(FIRESTORM, fma_ports=4, fma_cycles=1, fma_latency=4, load_ports=3, store_ports=2, issue_width=8),
+        "apple-m2": replace(
+            neon, triple="arm64-apple-macosx11.0.0", cpu="apple-m2", has_dotprod=True, has_i8mm=True, fma_ports=4
+        ).known("macOS on Apple M2, sysctl hw", l1_bytes=128 << 10, l2_bytes=16 << 20, line_bytes=128),
     }
 
 
