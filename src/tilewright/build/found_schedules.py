@@ -15,7 +15,7 @@ import json
 import math
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
@@ -37,6 +37,7 @@ _TABLE = """create table if not exists found (
 _TRIED = """create table if not exists tried (
     kernel text, machine text, steps text, outcome text, seconds real, beside real, primary key (kernel, machine, steps)
 )"""
+_FOUND = "select kernel, machine, steps, before, after from found order by kernel, machine"
 MEASURED = "measured"
 FORMAT = "tilewright-schedules 1"
 _PUT = """insert into found values (?, ?, ?, ?, ?) on conflict (kernel, machine) do update set
@@ -84,8 +85,7 @@ class FoundSchedules:
 
     def get(self, machine: str, kernels: Iterable[str]) -> dict[str, FoundSchedule]:
         """What was found for these kernels on this machine, by the kernel's name; nothing where there is no file."""
-        rows = self._rows("select kernel, steps, before, after from found where machine = ?", machine)
-        every = {row[0]: FoundSchedule(*row) for row in rows}
+        every = {found.kernel: found for of, found in self.all() if of == machine}
         return {name: every[name] for name in kernels if name in every}
 
     def add(self, machine: str, trials: Iterable[Trial]) -> None:
@@ -98,7 +98,7 @@ class FoundSchedules:
         """What was tried for these kernels on this machine."""
         wanted = {*kernels}
         rows = self._rows("select kernel, steps, outcome, seconds, beside from tried where machine = ?", machine)
-        return [Trial(*row) for row in rows if row[0] in wanted]
+        return [Trial(*row) for row in rows if row[0] in wanted and _is_trial(row)]
 
     def without_gain(self, machine: str, kernels: Iterable[str]) -> set[tuple[str, str]]:
         """Kernels and steps that failed, or were no faster than what they were measured beside."""
@@ -108,12 +108,8 @@ class FoundSchedules:
 
     def all(self) -> list[tuple[str, FoundSchedule]]:
         """What was found, of all machines, each with the machine's key; nothing where there is no file."""
-        found = []
-        for row in self._rows("select kernel, machine, steps, before, after from found order by kernel, machine"):
-            with suppress(ValueError):  # a damaged file may have anything in any column
-                kernel, machine, steps, before, after = _row([*row])
-                found.append((machine, FoundSchedule(kernel, steps, before, after)))
-        return found
+        rows = _sound(self._rows(_FOUND))
+        return [(row[1], FoundSchedule(row[0], *row[2:])) for row in rows]
 
     def forget(self, kernels: Iterable[str] | None = None) -> int:
         """Forget what was measured and found of these kernels, or of all, on all machines; how many found ones."""
@@ -142,8 +138,8 @@ class FoundSchedules:
     def exported(self) -> str:
         """All schedules that were found, of all machines, as lines of JSON, which ``take`` reads."""
         with self._open() as file:
-            rows = file.execute("select kernel, machine, steps, before, after from found order by machine, kernel")
-            return "\n".join([FORMAT, *(json.dumps(row) for row in rows)]) + "\n"
+            rows = sorted(_sound(file.execute(_FOUND)), key=lambda row: (row[1], row[0]))
+        return "\n".join([FORMAT, *(json.dumps(row) for row in rows)]) + "\n"
 
     def take(self, text: str) -> None:
         """Take over what ``exported`` has written; ``InputError`` for any other text, of which nothing is taken."""
@@ -168,7 +164,7 @@ class FoundSchedules:
         if not os.path.exists(other):
             raise InputError(f"there is no file {os.fspath(other)!r:.200}", remedy="name a database of schedules")
         with FoundSchedules(other)._open() as file:
-            rows = file.execute("select kernel, machine, steps, before, after from found").fetchall()
+            rows = [*_sound(file.execute(_FOUND))]
         with self._open() as file:
             file.executemany(_PUT, rows)
 
@@ -202,6 +198,19 @@ def cached_schedules(cache: Cache, wait: float = WAIT_SECONDS) -> FoundSchedules
     if cache.problem or cache.directory is None:
         return None
     return FoundSchedules(os.path.join(cache.directory, SEARCHES), wait)
+
+
+def _sound(rows: Iterable[Sequence[Any]]) -> Iterator[tuple[str, str, str, float, float]]:
+    """The rows of ``found`` that may have been written here: a damaged file may have anything in any column."""
+    for row in rows:
+        with suppress(ValueError):
+            yield _row([*row])
+
+
+def _is_trial(row: Sequence[Any]) -> bool:
+    """May a row of ``tried`` have been written here?"""
+    *texts, seconds, beside = row
+    return all(isinstance(x, str) for x in texts) and all(isinstance(x, float) for x in (seconds, beside))
 
 
 def _row(found: Any) -> tuple[str, str, str, float, float]:
