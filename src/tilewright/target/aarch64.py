@@ -33,11 +33,9 @@ def machines(unknown: Target) -> dict[str, Target]:
         has_f16c=True,
         l1_bytes=64 << 10,
         byte_lookup=LOOKUP_OF_AARCH64,
-    ).known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=32, n_mask_registers=0, n_general_registers=31)
+    ).known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=32, n_general_registers=31)
     dot = replace(neon, cpu="cortex-a75", features="-rcpc", has_dotprod=True)  # for "generic", LLVM spills sums
-    sve = replace(neon, features="+sve,+dotprod,+fullfp16", has_masks=True, has_dotprod=True).known(
-        INSTRUCTION_SET, n_mask_registers=16
-    )
+    sve = replace(neon, features="+sve,+dotprod,+fullfp16", has_masks=True, has_dotprod=True)
     return {
         "aarch64": replace(neon, aliases=("neon", "arm64")),
         "aarch64-dotprod": dot,

@@ -54,7 +54,7 @@ def machines(unknown: Target) -> dict[str, Target]:
             has_masks=True, loses_gathers=True,
             has_word_fma=True,
         )
-        .known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=8, n_mask_registers=1)
+        .known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=8)
         .known(LLVM.format("ARMScheduleM55.td"), fma_cycles=2, load_cycles=2, store_cycles=2),
     }  # fmt: skip
 

@@ -27,7 +27,7 @@ def machines(unknown: Target) -> dict[str, Target]:
     gcv = replace(gc, features="+m,+a,+f,+d,+c,+v", has_masks=True)
     return {
         "rv64gc": replace(gc, aliases=("riscv64",)),
-        "rv64gcv": gcv.known(INSTRUCTION_SET, vector_bytes=16, n_mask_registers=1),
+        "rv64gcv": gcv.known(INSTRUCTION_SET, vector_bytes=16),
     }
 
 

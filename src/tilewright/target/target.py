@@ -34,7 +34,7 @@ ADDRESSES = 4
 ADDRESS_BITS = 47
 """Of an address that a process of a 64-bit system may use, on x86-64 and AArch64."""
 NUMBERS = {
-    "vector_bytes": "B", "n_vector_registers": "", "n_mask_registers": "", "n_general_registers": "",
+    "vector_bytes": "B", "n_vector_registers": "", "n_general_registers": "",
     "fma_ports": "", "fma_cycles": "cycles", "fma_latency": "cycles", "load_ports": "", "load_cycles": "cycles",
     "store_ports": "", "store_cycles": "cycles", "issue_width": "per cycle", "window": "", "ghz": "GHz",
     "unforeseen_cycles": "cycles",
@@ -117,7 +117,6 @@ class Target:
     pointer_bytes: int = 8
     vector_bytes: int = 16
     n_vector_registers: int = 16
-    n_mask_registers: int = 0
     n_general_registers: int = 16
 
     has_threads: bool = True

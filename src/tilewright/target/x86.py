@@ -27,7 +27,7 @@ def machines(unknown: Target) -> dict[str, Target]:
     # First what every one of them has; each generation adds to the one before.
     x86 = replace(unknown, triple=TRIPLE, has_saturation=False, word_pairs=PAIRS_OF_X86)
     sse2 = replace(x86, cpu="x86-64", fma_ports=1).known(
-        INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_mask_registers=0, n_general_registers=16
+        INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_general_registers=16
     )
     avx2 = replace(
         sse2,
@@ -47,7 +47,7 @@ def machines(unknown: Target) -> dict[str, Target]:
         has_scalef=True,
         l2_bytes=1 << 20,
         llc_bytes=32 << 20,
-    ).known(INSTRUCTION_SET, vector_bytes=64, n_vector_registers=32, n_mask_registers=8)
+    ).known(INSTRUCTION_SET, vector_bytes=64, n_vector_registers=32)
     vnni = replace(avx512, has_vnni=True)
     return {
         "x86-64": replace(sse2, aliases=("amd64", "sse2")),
