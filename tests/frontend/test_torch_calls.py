@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +16,8 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
+from tilewright.frontend.torch.fx.known import made_of_numbers
+from tilewright.integrations.torch_compile.capture import FallbackWarning
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.structure import Record
 from tilewright.tools.debug.compare import compare
@@ -311,3 +314,26 @@ def test_decimals_of_narrow_floats_do_not_overflow(dtype: torch.dtype) -> None:
     x = torch.tensor([65504.0, 6000.0, -3.27, torch.inf], dtype=dtype)
     f = Lambda(lambda x: (torch.round(x, decimals=2), torch.round(x, decimals=-2)))
     torch.testing.assert_close(tuple(tw.compile(f, (x,), cache=False)(x)), f(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: x + torch.fft.fftfreq(6, 0.3),
+    lambda x: x[:, :4] * torch.fft.rfftfreq(6),
+    lambda x: x * torch.hamming_window(6, periodic=False),
+    lambda x: x * torch.kaiser_window(6, dtype=torch.float32),
+    lambda x: x * torch.bartlett_window(6, dtype=torch.float64),
+])  # fmt: skip
+def test_tensors_made_of_numbers_alone_are_constants(f: Any) -> None:
+    """Windows and frequencies have no converter here."""
+    x = torch.arange(24.0).reshape(4, 6)
+    torch.testing.assert_close(tw.compile(Lambda(f), (x,), cache=False)(x), f(x))
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        torch.testing.assert_close(torch.compile(f, backend="tilewright", fullgraph=True)(x), f(x))
+
+
+def test_random_numbers_are_no_constants() -> None:
+    program = torch.export.export(Lambda(lambda x: x + torch.rand(3)), (torch.ones(3),))
+    draws = [n for n in program.graph.nodes if str(n.target).startswith("aten.rand")]
+    assert len(draws) == 1 and made_of_numbers(draws[0]) is None

@@ -52,6 +52,7 @@ from tilewright.frontend.torch.fx.checks import (
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
+from tilewright.frontend.torch.fx.known import made_of_numbers
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import STRIDED, offset_within
 from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data, lone_symbol
@@ -361,6 +362,8 @@ class Importer:
             return FAILED
         is_complex = any(isinstance(x, Pair) for x in flat) or any(map(is_complex_tensor, results))
         convert = (COMPLEX if is_complex else CONVERTERS).get(functional_name(name))
+        if convert is None and (made := made_of_numbers(node)) is not None:
+            return self.constant(made, location_of(node))
         if convert is None or (is_in_place(node) and node not in self.writes.targets):
             raise _unsupported(name, is_complex=is_complex, is_known=convert is not None)
         if name in STRIDED:
