@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from benchmarks import (
+    newcomer_backbones,
     newcomer_blocks,
     newcomer_corners,
     newcomer_decoding,
@@ -39,6 +40,7 @@ from benchmarks import (
     newcomer_sequences,
     newcomer_signals,
     newcomer_speech,
+    newcomer_toolkits,
     newcomer_vision,
 )
 from benchmarks.newcomer_cases import Newcomer, joined
@@ -68,6 +70,8 @@ TABLES = (
     newcomer_estimation,
     newcomer_repositories,
     newcomer_corners,
+    newcomer_backbones,
+    newcomer_toolkits,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
