@@ -188,5 +188,5 @@ _IMAGES = given(
     st.booleans(),
     st.sampled_from((1, 2)),
 )
-test_random_images = settings(max_examples=8, deadline=None)(_IMAGES(_random_images))
-test_many_random_images = pytest.mark.slow(settings(max_examples=300, deadline=None)(_IMAGES(_random_images)))
+test_random_images = settings(max_examples=8)(_IMAGES(_random_images))
+test_many_random_images = pytest.mark.slow(settings(max_examples=300)(_IMAGES(_random_images)))
