@@ -100,7 +100,9 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
         rows = product(x.shape[-1 - a.inner : -1])
         check(fits_columns(a.n, rows), lambda: f"{a.n} elements, each of {rows} numbers, have no form in passes")
         return x
-    read, written = _ends(a.n, a.form)
+    fit = a.kept == 0 or (a.form == "real" and 0 < a.kept <= a.n)
+    check(fit, lambda: f"{a.kept} results of {a.form} transforms of {a.n} elements")
+    read, written = _ends(a.n, a.form, a.kept)
     check(x.shape[x.rank - len(read) :] == read, lambda: f"{x} does not end with {read}")
     outer = x.shape[: x.rank - len(read)]
     fit = (fits if a.form == "complex" else fits_real)(a.n, product(outer))
@@ -109,10 +111,10 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     return x.with_shape((*outer, *written))
 
 
-def _ends(n: int, form: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _ends(n: int, form: str, kept: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The last axes that are read and written."""
     whole, half = (n, 2), (n // 2 + 1, 2)
-    return {"complex": (whole, whole), "real": ((n,), half), "hermitian": (half, (n,))}[form]
+    return {"complex": (whole, whole), "real": ((n,), (kept or half[0], 2)), "hermitian": (half, (n,))}[form]
 
 
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
@@ -124,7 +126,7 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
     if a.inner:
         made = np.fft.fft(x if a.sign < 0 else x.conj(), axis=-1 - a.inner) * a.scale
     else:
-        made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form)[1][0]] * a.scale
+        made = np.fft.fft(x if a.sign < 0 else x.conj())[..., : _ends(a.n, a.form, a.kept)[1][0]] * a.scale
     made = made if a.sign < 0 else made.conj()
     return np.stack([made.real, made.imag], -1).astype(xs[0].dtype)
 
@@ -137,7 +139,7 @@ def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
         outer, rows = x.shape[: -2 - a.inner], product(x.shape[-1 - a.inner : -1])
         read, end = (n, rows, 2), x.shape[-2 - a.inner :]
     else:
-        read, end = _ends(n, a.form)
+        read, end = _ends(n, a.form, a.kept)
         outer = x.shape[: len(x.shape) - len(read)]
     batch = product(outer)
     flat = b(reshape, x, shape=(batch, *read))
@@ -159,11 +161,11 @@ def _transformed(b: Builder, x: Node, a: Attrs) -> Node:
     if a.inner:
         return _columns_of_images(b, x, a.sign, a.block, a.scale)
     if a.by_rows or not _is_by_batch(batch):
-        return _BY_ROWS[a.form](b, x, a.n, a.sign, a.scale)
+        return _BY_ROWS[a.form](b, x, a)
     is_whole = known_multiple(batch, a.block)
     blocks, lanes = (batch // a.block, a.block) if is_whole else (1, batch)
-    made = _BY_BATCH[a.form](b, b(reshape, x, shape=(blocks, lanes, *read)), a.n, a.sign, is_whole, a.scale)
-    return b(reshape, made, shape=(batch, *_ends(a.n, a.form)[1]))
+    made = _BY_BATCH[a.form](b, b(reshape, x, shape=(blocks, lanes, *read)), a, is_whole)
+    return b(reshape, made, shape=(batch, *_ends(a.n, a.form, a.kept)[1]))
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -176,6 +178,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
                 by_rows = fits_rows(n, form)
                 yield Sample((x,), attrs | ({"part": 8, "n_threads": 2, "by_rows": by_rows} if batch > 8 else {}))
     yield Sample((rng.standard_normal((2, 8, 12, 2)).astype(np.float32),), {"n": 12, "sign": 1})
+    for batch, n, kept in ((16, 12, 10), (2, 128, 80)):
+        yield Sample((rng.standard_normal((batch, n)),), {"n": n, "sign": -1, "form": "real", "kept": kept})
     for shape, inner, part in (((2, 6, 9, 2), 1, 0), ((4, 20, 3, 4, 2), 2, 2)):
         attrs = {"n": shape[1], "sign": 1 - 2 * (inner % 2), "inner": inner, "part": part, "scale": 0.5 * inner}
         yield Sample((rng.standard_normal(shape),), attrs)
@@ -188,17 +192,18 @@ fourier = OpDef(
         "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
         "block": AttrDef("int", BLOCK), "scale": AttrDef("float", 1.0),
         "part": AttrDef("int", 0), "n_threads": AttrDef("int", 1), "by_rows": AttrDef("bool", False),
-        "inner": AttrDef("int", 0),
+        "inner": AttrDef("int", 0), "kept": AttrDef("int", 0),
     },
     _infer,
     _reference,
     decompose=_decompose,
     samples=_samples,
     doc="Fourier transforms of length n along the last axis, times scale, with an exponent of that sign: of complex "
-    "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results; or to real ones, from "
-    "these. Those of complex numbers may be along an axis with ``inner`` others behind it. ``block`` is how many "
-    "signals of a large batch lie side by side meanwhile, and ``part`` how many are done with before the next ones are "
-    "begun, or 0 for all, by up to ``n_threads`` threads; with others behind the axis it counts what lies before it. "
+    "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results, or as many as ``kept`` says "
+    "where that is not 0; or to real ones, from the first n // 2 + 1. Those of complex numbers may be along an axis "
+    "with ``inner`` others behind it. ``block`` is how many signals of a large batch lie side by side meanwhile, and "
+    "``part`` how many are done with before the next ones are begun, or 0 for all, by up to ``n_threads`` threads; "
+    "with others behind the axis it counts what lies before it. "
     "With ``by_rows`` none lie side by side, and vectors hold elements of one signal.",
 )  # fmt: skip
 
@@ -220,16 +225,16 @@ def _columns_of_images(b: Builder, x: Node, sign: int, block: int, scale: float)
 # --- by batch: [blocks, lanes, ..] ----------------------------------------------------------------------------------
 
 
-def _complex_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale: float) -> Node:
-    blocks, lanes = x.shape[:2]
+def _complex_by_batch(b: Builder, x: Node, a: Attrs, is_whole: bool) -> Node:
+    (blocks, lanes), n, sign, scale = x.shape[:2], a.n, a.sign, a.scale
     y = b(reshape, b(transpose, x, perm=(0, 2, 3, 1)), shape=(blocks, n, 1, 1, 2, lanes))
     y = _columns(b, y, "armbcs", n, sign, in_pairs=is_whole, scale=scale)
     shape, back = ((blocks, n, 2, lanes), (0, 3, 1, 2)) if is_whole else ((blocks, 2, n, lanes), (0, 3, 2, 1))
     return b(transpose, b(reshape, y, shape=shape), perm=back)
 
 
-def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale: float) -> Node:
-    blocks, lanes = x.shape[:2]
+def _real_by_batch(b: Builder, x: Node, a: Attrs, is_whole: bool) -> Node:
+    (blocks, lanes), n, sign, scale = x.shape[:2], a.n, a.sign, a.scale
     r = _real_radix(n, by_batch=True)
     rest, half = n // r, r // 2 + 1
     y = b(reshape, b(transpose, x, perm=(0, 2, 1)), shape=(blocks, r, rest, 1, 1, lanes))
@@ -238,11 +243,11 @@ def _real_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale
     y = _along(b, y, rest, half, lanes, sign, is_whole)
     if not is_whole:
         y = b(transpose, y, perm=(0, 2, 3, 1, 4))
-    return b(transpose, _first_half(b, y, r, 1), perm=(0, 3, 1, 2))
+    return b(transpose, _first_results(b, y, r, 1, a.kept), perm=(0, 3, 1, 2))
 
 
-def _hermitian_by_batch(b: Builder, x: Node, n: int, sign: int, is_whole: bool, scale: float) -> Node:
-    blocks, lanes = x.shape[:2]
+def _hermitian_by_batch(b: Builder, x: Node, a: Attrs, is_whole: bool) -> Node:
+    (blocks, lanes), n, sign, scale = x.shape[:2], a.n, a.sign, a.scale
     r = _real_radix(n, by_batch=True)
     rest, half = n // r, r // 2 + 1
     y = _folded(b, b(transpose, x, perm=(0, 2, 3, 1)), n, r)
@@ -272,26 +277,26 @@ def _along(b: Builder, x: Node, n: int, beside: int, lanes: Dim, sign: int, is_w
 # --- by rows: [batch, ..] -------------------------------------------------------------------------------------------
 
 
-def _complex_by_rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
-    return b(transpose, _rows(b, b(transpose, x, perm=(0, 2, 1)), n, sign, scale), perm=(0, 2, 1))
+def _complex_by_rows(b: Builder, x: Node, a: Attrs) -> Node:
+    return b(transpose, _rows(b, b(transpose, x, perm=(0, 2, 1)), a.n, a.sign, a.scale), perm=(0, 2, 1))
 
 
-def _real_by_rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
-    batch, r = x.shape[0], _real_radix(n, by_batch=False)
+def _real_by_rows(b: Builder, x: Node, a: Attrs) -> Node:
+    batch, n, sign, r = x.shape[0], a.n, a.sign, _real_radix(a.n, by_batch=False)
     rest, half = n // r, r // 2 + 1
     y = b(reshape, x, shape=(batch, r, 1, 1, 1, rest))
     y = _pass(b, y, r, sign, "real", "armbcs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
-    y = _rows(b, b(reshape, y, shape=(batch * half, 2, rest)), rest, sign, scale)
+    y = _rows(b, b(reshape, y, shape=(batch * half, 2, rest)), rest, sign, a.scale)
     y = b(transpose, b(reshape, y, shape=(batch, half, 2, rest)), perm=(3, 1, 2, 0))
-    return b(transpose, _first_half(b, y, r, 0), perm=(2, 0, 1))
+    return b(transpose, _first_results(b, y, r, 0, a.kept), perm=(2, 0, 1))
 
 
-def _hermitian_by_rows(b: Builder, x: Node, n: int, sign: int, scale: float) -> Node:
-    batch, r = x.shape[0], _real_radix(n, by_batch=False)
+def _hermitian_by_rows(b: Builder, x: Node, a: Attrs) -> Node:
+    batch, n, sign, r = x.shape[0], a.n, a.sign, _real_radix(a.n, by_batch=False)
     rest, half = n // r, r // 2 + 1
     y = _cut(b, b(reshape, _whole(b, x, n, 1, 2), shape=(batch, rest, r, 2)), 2, 0, half)
     y = b(reshape, b(transpose, y, perm=(0, 2, 3, 1)), shape=(batch * half, 2, rest))
-    y = b(reshape, _rows(b, y, rest, sign, scale), shape=(batch, half, 2, 1, 1, rest))
+    y = b(reshape, _rows(b, y, rest, sign, a.scale), shape=(batch, half, 2, 1, 1, rest))
     return _pass(b, y, r, sign, "hermitian", "arcmbs", "armbcs", _turns(b, y, sign, half, rest, n, "s"))
 
 
@@ -452,13 +457,13 @@ def _cut(b: Builder, x: Node, axis: int, start: int, count: int) -> Node:
     return b(slice_, x, starts=starts, stops=stops, steps=(1,) * len(x.shape))
 
 
-def _first_half(b: Builder, x: Node, r: int, axis: int) -> Node:
-    """The first ``n // 2 + 1`` of ``[.., n, 2, lanes]``, of ``[.., n // r, r // 2 + 1, 2, lanes]`` at ``axis``.
+def _first_results(b: Builder, x: Node, r: int, axis: int, kept: int) -> Node:
+    """The first ``kept`` or ``n // 2 + 1`` of ``[.., n, 2, lanes]``, of ``[.., n // r, r // 2 + 1, 2, lanes]``.
 
     Rows of ``r`` end in conjugates of what mirrored rows begin with.
     """
     rest, others = int(x.shape[axis]), (r - 1) // 2  # type: ignore[arg-type]
-    last = rest * r // 2
+    last = kept - 1 if kept else rest * r // 2
     rows = last // r + 1
     y = _cut(b, x, axis, 0, rows)
     if others > 0:

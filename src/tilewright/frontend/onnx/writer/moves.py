@@ -207,6 +207,8 @@ def fourier(w: OnnxNodes, node: Node) -> None:
     (x,), a = node.inputs, node.attrs
     if a["form"] == "hermitian" or (a["form"] == "real" and a["sign"] > 0):
         raise OpError("ONNX's DFT gives no real signals, and of real ones only transforms with a negative exponent")
+    if a["kept"]:
+        raise OpError("ONNX's DFT gives half of the results of real signals, or all")
     rank, name = len(x.shape), w.name(x)
     n = w.number(types.i64.numpy.type(a["n"]))
     scale, options = a["scale"], {}

@@ -44,7 +44,7 @@ def fourier(w: TorchValues, node: Node) -> None:
         raise OpError("PyTorch's transforms are of f32 and f64")
     n, forwards = w.size(a["n"]), a["sign"] < 0
     if a["form"] == "real":
-        spectrum = fft.rfft(x, n)
+        spectrum = w.torch.narrow(fft.fft(x, n), -1, 0, w.size(a["kept"])) if a["kept"] else fft.rfft(x, n)
         made = w.torch.view_as_real(spectrum if forwards else w.torch.conj_physical(spectrum))
     else:
         x = w.torch.complex(w.torch.select(x, -1, 0), w.torch.select(x, -1, 1))
