@@ -51,13 +51,36 @@ def test_a_cache_full_of_signals_goes_through_all_passes(form) -> None:
 
 
 def test_what_is_turned_over_anyway_stays_whole() -> None:
+    def turned(b, x):
+        return b(ops.transpose, b(ops.fourier, x, n=64, sign=-1), perm=(1, 2, 0))
+
+    made = FourierBlocks(l1_bytes=16 << 10).run(graph_of(turned, TensorType(f32, (64, 64, 2))))
+    assert [n.attrs["part"] for n in made.nodes() if n.op is ops.fourier] == [0]
+
+
+@pytest.mark.parametrize(("form", "n", "kept"), [("complex", 64, 64), ("real", 64, 33), ("real", 256, 144)])
+def test_rows_of_an_image_go_in_parts_before_its_columns(form, n, kept) -> None:
+    """Longer ones of real numbers leave more than one half, so that the columns' vectors lie within lines."""
+
     def both_axes(b, x):
-        y = b(ops.fourier, x, n=64, sign=-1)
-        turned = b(ops.fourier, b(ops.transpose, y, perm=(1, 0, 2)), n=64, sign=-1)
+        if form == "complex":  # the columns come first here
+            x = b(ops.transpose, b(ops.fourier, b(ops.transpose, x, perm=(1, 0, 2)), n=48, sign=-1), perm=(1, 0, 2))
+            return b(ops.fourier, x, n=n, sign=-1)
+        rows = b(ops.fourier, x, n=n, sign=-1, form="real")
+        turned = b(ops.fourier, b(ops.transpose, rows, perm=(1, 0, 2)), n=48, sign=-1)
         return b(ops.transpose, turned, perm=(1, 0, 2))
 
-    made = FourierBlocks(l1_bytes=16 << 10).run(graph_of(both_axes, TensorType(f32, (64, 64, 2))))
-    assert [n.attrs["part"] for n in made.nodes() if n.op is ops.fourier] == [0, 0]
+    shape = (48, n, 2) if form == "complex" else (48, n)
+    made = FourierBlocks(l1_bytes=n << 8).run(graph_of(both_axes, TensorType(f32, shape)))
+    (rows,) = [n for n in made.nodes() if n.op is ops.map_parts]
+    assert rows.attrs["n_parts"] == 3
+    assert rows.shape == (48, 2, kept)  # parts of numbers apart, as the columns' passes read them
+    (columns,) = [n for n in made.nodes() if n.op is ops.fourier]
+    assert columns.attrs["inner"] == 1
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    want = np.fft.fft2(x[..., 0] + 1j * x[..., 1]) if form == "complex" else np.fft.rfft2(x)
+    (found,) = evaluate_graph(Decompose(("fourier_pass",)).run(made), [x])
+    assert np.abs(found[..., 0] + 1j * found[..., 1] - want).max() <= 1e-6 * np.abs(want).max()
 
 
 def test_a_transform_along_an_axis_is_one_where_that_axis_lies() -> None:

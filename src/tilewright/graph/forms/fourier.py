@@ -21,8 +21,11 @@ from tilewright.core.rewrite import Fired, Journal, Rewriting, Rule, readers_of,
 from tilewright.core.types import DType, product
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.facts import scalar
-from tilewright.ops.fourier import fits, fits_columns, fits_real, fits_rows, work
+from tilewright.ops.fourier import fits, fits_columns, fits_real, fits_rows, radices, work
 from tilewright.target.target import Target
+
+RAGGED = 3.0
+"""What the last vector of a row costs that ends within it, in loads of a line: its masks, a load and a store."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,16 @@ class FourierBlocks(Pass):
         scaled = Rule("scale-in-turns", (ops.mul,), _scaled, "transforms are linear")
         along = Rule("along-an-axis", (ops.fourier,), _along, "an axis may lie anywhere")
         composed = Rule("transpose-of-transpose", (ops.transpose,), _composed, "permutations compose")
-        turned = rewrite(graph, (along, composed), journal)
+        rows_first = Rule("rows-first", (ops.fourier,), _rows_first, "transforms of different axes commute")
+        turned = rewrite(graph, (along, composed, rows_first), journal)
         graph = rewrite(graph if turned is graph else Canonicalize().run(turned, journal), (scaled, rule), journal)
         # One after the other: who reads a new node is new, too.
         while (images := next(((run, how) for run in _runs(graph) if (how := self._images(run))), None)) is not None:
             run, how = images
-            graph = _by_image(graph, run, *how)
+            graph = self._by_image(graph, run, *how)
             if journal is not None:
                 journal += [Fired("parts-of-images", n.op.name, n.loc) for n in run]
+        graph = self._with_rows_apart(graph, journal)
         while (found := self._to_cut(graph)) is not None:
             node, parts = found
             graph = replace(graph, {node: graph.pool.add(node.op, node.inputs, {**node.attrs, **parts}, node.loc)})
@@ -136,6 +141,59 @@ class FourierBlocks(Pass):
         is_long = self._is_long(n_images * n_numbers // 2, sum(work(n.attrs["n"]) for n in run), size)
         return part, self.n_cores if is_long and n_images // part >= self.n_cores else 1
 
+    def _by_image(self, graph: Graph, run: Sequence[Node], part: int, n_threads: int) -> Graph:
+        """``graph`` with the transforms of a run in the body of ``map_parts``, which gets ``part`` images at a time."""
+        first, last, n_outer = run[0].inputs[0], run[-1], min(map(_outer, run))
+        n_images = product(first.shape[:n_outer])
+        pool = Pool()
+        image = made = pool.input("x", first.type.with_shape((part, *first.shape[n_outer:])))
+        for node in run:
+            made = pool.add(node.op, (made,), node.attrs, node.loc)
+        body = self._with_rows_apart(Graph("images", pool, (image,), (made,), ("y",)), None, n_threads)
+        b = Builder(graph.pool, last.loc)
+        flat = b(ops.reshape, first, shape=(n_images, *first.shape[n_outer:]))
+        whole = b(ops.map_parts, flat, body=body, n_parts=n_images // part, n_cut=1, n_threads=n_threads)
+        return replace(graph, {last: b(ops.reshape, whole, shape=last.shape)})
+
+    def _with_rows_apart(self, graph: Graph, journal: Journal | None, n_threads: int = 1) -> Graph:
+        """``graph`` with rows in parts of their own, where the transforms along the columns read them.
+
+        As the columns' passes have both parts of a number apart, the rows' leave them so. ``n_threads`` more than one
+        are at work on images already, and none is left for rows.
+        """
+        while (found := self._rows_to_cut(graph)) is not None:
+            node, parts = found
+            if n_threads > 1:
+                parts = {**parts, "n_threads": 1}
+            (columns,) = (n for n in graph.nodes() if node in n.inputs)
+            passes = radices(columns.attrs["n"]) or ()
+            n, is_real = node.attrs["n"], node.attrs["form"] == "real"
+            kept = self._kept(n, node.dtype, len(passes)) if is_real else n
+            whole = _rows_apart(graph, node, parts, kept)
+            b = Builder(graph.pool, columns.loc)
+            made = b(ops.fourier, whole, **columns.attrs)
+            if made.shape != columns.shape:
+                zeros, ones = (0,) * len(made.shape), (1,) * len(made.shape)
+                made = b(ops.slice, made, starts=zeros, stops=columns.shape, steps=ones)
+            graph = replace(graph, {columns: made})
+            if journal is not None:
+                journal.append(Fired("parts-of-rows", node.op.name, node.loc))
+        return graph
+
+    def _kept(self, n: int, dtype: DType, n_passes: int) -> int:
+        """How many results of a real row the columns' passes read: one half, or as many as fill vectors.
+
+        Rows of one half end within a line of the cache, so nearly each vector lies across two. Those of whole lines
+        hold more, which is cut off in the end, where each row then ends within a vector.
+        """
+        half, block = n // 2 + 1, self.block(dtype)
+        lines = -(-half // block)
+        is_cheaper = n_passes * lines + RAGGED < n_passes * 2 * half / block
+        return lines * block if lines * block <= n and is_cheaper else half
+
+    def _rows_to_cut(self, graph: Graph) -> tuple[Node, dict[str, int | bool]] | None:
+        return next(((n, parts) for n in _rows_of_columns(graph) if (parts := self._parts(n))), None)
+
     def block(self, dtype: DType) -> int:
         """Signals of a block."""
         return max(self.vector_bytes // dtype.n_bytes, self.line_bytes // dtype.n_bytes // 2, 1)
@@ -176,6 +234,39 @@ def _composed(b: Rewriting, node: Node) -> Node | None:
     return x.inputs[0] if both == sorted(both) else b(ops.transpose, x.inputs[0], perm=both)
 
 
+def _rows_first(b: Rewriting, node: Node) -> Node | None:
+    """Columns, then rows, as rows, then columns."""
+    (x,), a = node.inputs, node.attrs
+    if x.op is not ops.fourier or not b.read_once(x) or a["form"] != "complex" or x.attrs["inner"] <= a["inner"]:
+        return None
+    return b(ops.fourier, b(ops.fourier, *x.inputs, **a), **x.attrs)
+
+
+def _rows_of_columns(graph: Graph) -> list[Node]:
+    """Transforms of the last axis that are read by one along the axis before it, and by nothing else."""
+    nodes = graph.nodes()
+    readers, kept = readers_of(nodes), set(graph.outputs)
+    columns = [n for n in nodes if n.op is ops.fourier and n.attrs["inner"] == 1]
+    rows = [n.inputs[0] for n in columns if n.inputs[0].op is ops.fourier and n.inputs[0].attrs["inner"] == 0]
+    return [n for n in rows if len(readers[n]) == 1 and n not in kept and not n.attrs["part"]]
+
+
+def _rows_apart(graph: Graph, node: Node, parts: Mapping[str, int | bool], kept: int) -> Node:
+    """The transforms of rows in parts, with real and imaginary parts apart until all rows are there."""
+    (x,), part = node.inputs, int(parts["part"])
+    *outer, given, _ = node.shape
+    read, batch, pool = x.shape[len(outer) :], product(outer), Pool()
+    rows = pool.input("x", x.type.with_shape((part, *read)))
+    b = Builder(pool, node.loc)
+    attrs = {**node.attrs, "by_rows": parts["by_rows"], "kept": kept if kept != given else 0}
+    body = Graph("rows", pool, (rows,), (b(ops.transpose, b(ops.fourier, rows, **attrs), perm=(0, 2, 1)),), ("y",))
+    b = Builder(graph.pool, node.loc)
+    flat = b(ops.reshape, x, shape=(batch, *read))
+    apart = b(ops.map_parts, flat, body=body, n_parts=batch // part, n_cut=1, n_threads=parts["n_threads"])
+    whole = b(ops.reshape, apart, shape=(*outer, 2, kept))
+    return b(ops.transpose, whole, perm=(*range(len(outer)), len(outer) + 1, len(outer)))
+
+
 def _runs(graph: Graph) -> list[list[Node]]:
     """Two or more transforms, each of which alone reads the one before it, as long as several images are left."""
     nodes = graph.nodes()
@@ -192,21 +283,6 @@ def _runs(graph: Graph) -> list[list[Node]]:
                     del ending[before]
             ending[node] = run
     return [run for run in ending.values() if len(run) > 1]
-
-
-def _by_image(graph: Graph, run: Sequence[Node], part: int, n_threads: int) -> Graph:
-    """``graph`` with the transforms of a run in the body of ``map_parts``, which gets ``part`` images at a time."""
-    first, last, n_outer = run[0].inputs[0], run[-1], min(map(_outer, run))
-    n_images = product(first.shape[:n_outer])
-    pool = Pool()
-    image = made = pool.input("x", first.type.with_shape((part, *first.shape[n_outer:])))
-    for node in run:
-        made = pool.add(node.op, (made,), node.attrs, node.loc)
-    how = {"body": Graph("images", pool, (image,), (made,), ("y",)), "n_parts": n_images // part, "n_cut": 1}
-    b = Builder(graph.pool, last.loc)
-    flat = b(ops.reshape, first, shape=(n_images, *first.shape[n_outer:]))
-    whole = b(ops.map_parts, flat, **how, n_threads=n_threads)
-    return replace(graph, {last: b(ops.reshape, whole, shape=last.shape)})
 
 
 def _is_turned(node: Node, readers: Mapping[Node, Sequence[Node]]) -> bool:
