@@ -337,3 +337,18 @@ def test_random_numbers_are_no_constants() -> None:
     program = torch.export.export(Lambda(lambda x: x + torch.rand(3)), (torch.ones(3),))
     draws = [n for n in program.graph.nodes if str(n.target).startswith("aten.rand")]
     assert len(draws) == 1 and made_of_numbers(draws[0]) is None
+
+
+def test_polynomials_of_a_number() -> None:
+    """A degree or a place that is a number is another overload, which no other test had."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        s = torch.special
+        return (
+            s.legendre_polynomial_p(x, 3), s.hermite_polynomial_h(x, 2), s.laguerre_polynomial_l(0.5, x.round()),
+            s.chebyshev_polynomial_t(x, 4), s.shifted_chebyshev_polynomial_u(x, 2),
+        )  # fmt: skip
+
+    x = torch.linspace(-2, 2, 9)
+    for got, want in zip(tw.compile(Lambda(f), (x,), cache=False)(x), f(x), strict=True):
+        torch.testing.assert_close(got, want)

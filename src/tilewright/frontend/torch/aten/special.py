@@ -246,11 +246,17 @@ _UNARY: Mapping[str, OpDef] = {
     "special_spherical_bessel_j0": ops.spherical_j0, "special_airy_ai": ops.airy_ai,
 }  # fmt: skip
 
+_FORMS = ("default", "n_scalar", "x_scalar")
+"""A polynomial's: of two tensors, or with a number for the degree or the place."""
+
 TABLE: Mapping[str, Convert] = {
     **{f"{name}.default": _unary(op) for name, op in _UNARY.items()},
-    **{f"special_{name}.default": _orthogonal(name) for name in _FAMILIES},
+    **{f"special_{name}.{form}": _orthogonal(name) for name in _FAMILIES for form in _FORMS},
     **{
-        f"special_shifted_{name}.default": _orthogonal(name, True) for name in _FAMILIES if name.startswith("chebyshev")
+        f"special_shifted_{name}.{form}": _orthogonal(name, True)
+        for name in _FAMILIES
+        if name.startswith("chebyshev")
+        for form in _FORMS
     },
     "igamma.default": _incomplete_gamma(False), "igammac.default": _incomplete_gamma(True),
     "special_zeta.default": _zeta, "polygamma.default": _polygamma,
