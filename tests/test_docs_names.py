@@ -40,7 +40,6 @@ OTHERS_WORDS = {
     "cython_blas", "cython_lapack",  # SciPy's
     "five_hundred",  # a part of a test's name, for pytest's option -k
     "unsafe_rbg",  # a generator of JAX
-    "unique_values",  # a function of the array API
     "x_dim1",  # made of an input's name
     "MADV_POPULATE_READ", "MAP_POPULATE",  # Linux's
     "ORT_ENABLE_ALL",  # ONNX Runtime's

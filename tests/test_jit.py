@@ -15,6 +15,8 @@ UNIT = np.clip(X, -0.9, 0.9)
 FLAGS, WHOLE = X > 0, (X * 10).astype(np.int32)
 OTHER = np.where(Y * 5 == 0, 1, (Y * 5)).astype(np.int32) | 1
 PLACES = np.array([2, 0, 2], np.int64)
+VALUES = np.array([3, 1, 3, 7, 1, 3, 9], np.int32)
+FLOATS = np.float32([0, -0.0, 1, -1, 1e-45, -1e-45, 3.4028235e38, np.inf, -np.inf, np.nan])
 MATRIX, VECTOR = numbers(2, 4, 5), numbers(4)
 
 Case = tuple[tuple[Any, ...], dict[str, Any]]
@@ -66,6 +68,16 @@ CASES: dict[str, list[Case]] = {
     "tril": [of(X), of(X, k=1)], "triu": [of(X, k=-1)], "meshgrid": [of(VECTOR, X[0]), of(VECTOR, X[0], indexing="ij")],
     "diff": [of(X, axis=0, prepend=X[:1], append=X[:2]), of(X, prepend=0), of(X), of(X, axis=0, n=2)],
     "astype": [of(X, np.int32), of(WHOLE, np.float64)],
+    **{name: [of(X), of(WHOLE)] for name in ("conj", "real", "imag")}, "from_dlpack": [of(X)],
+    "nextafter": [of(X, Y), of(FLOATS[:, None], FLOATS), of(X.astype(np.float64), 0.0)],
+    "nonzero": [of(FLAGS), of(WHOLE), of(np.float32([0, -0.0, np.nan]))],
+    "searchsorted": [
+        *(of(np.sort(VALUES), VALUES - d, side=s) for s in ("left", "right") for d in (0, 1)),
+        of(np.float32([-1, 0, np.inf, np.nan, np.nan]), FLOATS), of(VALUES, VALUES, sorter=np.argsort(VALUES)),
+        of(VALUES[:0], X),
+    ],
+    **{name: [of(VALUES), of(WHOLE), of(FLAGS), of(np.float32([[0, np.nan], [-0.0, np.nan]])), of(X[:0])]
+       for name in ("unique_all", "unique_counts", "unique_inverse", "unique_values")},
     "zeros_like": [of(X)], "ones_like": [of(WHOLE)], "full_like": [of(X, 2.5)], "asarray": [of(X, dtype=np.float64)],
 }  # fmt: skip
 MADE: dict[str, list[Case]] = {
@@ -76,6 +88,8 @@ NAMES: dict[str, Callable[..., Any]] = {
     "acos": np.arccos, "acosh": np.arccosh, "asin": np.arcsin, "asinh": np.arcsinh, "atan": np.arctan,
     "atan2": np.arctan2, "atanh": np.arctanh, "broadcast_arrays": lambda *a: list(np.broadcast_arrays(*a)),
     "meshgrid": lambda *a, **k: list(np.meshgrid(*a, **k)), "concat": np.concatenate,
+    "nextafter": lambda x, y: np.nextafter(x, np.asarray(y, x.dtype)),
+    "unique_values": lambda x: np.unique(x, equal_nan=False),
 }  # fmt: skip
 
 
@@ -117,6 +131,14 @@ def test_a_function_that_makes_an_array(name: str) -> None:
         wanted = by_numpy(name, args, kwargs)
         check(f(*args, **kwargs), wanted)
         check(tw.jit(lambda x, a=args, k=kwargs: x + f(*a, **k), threads=1)(wanted), wanted + wanted)
+
+
+def test_sizes_that_numbers_decide_are_told_by_no_shape() -> None:
+    doubled = tw.jit(lambda x: xp.unique_values(x) * 2, threads=1)
+    for x in (np.array([3, 1, 3]), np.array([2, 2, 2])):
+        check(doubled(x), np.unique(x) * 2)
+    with pytest.raises(tw.CompileError, match="the number of elements that a call finds"):
+        tw.jit(lambda x: x[: xp.nonzero(x)[0].shape[0]])(X[0])
 
 
 def test_what_is_computed_at_once_can_be_written_into() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as _numpy
 
-from tilewright.integrations.arrays import methods
+from tilewright.integrations.arrays import methods, searching
 from tilewright.integrations.arrays.functions import FUNCTIONS
 from tilewright.integrations.arrays.traced import TracedArray
 
@@ -39,4 +39,4 @@ def _of_types(name: str) -> Callable[..., Any]:
 
 globals().update({name: _of_types(name) if name in _OF_TYPES else getattr(_numpy, name) for name in _OTHERS})
 globals().update(FUNCTIONS)
-del methods
+del methods, searching

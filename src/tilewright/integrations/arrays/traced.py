@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, OpError, Problem, loc_of_frame, users_frame
-from tilewright.core.dims import numbers
+from tilewright.core.dims import are_known, numbers
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
@@ -45,6 +45,9 @@ class TracedArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        if not are_known(self.node.shape):
+            rule = "its size is the number of elements that a call finds"
+            raise untraceable("shape", rule, "compute with it elementwise, or give it back")
         return tuple(numbers(self.node.shape))
 
     @property

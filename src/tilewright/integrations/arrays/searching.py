@@ -1,0 +1,213 @@
+"""The functions of the array API that search: places of elements, distinct elements; and those on bits and parts.
+
+In: traced arrays, arrays and numbers. Out: traced arrays. Not its business: sorting itself (``functions``).
+
+How many elements are not zero, or distinct, only their numbers say. Such a result has a size that a call brings: it can
+be computed with and given back, and asking for its shape is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright import ops
+from tilewright.core.diag import OpError
+from tilewright.core.graph import Builder, Pool
+from tilewright.integrations.arrays.functions import FUNCTIONS, offered, real
+from tilewright.integrations.arrays.making import reshaped
+from tilewright.integrations.arrays.traced import (
+    TracedArray,
+    applied,
+    apply,
+    cast,
+    lifted,
+    offered_type,
+    promoted,
+    user_loc,
+)
+
+# --- parts of complex numbers, which are not offered, and bits ------------------------------------------------------
+
+
+def _itself(name: str) -> Callable[..., Any]:
+    def f(pool: Pool, x: Any, /) -> TracedArray:
+        return lifted(pool, x)
+
+    f.__name__, f.__doc__ = name, f"The array API's ``{name}``: of real numbers the array itself."
+    return f
+
+
+for _name in ("conj", "real"):
+    offered(_itself(_name))
+
+
+@offered
+def imag(pool: Pool, x: Any, /) -> TracedArray:
+    """The imaginary part, which is zero of real numbers."""
+    given = lifted(pool, x)
+    return lifted(pool, np.zeros(given.shape, given.dtype))
+
+
+@offered
+def nextafter(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
+    """The next float in the direction of another one.
+
+    Read as integers, floats of one sign ascend with their size, so the next one is one integer further.
+    """
+    x, y = map(real, promoted([x1, x2], pool))
+    whole = offered_type(np.dtype(f"i{x.dtype.itemsize}"))
+    zero, one = lifted(pool, np.zeros((), x.dtype)), lifted(pool, np.ones((), whole.numpy))
+    bits = apply(ops.bitcast, x, dtype=whole)
+    is_outward = apply(ops.eq, apply(ops.gt, y, x), apply(ops.gt, x, zero))
+    moved = apply(ops.where, is_outward, apply(ops.add, bits, one), apply(ops.sub, bits, one))
+    least = FUNCTIONS["copysign"](apply(ops.bitcast, one, dtype=offered_type(x.dtype)), y)
+    found = apply(ops.where, apply(ops.eq, x, zero), least, apply(ops.bitcast, moved, dtype=offered_type(x.dtype)))
+    is_none = apply(ops.logical_or, apply(ops.isnan, x), apply(ops.isnan, y))
+    found = apply(ops.where, apply(ops.eq, x, y), y, found)
+    return apply(ops.where, is_none, lifted(pool, np.asarray(np.nan, x.dtype)), found)
+
+
+@offered
+def from_dlpack(pool: Pool, x: Any, /, *, device: Any = None, copy: bool | None = None) -> TracedArray:
+    """An array of another library's by its memory."""
+    return x if isinstance(x, TracedArray) else lifted(pool, np.from_dlpack(x))
+
+
+# --- places ---------------------------------------------------------------------------------------------------------
+
+
+def _rows_of(flags: TracedArray, name: str) -> TracedArray:
+    """Where flags are set, a row of indices each, in order."""
+    return applied(ops.argwhere, flags, count=f"{name}_{flags.node.serial}")[0]
+
+
+def _column(rows: TracedArray, k: int) -> TracedArray:
+    """A column of rows whose number a call brings."""
+    b, (n, _) = Builder(rows.pool, user_loc()), rows.node.shape
+    part = b(ops.slice, rows.node, starts=(0, k), stops=(n, k + 1), steps=(1, 1))
+    return TracedArray(rows.pool, b(ops.reshape, part, shape=(n,)))
+
+
+@offered
+def nonzero(pool: Pool, x: Any, /) -> tuple[TracedArray, ...]:
+    """The indices of elements that are not zero, an array for each axis."""
+    given = lifted(pool, x)
+    if not given.ndim:
+        raise OpError("an array of no axes has no indices", remedy="give it an axis by reshape")
+    rows = _rows_of(FUNCTIONS["not_equal"](given, lifted(pool, np.zeros((), given.dtype))), "nonzero")
+    return tuple(_column(rows, k) for k in range(given.ndim))
+
+
+@offered
+def searchsorted(pool: Pool, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> TracedArray:
+    """Where elements belong among sorted ones, before their equals or behind them; NaN stands behind all others.
+
+    How many elements stand before is found bit by bit, the highest first.
+    """
+    given, asked = promoted([x1, x2], pool)
+    if given.ndim != 1:
+        raise OpError(f"elements are sorted along one axis, not along {given.ndim}", remedy="give a vector")
+    if side not in ("left", "right"):
+        raise OpError(f"the side {side!r} is none", remedy='give "left" or "right"')
+    if sorter is not None:
+        given = FUNCTIONS["take"](given, sorter)
+    (n,) = given.shape
+    count = lifted(pool, np.zeros(asked.shape, np.int64))
+    for k in reversed(range(n.bit_length())):
+        more = apply(ops.add, count, lifted(pool, np.asarray(1 << k)))
+        last = apply(ops.minimum, more, lifted(pool, np.asarray(n)))
+        element = apply(ops.gather, given, apply(ops.sub, last, lifted(pool, np.asarray(1))), axis=0)
+        stands_before = _is_before(element, asked) if side == "left" else apply(
+            ops.logical_not, _is_before(asked, element)
+        )  # fmt: skip
+        is_there = apply(ops.logical_and, apply(ops.le, more, lifted(pool, np.asarray(n))), stands_before)
+        count = apply(ops.where, is_there, more, count)
+    return count
+
+
+def _is_before(x: TracedArray, y: TracedArray) -> TracedArray:
+    less = apply(ops.lt, *(cast(v, np.uint8) if v.dtype == np.bool_ else v for v in (x, y)))
+    if x.dtype.kind != "f":
+        return less
+    is_last = apply(ops.logical_and, apply(ops.isnan, y), apply(ops.logical_not, apply(ops.isnan, x)))
+    return apply(ops.logical_or, less, is_last)
+
+
+# --- distinct elements ----------------------------------------------------------------------------------------------
+
+
+class UniqueAll(NamedTuple):
+    """Distinct elements, where each is first, which of them each element is, and how many are equal to it."""
+
+    values: Any
+    indices: Any
+    inverse_indices: Any
+    counts: Any
+
+
+class UniqueCounts(NamedTuple):
+    """Distinct elements, and how many are equal to each."""
+
+    values: Any
+    counts: Any
+
+
+class UniqueInverse(NamedTuple):
+    """Distinct elements, and which of them each element is."""
+
+    values: Any
+    inverse_indices: Any
+
+
+def _unique(pool: Pool, x: Any) -> UniqueAll:
+    """Sorted, equal elements are neighbours, and each group of them begins where one is not its predecessor."""
+    given = lifted(pool, x)
+    n, shape = given.size, given.shape
+    if n == 0:
+        none = lifted(pool, np.zeros(0, np.int64))
+        return UniqueAll(reshaped(given, (0,)), none, reshaped(none, shape), none)
+    flat = reshaped(cast(given, np.uint8) if given.dtype == np.bool_ else given, (n,))
+    ordered, order = applied(ops.sort, flat, axis=0, stable=True)
+    order = cast(order, np.int64)
+    before, after = (
+        apply(ops.slice, ordered, starts=(k,), stops=(n - 1 + k,), steps=(1,)) for k in (0, 1)
+    )  # fmt: skip
+    starts = apply(ops.concat, lifted(pool, np.ones(1, np.bool_)), apply(ops.ne, after, before), axis=0)
+    one, zeros = lifted(pool, np.asarray(1)), lifted(pool, np.zeros(n, np.int64))
+    group = apply(ops.sub, apply(ops.cumsum, cast(starts, np.int64), axis=0), one)
+    sizes = apply(ops.scatter_elements, zeros, group, lifted(pool, np.ones(n, np.int64)), axis=0, reduction="add")
+    inverse = apply(ops.scatter_elements, zeros, order, group, axis=0)
+    at = _column(_rows_of(starts, "unique"), 0)
+    values, indices, groups = (apply(ops.gather, v, at, axis=0) for v in (ordered, order, group))
+    counts = apply(ops.gather, sizes, groups, axis=0)
+    return UniqueAll(cast(values, given.dtype), indices, reshaped(inverse, shape), counts)
+
+
+@offered
+def unique_all(pool: Pool, x: Any, /) -> UniqueAll:
+    """Distinct elements in ascending order, with all that is known of them."""
+    return _unique(pool, x)
+
+
+@offered
+def unique_counts(pool: Pool, x: Any, /) -> UniqueCounts:
+    """Distinct elements in ascending order, and how often each is there."""
+    found = _unique(pool, x)
+    return UniqueCounts(found.values, found.counts)
+
+
+@offered
+def unique_inverse(pool: Pool, x: Any, /) -> UniqueInverse:
+    """Distinct elements in ascending order, and which of them each element is."""
+    found = _unique(pool, x)
+    return UniqueInverse(found.values, found.inverse_indices)
+
+
+@offered
+def unique_values(pool: Pool, x: Any, /) -> TracedArray:
+    """Distinct elements in ascending order."""
+    values: TracedArray = _unique(pool, x).values
+    return values
