@@ -23,7 +23,7 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, product, tensor_type_of
 from tilewright.core.verify import verify
-from tilewright.graph.forms.in_parts import InParts
+from tilewright.graph.forms.in_parts import InParts, divisors
 from tilewright.graph.rows import attrs_of_part, is_by_rows, row_type
 from tilewright.target.target import Target
 
@@ -256,3 +256,12 @@ def test_random_graphs(seed: int) -> None:
     verify(made)
     with np.errstate(all="ignore"):
         random.assert_close(evaluate_graph(made, random.arrays))
+
+
+@pytest.mark.parametrize("size", [2**40, 2**31 - 1, 2**63 - 1])
+def test_batches_of_any_size_are_divided(size: int) -> None:
+    """Damaged files state such sizes; trying each number up to them would not end."""
+    found = divisors(size)
+    assert found[0] == 1 and found[-1] == size and all(size % n == 0 for n in found)
+    for n in range(1, 100):
+        assert divisors(n) == [k for k in range(1, n + 1) if n % k == 0]

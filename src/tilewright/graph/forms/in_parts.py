@@ -271,6 +271,20 @@ class Cores:
         return self.options.wake_cycles if self.are_apart else 0.0
 
 
+def divisors(size: int) -> list[int]:
+    """All of them in ascending order, by prime factors: a file may state a batch of any size."""
+    found, factor = [1], 2
+    while size > 1:
+        factor = factor if factor * factor <= size else size
+        powers = [1]
+        while size % factor == 0:
+            size //= factor
+            powers.append(powers[-1] * factor)
+        found = [n * power for n in found for power in powers]
+        factor += 1
+    return sorted(found)
+
+
 class Runs:
     """The cheapest way to cut a stage into runs.
 
@@ -279,7 +293,7 @@ class Runs:
 
     def __init__(self, options: InParts, batch: Batch, kernels: Sequence[RowKernel]) -> None:
         self.batch, self.kernels = batch, kernels
-        self.n_parts = [n for n in range(2, batch.size + 1) if batch.size % n == 0][-EFFORT.listed :]
+        self.n_parts = [n for n in divisors(batch.size) if n > 1][-EFFORT.listed :]
         self.counts = [Cores(n, options) for n in sorted({1, options.n_cores})]
         self.ways = [*self.counts, *(Cores(n, options, are_apart=True) for n in [options.n_cores] if n > 1)]
         """Ways to compute parts: by one core, by all together, or by each of all on its own."""
