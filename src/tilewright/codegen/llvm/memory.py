@@ -19,7 +19,6 @@ from tilewright.codegen.llvm.addresses import TRIPLE, Address, Addresses
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.lanes import Lanes, bits_of
 from tilewright.codegen.llvm.refusals import USE_GATHERED
-from tilewright.codegen.llvm.sums import IN_PLACE_BYTES
 from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
@@ -319,10 +318,6 @@ class Memory:
         Made of twice as many columns of half the rows each, so that all columns of n rows take n log n shuffles.
         """
         size, n = address.buffer.dtype.n_bytes, len(rows)
-        in_part = IN_PLACE_BYTES // size
-        n_parts = n // in_part
-        if count == 1 and n_parts > 1 and n == n_parts * in_part and width % in_part == 0 and in_part > 1:
-            return self._transposed_in_place(address, element, rows, first, 1, range(in_part))
         key = ("transposed", rows, first, count)
         known = self.known.setdefault(id(address.buffer), {})
         if key not in known:
@@ -337,60 +332,10 @@ class Memory:
                 halves = [self._transposed(address, element, part, base, given, width) for part in parts]
                 lanes = [r * given + first - base + c for r in range(n) for c in range(count)]
                 value = self.arith.pick(halves[0], element, lanes, halves[1])
-            known[key] = self._held_rows(value, rows, width * size)
+            starts, pointers = [start for _, start in rows], {pointer for pointer, _ in rows}
+            pointer = pointers.pop() if len(pointers) == 1 else ""  # several: any store ends what is known
+            known[key] = Held(value, pointer, min(starts), max(starts) + width * size)
         return known[key].value
-
-    def _held_rows(self, value: Val, rows: tuple[Row, ...], n_bytes: int) -> Held:
-        """A value made of so many bytes of each row."""
-        starts, pointers = [start for _, start in rows], {pointer for pointer, _ in rows}
-        pointer = pointers.pop() if len(pointers) == 1 else ""  # several: any store ends what is known
-        return Held(value, pointer, min(starts), max(starts) + n_bytes)
-
-    def _transposed_in_place(
-        self, address: Address, element: str, rows: tuple[Row, ...], first: int, count: int, own: range
-    ) -> Val:
-        """Columns ``first`` to ``first + count`` of the rows ``own`` of each so many rows that fill a part of a vector.
-
-        Each part of a vector holds one such group, column after column. Inserting what is read as a part of a vector
-        is no shuffle, and shuffles within parts need no numbers of lanes: so half as many are left.
-        """
-        size, in_part = address.buffer.dtype.n_bytes, IN_PLACE_BYTES // address.buffer.dtype.n_bytes
-        key = ("transposed in place", rows, first, count, own)
-        known = self.known.setdefault(id(address.buffer), {})
-        if key not in known:
-            if len(own) == 1:
-                value = self._parts_of_rows(element, rows[own[0] :: in_part], first, size)
-            else:
-                base = first - first % (2 * count)
-                middle = len(own) // 2
-                a, b = (
-                    self._transposed_in_place(address, element, rows, base, 2 * count, half)
-                    for half in (own[:middle], own[middle:])
-                )
-                at = (first - base) * middle
-                lanes = [
-                    k * in_part + at + side * len(rows) + c * middle + j
-                    for k in range(len(rows) // in_part)
-                    for c in range(count)
-                    for side in (0, 1)
-                    for j in range(middle)
-                ]
-                value = self.arith.pick(a, element, lanes, b)
-            known[key] = self._held_rows(value, rows, (first + count) * size)
-        return known[key].value
-
-    def _parts_of_rows(self, element: str, rows: tuple[Row, ...], first: int, size: int) -> Val:
-        """From column ``first`` on a part of a vector of each row, one after the other in one vector."""
-        in_part = IN_PLACE_BYTES // size
-        n = len(rows) * in_part
-        part, whole = vector(element, in_part), vector(element, n)
-        name = f"llvm.vector.insert.{mangled(element, n)}.{mangled(element, in_part)}"
-        made = "poison"
-        for k, (pointer, start) in enumerate(rows):
-            at = self.addresses.at(pointer, start + first * size)
-            read = self._here(f"load {part}, ptr {at}, align {size}", in_part)
-            made = self._here(f"call {whole} @{name}({whole} {made}, {part} {read.text}, i64 {k * in_part})", n).text
-        return Val(made, self.writer.level, n)
 
     def _are_pairs(self, pattern: tuple[int, ...], size: int) -> bool:
         """Elements of two bytes, each even lane followed by its neighbour: words, where gathers of words are fast."""
