@@ -94,7 +94,8 @@ def check(seed: int) -> Status:
     except ScheduleError:
         return "refused"
     except TileVerifyError as e:
-        if "at the run-time index" in str(e):  # the loops around registers were not unrolled, which is told at the end
+        # A later step may unroll the loops around registers, or move loops out of lanes: that is told at the end.
+        if "at the run-time index" in str(e) or "a vector loop holds only" in str(e):
             return "refused"
         raise
     # Iterations that may run at one time are run backwards half of the time.

@@ -14,7 +14,7 @@ import tilewright as tw
 from language.test_schedules import product
 from tilewright import lang as tl
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kernel
+from tilewright.tile.ir import Kernel, Prefetch, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.script import PRIMITIVES
@@ -168,3 +168,15 @@ def columns(x: tl.f64("n", "n")) -> Any:
 
 def test_a_loop_that_does_not_walk_what_another_reads_asks_for_nothing() -> None:
     refused(columns, ("prefetch", "x", "i", "__1", 8), rule="the panel's size is not known")
+
+
+def test_no_hint_asks_for_lines_of_registers() -> None:
+    in_registers = [("rfactor", "result", "p", 2, 4, "p")]
+    refused(product, *in_registers, ("hint", "result_p", "p_v", 4), rule="does not lie in memory")
+
+
+def test_what_comes_into_registers_is_asked_for_no_more() -> None:
+    builder = ScheduleBuilder(lower(product.traced().computation, "k"))
+    for step in (("stream", "a", "p", 0, 8), ("stage", "a", "p", "reg")):
+        builder.do(*step)
+    assert not any(isinstance(s, Prefetch) for s in walk(builder.kernel.body))

@@ -38,6 +38,7 @@ from tilewright.tile.schedule.tree import (
     find_place,
     fresh,
     identifier,
+    in_registers,
     most_iterations,
     readers,
     replace_stmt,
@@ -213,7 +214,8 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     here = Load(new, tuple(x.sym for x in loops) or (0,))
     body = rewrite_accesses(at.body, lambda b, ix: here if b is old and ix == load.index else None)
     done = replace_stmt(kernel, at, For(at.loop, (copy, *body)))
-    return replace(done, places=(*done.places, Place(new, Space(space))))
+    staged = replace(done, places=(*done.places, Place(new, Space(space))))
+    return in_registers(staged, new) if Space(space) is Space.REG else staged
 
 
 def _may_reach_beyond(kernel: Kernel, at: For, path: tuple[Loop, ...], load: Load, free: Container[Sym]) -> bool:
@@ -293,8 +295,7 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     the panel); where it has fewer iterations than that, every step hints at several places, all of the panel in the
     end. Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
     """
-    _check_line("prefetch", line)
-    spot, target = find_place(kernel, buffer, "prefetch"), find_loop(kernel, inner, "prefetch")
+    spot, target = _in_lines(kernel, buffer, line, "prefetch"), find_loop(kernel, inner, "prefetch")
     outer, where = find_loop(kernel, panel, "prefetch").loop.sym, f"{buffer}, {panel}, {inner}"
     load = next(readers(target.body, spot.buffer), None)
     depth = None if load is None else next((d for d, i in enumerate(load.index) if i == outer), None)
@@ -341,8 +342,8 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     places, or where the data say; ``inner`` is not serial; a loop that moves the access has no known bound; there are
     more lines than steps; no loop outside moves on to a next tile.
     """
-    _check_line("hint", line)
-    spot, target, where = find_place(kernel, buffer, "hint"), find_loop(kernel, inner, "hint"), f"{buffer}, {inner}"
+    spot, target = _in_lines(kernel, buffer, line, "hint"), find_loop(kernel, inner, "hint")
+    where = f"{buffer}, {inner}"
     path = [s for s in enclosing(kernel.body, target) if isinstance(s, For)]
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("hint", where, "the loop's steps are not serial")
@@ -381,8 +382,8 @@ def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Ke
     Fails: ``inner`` is not serial, does not read the buffer, or at several places, or where the data say, or in loops
     whose bounds are not known; the place does not move with it.
     """
-    _check_line("stream", line)
-    spot, target, where = find_place(kernel, buffer, "stream"), find_loop(kernel, inner, "stream"), f"{buffer}, {inner}"
+    spot, target = _in_lines(kernel, buffer, line, "stream"), find_loop(kernel, inner, "stream")
+    where = f"{buffer}, {inner}"
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("stream", where, "the loop's steps are not serial")
     place = _one_place(target, spot.buffer)
@@ -398,9 +399,14 @@ def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Ke
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
 
 
-def _check_line(primitive: str, line: int) -> None:
+def _in_lines(kernel: Kernel, buffer: str, line: int, primitive: str) -> Place:
+    """The place of what is asked for in lines of a cache."""
     if line < 1:
         raise ScheduleError(primitive, str(line), "a cache line has an element or more")
+    spot = find_place(kernel, buffer, primitive)
+    if spot.space not in (Space.GLOBAL, Space.LOCAL, Space.SHARED):
+        raise ScheduleError(primitive, buffer, "it does not lie in memory")
+    return spot
 
 
 def _one_place(nest: Stmt, buffer: Buffer) -> tuple[tuple[Dim, ...], list[Loop]] | None:

@@ -57,6 +57,7 @@ from tilewright.tile.schedule.tree import (
     fresh_among,
     home_of,
     identifier,
+    in_registers,
     makers_of,
     nest_of,
     new_loop,
@@ -189,7 +190,8 @@ def place(kernel: Kernel, buffer: str, space: str) -> Kernel:
     if Space(space) is not Space.GLOBAL and not are_known(old.buffer.shape):
         raise ScheduleError("place", buffer, f"{old.buffer} has a size that is known at run time only")
     places = tuple(replace(p, space=Space(space)) if p is old else p for p in kernel.places)
-    return replace(kernel, places=places)
+    moved = replace(kernel, places=places)
+    return in_registers(moved, old.buffer) if Space(space) is Space.REG else moved
 
 
 def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kernel:
@@ -234,7 +236,8 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     for s in makers:
         result = edit(result, s, lambda _: ())
     places = tuple(Place(new, Space(space)) if p is spot else p for p in kernel.places)
-    return with_body(replace(kernel, places=places), result)
+    moved = with_body(replace(kernel, places=places), result)
+    return in_registers(moved, new) if Space(space) is Space.REG else moved
 
 
 def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
@@ -581,4 +584,4 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
 
     body = rewrite_accesses(target.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
     done = replace_stmt(kernel, target, copy(0, False), For(target.loop, body), copy(1, True))
-    return replace(done, places=(*done.places, Place(new, Space.REG)))
+    return in_registers(replace(done, places=(*done.places, Place(new, Space.REG))), new)

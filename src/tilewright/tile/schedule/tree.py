@@ -24,10 +24,12 @@ from tilewright.tile.ir import (
     Kind,
     Loop,
     Place,
+    Prefetch,
     Space,
     Stmt,
     Update,
     touched_by,
+    walk,
     written_in,
 )
 from tilewright.tile.rewrite import Body, loads_of, loop_sym, loops_of, sizes_of
@@ -224,3 +226,14 @@ def is_folded(kernel: Kernel, target: For) -> bool:
     is_apart = not chosen(leaf.index) and target.loop.sym not in symbols_in(leaf.index)
     is_new = not any(x.buffer is leaf.buffer for x in loads_of(leaf))
     return target.loop.extent == kernel.lanes and is_apart and is_new and place.space in (Space.REG, Space.LOCAL)
+
+
+def in_registers(kernel: Kernel, buffer: Buffer) -> Kernel:
+    """The kernel without hints at a buffer that has come into registers, where there is nothing to wait for."""
+
+    def go(body: Body) -> Body:
+        kept = tuple(s for s in body if not (isinstance(s, Prefetch) and s.buffer is buffer))
+        return tuple(replace(s, body=go(s.body)) if isinstance(s, NESTS) else s for s in kept)
+
+    is_hinted = any(isinstance(s, Prefetch) and s.buffer is buffer for s in walk(kernel.body))
+    return replace(kernel, body=go(kernel.body)) if is_hinted else kernel
