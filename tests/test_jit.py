@@ -133,6 +133,14 @@ def test_a_function_that_makes_an_array(name: str) -> None:
         check(tw.jit(lambda x, a=args, k=kwargs: x + f(*a, **k), threads=1)(wanted), wanted + wanted)
 
 
+def test_the_namespace_says_what_it_offers() -> None:
+    info = xp.__array_namespace_info__()
+    assert xp.__array_api_version__ == "2024.12"
+    assert info.default_device() in info.devices() and not info.capabilities()["boolean indexing"]
+    assert set(info.dtypes()) == set(np.__array_namespace_info__().dtypes()) - {"complex64", "complex128"}
+    assert info.dtypes(kind="bool") == {"bool": np.dtype(bool)} and "complex floating" not in info.default_dtypes()
+
+
 def test_sizes_that_numbers_decide_are_told_by_no_shape() -> None:
     doubled = tw.jit(lambda x: xp.unique_values(x) * 2, threads=1)
     for x in (np.array([3, 1, 3]), np.array([2, 2, 2])):

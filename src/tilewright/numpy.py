@@ -13,6 +13,7 @@ import numpy as _numpy
 
 from tilewright.integrations.arrays import methods, searching
 from tilewright.integrations.arrays.functions import FUNCTIONS
+from tilewright.integrations.arrays.info import NamespaceInfo
 from tilewright.integrations.arrays.traced import TracedArray
 
 _OTHERS = (
@@ -39,4 +40,5 @@ def _of_types(name: str) -> Callable[..., Any]:
 
 globals().update({name: _of_types(name) if name in _OF_TYPES else getattr(_numpy, name) for name in _OTHERS})
 globals().update(FUNCTIONS)
+__array_api_version__, __array_namespace_info__ = "2024.12", NamespaceInfo
 del methods, searching
