@@ -58,7 +58,7 @@ def test_native_code_is_right_to_the_rounding_of_rows(bits: int, levels: tuple[i
     half_steps = np.abs(x).reshape(rows, -1, GROUP).max(-1).repeat(GROUP, 1) / (2 * coded.GREATEST)
     bound = np.tensordot(half_steps, np.abs(wide), 1) + 1e-6 * np.tensordot(np.abs(x), np.abs(wide), 1)
     assert (np.abs(got - np.tensordot(x, wide, 1)) <= bound).all()
-    want = ops.coded_matmul.reference((x, *constants), Attrs({"bits": bits, "levels": levels}))
+    want = ops.coded_matmul.reference((x, *constants), Attrs({"bits": bits, "levels": levels, "split_rows": False}))
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
 
 
@@ -84,13 +84,16 @@ def test_groups_of_zeros_and_numbers_that_are_none() -> None:
     np.testing.assert_allclose(got[3], got[0], atol=1e-6)
 
 
-def computation(rows: int, bits: int, levels: tuple[int, ...] = ()) -> tuple[Computation, tuple[Buffer, ...]]:
+def computation(
+    rows: int, bits: int, levels: tuple[int, ...] = (), *, n_words: int = 64, split_rows: bool = False
+) -> tuple[Computation, tuple[Buffer, ...]]:
     per_word = coded.WORD_BITS // bits
-    x, words = Buffer("x", f32, (rows, 128)), Buffer("words", i16, (128, 64))
-    scales, zeros = Buffer("scales", f32, (128 // GROUP, per_word, 64)), Buffer("zeros", u8, (1, per_word, 1))
-    out = Buffer("out", f32, (rows, per_word, 64))
+    x, words = Buffer("x", f32, (rows, 128)), Buffer("words", i16, (128, n_words))
+    scales, zeros = Buffer("scales", f32, (128 // GROUP, per_word, n_words)), Buffer("zeros", u8, (1, per_word, 1))
+    out = Buffer("out", f32, (rows, per_word, n_words))
     assert ops.coded_matmul.kernel is not None
-    stages = ops.coded_matmul.kernel((x, words, scales, zeros), (out,), Attrs({"bits": bits, "levels": levels}))
+    attrs = Attrs({"bits": bits, "levels": levels, "split_rows": split_rows})
+    stages = ops.coded_matmul.kernel((x, words, scales, zeros), (out,), attrs)
     temps = tuple(s.out for s in stages[:-1])  # type: ignore[union-attr]
     return Computation((x, words, scales, zeros), (out,), tuple(stages), temps), (words, scales, zeros)
 

@@ -327,9 +327,18 @@ def terms_before(
         if x.buffer not in computation.temps or len(places) != len(walked) or set(places) != walked:
             continue
         maker = _only_maker(x.buffer, root, stages)
-        if maker is not None and maker.reduction is not None and any(y.buffer in constants for y in _loads(maker.expr)):
+        if maker is None or maker.reduction is None:
+            continue
+        decoded = {s.out for s in stages if is_decoded(s, constants)}
+        if any(y.buffer in constants or y.buffer in decoded for y in _loads(maker.expr)):
             return maker
     return None
+
+
+def is_decoded(s: Stage, constants: Container[Buffer]) -> bool:
+    """Are its results made of constants alone, element by element?"""
+    read = [x.buffer for x in _loads(s.expr)]
+    return s.reduction is None and len(s.outs) == 1 and bool(read) and all(x in constants for x in read)
 
 
 def _is_link(s: Stage, reader: Stage, stages: Sequence[Stage], *, is_product: bool) -> bool:

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import groupby
 from types import MappingProxyType
 
-from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of
+from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of, is_decoded
 from tilewright.choose.normalize import normalize
 from tilewright.choose.strategies.beside import beside, pairs
 from tilewright.choose.strategies.chain import chain
@@ -28,6 +28,7 @@ from tilewright.choose.strategies.copies import copied
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.nested import nested
+from tilewright.choose.strategies.nested_tiles import nested_tiles
 from tilewright.choose.strategies.ordered import nests_in_order, ordered, seconds_alone
 from tilewright.choose.strategies.padding import skip_padding
 from tilewright.choose.strategies.panels import lay_in_panels
@@ -252,10 +253,17 @@ class _Work:
         self.b.steps += steps
 
     def is_copy(self, cluster: Cluster) -> bool:
-        """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?"""
+        """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?
+
+        Or what is decoded of a constant, for products.
+        """
         root = cluster.root
         is_lone = len(cluster.stages) == 1 and cluster.kind is ClusterKind.POINTWISE and root.reduction is None
-        if not is_lone or root.out not in self.computation.temps or not isinstance(root.expr, Load):
+        if not is_lone or root.out not in self.computation.temps:
+            return False
+        if is_decoded(root, self.constants):
+            return True
+        if not isinstance(root.expr, Load):
             return False
         return sum(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items) == 1
 
@@ -335,7 +343,11 @@ class _Work:
                 found = Transformed(*names)
                 return [Strategy("transformed", partial(transformed, b, machine, found)), apart_of_chain]
             case ClusterKind.NESTED:
-                return [Strategy("nested", partial(nested, b, machine, *names)), apart_of_chain]
+                return [
+                    Strategy("nested-tiles", partial(nested_tiles, b, machine, *names), is_quiet=True),
+                    Strategy("nested", partial(nested, b, machine, *names)),
+                    apart_of_chain,
+                ]
             case ClusterKind.CONTRACT:
                 # Lanes along so few columns would mostly be idle: sums along the reduction come first.
                 few = are_few_columns(machine, cluster.stages[0], self.constants)

@@ -63,7 +63,8 @@ def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[
 def _multiplied(node: Node) -> str:
     x, w = node.inputs[:2]
     if node.op is ops.coded_matmul:
-        return f"f32 in 16 bits x {node.attrs['bits']}-bit {'levels' if node.attrs['levels'] else 'codes'}"
+        rows = "f32 as two bf16" if node.attrs["split_rows"] else "f32 in 16 bits"
+        return f"{rows} x {node.attrs['bits']}-bit {'levels' if node.attrs['levels'] else 'codes'}"
     if node.op is ops.scaled_matmul:
         return f"f32 x {node.attrs['dtype']}"
     return f"{x.dtype} x {w.dtype}"

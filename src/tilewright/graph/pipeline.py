@@ -125,7 +125,7 @@ def passes_for(
         FoldConstants(kept=(ops.dequantize_linear.name,)),  # and for constants; those that are bytes stay bytes
         MoveBytes(),  # so that products find bytes behind pools and joins
         IntegerProducts.on(target) if target is not None else IntegerProducts(floats=False),
-        *((CodedProducts(),) if target is not None else ()),  # those that are left whose weights are codes
+        *((CodedProducts.on(target),) if target is not None else ()),  # those that are left whose weights are codes
         FoldConstants(),
         Canonicalize(),  # what folding laid bare
         *((Requantise.on(target),) if target is not None else ()),  # with biases known and in their place

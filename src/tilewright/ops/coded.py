@@ -31,15 +31,18 @@ from tilewright.core.compute import (
     Cast,
     Const,
     Index,
+    Inside,
     Load,
     Lookup,
     Reduction,
+    Select,
     Stage,
     Unary,
     Value,
     axes_for,
     loop_symbol,
     syms,
+    walk,
 )
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim, Sym, floordiv, mod
@@ -95,6 +98,11 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
         lambda: f"sums of {depth} rows in {n_groups} groups don't fit 32 bits",
         f"repeat each scale for groups of at most {MOST_ROWS} rows",
     )
+    check(
+        not a.split_rows or depth // n_groups % 2 == 0,
+        lambda: f"groups of {depth // n_groups} rows are no whole pairs",
+        "leave split_rows out",
+    )
     return TensorType(types.f32, (x.shape[0], *columns))
 
 
@@ -133,10 +141,18 @@ def rounded_rows(x: Array, n_groups: int) -> tuple[Array, Array]:
     return convert(np.asarray(steps, np.float32), types.i16).reshape(x.shape), largest
 
 
+def in_two(x: Array) -> Array:
+    """Rows f32[M, K] as sums of two numbers in bf16 each."""
+    high = convert(x, types.bf16).astype(np.float32)
+    return np.asarray(high + convert(x - high, types.bf16).astype(np.float32), np.float32)
+
+
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
     x, words, scales, zeros = xs
     n_groups = len(scales)
     with np.errstate(all="ignore"):
+        if a.split_rows:
+            return np.tensordot(in_two(x), matrix_of(words, scales, zeros, a.bits, a.levels), 1).astype(np.float32)
         rows, largest = rounded_rows(x, n_groups)
         real = rows * np.repeat(largest / np.float32(GREATEST), x.shape[1] // n_groups, 1)
         return np.asarray(np.tensordot(real, matrix_of(words, scales, zeros, a.bits, a.levels), 1), np.float32)
@@ -188,8 +204,74 @@ def _rounding(x: Buffer, stored: Buffer, largest: Buffer, group: Dim) -> tuple[S
     return peaks, inverses, rounded
 
 
+def _in_two(x: Buffer, stored: Buffer) -> Stage:
+    """Each element of the rows as two numbers in bf16, whose sum it nearly is: [2, groups, rows, group].
+
+    So what registers load of some rows is one run, and not lines that lie a power of two apart.
+    """
+    which, g, row, r = axes_for(stored.shape)
+    element = Load(x, (row.sym, g.sym * stored.shape[-1] + r.sym))
+    high = Cast(element, types.bf16)
+    low = Cast(element - Cast(high, types.f32), types.bf16)
+    first = Inside((which.sym * -1,))
+    return Stage((stored,), (which, g, row, r), syms((which, g, row, r)), (Select(first, high, low),))
+
+
+def _decoded(words: Buffer, zeros: Buffer, steps: Buffer, n_groups: Dim, a: Attrs) -> Stage:
+    """Codes less their zero points, which bf16 holds exactly, in pairs along the sum: [pairs, codes, words, 2]."""
+    pairs, bits = floordiv(steps.shape[0], n_groups), a.bits
+    g, p, j, q, d = axes_for((n_groups, pairs, *steps.shape[1:]))
+    at, where = (g.sym * pairs + p.sym) * 2 + d.sym, (g.sym, j.sym, q.sym)
+    # A code stands in its place in its word; a power of two takes that back, and is exact.
+    place = 0 if a.levels else _place(j.sym, bits)
+    code = _level(words, at, j.sym, q.sym, a.levels) if a.levels else _code(words, at, j.sym, q.sym, bits)
+    offset = Binary("shl", Cast(_at(zeros, where), types.i32), Cast(Index(place), types.i32))
+    power = Unary("pow2i", Cast(Index(place * -1), types.f32))
+    step = Cast(Cast(Cast(code, types.i32) - offset, types.f32) * power, types.bf16)
+    return Stage((steps,), (g, p, j, q, d), (g.sym * pairs + p.sym, j.sym, q.sym, d.sym), (step,))
+
+
+def n_decoding(a: Attrs) -> int:
+    """How many operations make a code one of the numbers that ``split_rows`` multiplies."""
+    words, zeros = Buffer("words", types.i16, (2, 1)), Buffer("zeros", types.u8, (1, 1, 1))
+    steps = Buffer("steps", types.bf16, (1, WORD_BITS // a.bits, 1, 2))
+    (value,) = _decoded(words, zeros, steps, 1, a).exprs
+    return sum(isinstance(x, Binary | Unary | Cast | Lookup) for x in walk(value))
+
+
+def _split_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
+    """Rows as two numbers in bf16; codes in bf16, which holds them exactly; sums of a group; then the scales.
+
+    Codes lie in pairs of those that follow each other along the sum, as matrix registers of CPUs want them.
+    """
+    (x, words, scales, zeros), (out,) = ins, outs
+    n_rows, per_word, n_words = out.shape
+    n_groups = scales.shape[0]
+    group = floordiv(words.shape[0], n_groups)
+    pairs = floordiv(group, 2)
+    stored = Buffer(f"{out.name}_x", types.bf16, (2, n_groups, n_rows, group))
+    steps = Buffer(f"{out.name}_steps", types.bf16, (n_groups * pairs, per_word, n_words, 2))
+    partial = Buffer(f"{out.name}_codes", types.f32, (n_rows, n_groups, per_word, n_words))
+    zero = (Const(0, types.f32),)
+
+    row, g, j, q = axes_for(partial.shape)
+    u, r = Axis(loop_symbol("u", 2), 2), Axis(loop_symbol("r", group), group)
+    element = Cast(Load(stored, (u.sym, g.sym, row.sym, r.sym)), types.f32)
+    multiplied = Cast(Load(steps, (g.sym * pairs + floordiv(r.sym, 2), j.sym, q.sym, mod(r.sym, 2))), types.f32)
+    sums = Reduction((u, r), "add", zero)
+    codes = Stage((partial,), (row, g, j, q), syms((row, g, j, q)), (element * multiplied,), sums)
+
+    row, j, q = axes_for(out.shape)
+    g = Axis(loop_symbol("g", n_groups), n_groups)
+    scaled = Load(partial, (row.sym, g.sym, j.sym, q.sym)) * cast_to(Load(scales, (g.sym, j.sym, q.sym)), types.f32)
+    result = Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction((g,), "add", zero))
+    return _in_two(x, stored), _decoded(words, zeros, steps, n_groups, a), codes, result
+
+
 def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
     """Rows in 16 bits; sums of a group's codes; then, once for each group, the zero point and the scales."""
+    if a.split_rows:
+        return _split_kernel(ins, outs, a)
     (x, words, scales, zeros), (out,), bits = ins, outs, a.bits
     n_rows, per_word, n_words = out.shape
     n_groups = scales.shape[0]
@@ -237,6 +319,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         zeros = rng.integers(0, 1 << bits, shape).astype(np.uint8)
         operands = (rng.standard_normal((rows, depth)).astype(np.float32), words, scales, zeros)
         yield Sample(operands, {"bits": bits})
+        if depth // n_groups % 2 == 0:
+            yield Sample(operands, {"bits": bits, "split_rows": True})
         if bits == BOOK_BITS:
             yield Sample(operands, {"bits": bits, "levels": tuple(map(int, rng.integers(0, 256, MOST_LEVELS)))})
 
@@ -244,7 +328,7 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 coded_matmul = OpDef(
     "coded_matmul",
     ("x", "words", "scales", "zeros"),
-    {"bits": AttrDef("int"), "levels": AttrDef("ints", ())},
+    {"bits": AttrDef("int"), "levels": AttrDef("ints", ()), "split_rows": AttrDef("bool", False)},
     _infer,
     _reference,
     kernel=_kernel,

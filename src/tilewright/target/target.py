@@ -289,6 +289,12 @@ class Target:
         """As many sums keep the units that multiply and add busy, though each waits for its last addition."""
         return ceil(self.fma_latency * self.fma_ports)
 
+    def words_of_a_row(self, n_codes: int) -> int:
+        """Of words of several codes, how many lie beside each other: with the sums of all codes, 32 bits each, of one
+        row they keep the units that multiply and add busy, as far as registers hold them beside three others."""
+        sums = min(ceil(self.fma_latency * self.fmas_per_cycle), self.n_vector_registers - 3)
+        return self.lanes(f32) * max(sums // n_codes, 1)
+
     @property
     def partial_sums(self) -> int:
         """Parts of one sum, a power of two, with which an addition begins in every cycle: far caches bring no more."""

@@ -20,7 +20,7 @@ from tilewright.core.expr import BinaryExpr, Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
-from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Store, Update, walk
+from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import Made, ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
@@ -216,9 +216,11 @@ def _is_reduced(b: ScheduleBuilder, loop: str) -> bool:
 
 
 def constants_read(b: ScheduleBuilder) -> list[str]:
-    """Constants that an update reads with a dependence on lanes or rows, or a store at remainders: worth packing."""
+    """Constants that an update reads with a dependence on lanes or rows, or a store at remainders, or one of what is
+    decoded of them where it is read: worth packing."""
     found: list[str] = []
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
+    near = {p.buffer for p in b.kernel.places if p.space is Space.LOCAL}
     for s in walk(b.kernel.body):
         if isinstance(s, Update):
             for x in walk_value(s.value):
@@ -226,7 +228,8 @@ def constants_read(b: ScheduleBuilder) -> list[str]:
                     found.append(x.buffer.name)
         elif isinstance(s, Store):
             for x in loads_of(s):
-                if x.buffer in fixed and x.buffer.name not in found and any(map(_is_remainder, x.index)):
+                is_worth = (s.buffer in near and len(x.index) > 1) or any(map(_is_remainder, x.index))
+                if x.buffer in fixed and x.buffer.name not in found and is_worth:
                     found.append(x.buffer.name)
     return found
 

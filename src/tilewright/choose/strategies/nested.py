@@ -27,6 +27,7 @@ from tilewright.choose.strategies.view import (
     only_nest,
     vector_width,
 )
+from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known_multiple
@@ -142,8 +143,13 @@ def _group(b: ScheduleBuilder, inner: str, at: str, terms: str, group: int) -> N
 
 def _shared(b: ScheduleBuilder, inner: str, acc: str, root: str) -> set[Sym]:
     """The root's loops along which inner sums load the same elements: codes of one word."""
+    return still(b, inner, acc, root, list(loads_of(update_of(b, inner))))
+
+
+def still(b: ScheduleBuilder, inner: str, acc: str, root: str, loads: Sequence[Load]) -> set[Sym]:
+    """The root's loops along which inner sums read the same elements by ``loads``."""
     update, dims = update_of(b, inner), root_terms(b, acc, root)
-    loaded = {s for x in loads_of(update) for s in symbols_in(x.index)}
+    loaded = {s for x in loads for s in symbols_in(x.index)}
     read = next(x for x in loads_of(update_of(b, acc)) if x.buffer.name == inner)
     same = [at for own, at in zip(update.index, read.index, strict=True) if not symbols_in([own]) & loaded]
     return {s for own in symbols_in(same) if own in dims for s in symbols(dims[own])}
@@ -162,7 +168,9 @@ def _tile(machine: Target, update: Update, rows: Loop | None, codes: Loop | None
     if n_codes == 1:  # each code is unpacked for its own sum: so few begin in a cycle, and rows get the registers
         begun = min(begun, machine.issue_width / (each + unpacking + 1))
     chains = machine.fma_latency * begun
-    vectors = max(min(ceil(chains), machine.n_vector_registers - SPARE) // n_codes, 1)
+    vectors = machine.words_of_a_row(n_codes) // machine.lanes(types.f32)
+    if n_codes == 1:
+        vectors = max(min(ceil(chains), machine.n_vector_registers - SPARE), 1)
 
     def cycles(t: _Tile) -> tuple[float, float]:
         n_sums, n_loads = prod(t), t.rows + t.vectors

@@ -19,6 +19,7 @@ a rest of are divided, so that registers change their shape once and not in ever
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -140,19 +141,27 @@ def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) 
         -(-estimate([plan.lanes.extent]) // unit.columns),
     ]
     sums = estimate([x.extent for x in plan.reduced])
-    best: tuple[float, RegisterBlock] | None = None
+    cycles, block = cheapest_block(unit, rows, along, sums / depth)
+    if cycles >= plan.tile.cycles * sums / plan.group:
+        raise ScheduleError("tiles", plan.acc, "vectors take fewer cycles")
+    return RegisterTiling(unit, depth, block)
+
+
+def cheapest_block(
+    unit: TileUnit, rows: int, along: Sequence[float], steps: float
+) -> tuple[float, RegisterBlock]:
+    """The block of registers, of so many ``rows`` each, that takes the fewest cycles, and these.
+
+    ``along`` are how many registers there would be along both row loops and the lanes; a sum takes ``steps`` products.
+    """
+    found: list[tuple[float, RegisterBlock]] = []
     for n_rows, n_columns in SHAPES:
         for block in (RegisterBlock(rows, n_rows, 1, n_columns), RegisterBlock(rows, 1, n_rows, n_columns)):
             sizes = (block.n_rows, block.n_rows2, n_columns)
-            if any(size > max(n, 1) for n, size in zip(along, sizes, strict=True)):
-                continue
-            blocks = prod(-(-n // size) for n, size in zip(along, sizes, strict=True))
-            cycles = blocks * _cycles(unit, n_rows, n_columns, sums / depth)
-            if best is None or cycles < best[0]:
-                best = cycles, block
-    if best is None or best[0] >= plan.tile.cycles * sums / plan.group:
-        raise ScheduleError("tiles", plan.acc, "vectors take fewer cycles")
-    return RegisterTiling(unit, depth, best[1])
+            if all(size <= max(n, 1) for n, size in zip(along, sizes, strict=True)):
+                blocks = prod(-(-n // size) for n, size in zip(along, sizes, strict=True))
+                found.append((blocks * _cycles(unit, n_rows, n_columns, steps), block))
+    return min(found, key=lambda x: x[0])
 
 
 def _cycles(unit: TileUnit, n_rows: int, n_columns: int, steps: float) -> float:
@@ -173,7 +182,7 @@ def _tiled(
     for loop in plan.outer:
         name = piece.loops[loop.sym.name]
         if loop is plan.rows:
-            walker, part = _split_registers(b, name, tiling)
+            walker, part = split_registers(b, name, tiling)
         else:
             walker, part = split_rows(b, name, block.n_rows2 if loop is plan.rows2 else 1)
         outer += walker
@@ -192,14 +201,14 @@ def _tiled(
             b.do("kind", name, "unroll")
         b.do("kind", lanes, "vector")
     b.do("compute_at", held, order[-1], "matrix")
-    for nest in _nests_of(b, order[-1], held):
-        _as_instructions(b, nest, held, tiling)
+    for nest in nests_of(b, order[-1], held):
+        as_instructions(b, nest, held, tiling)
     if pays_threads(plan.work, machine, plan.width):
         parallel(b, machine, order[:2])
     return order[0]
 
 
-def _split_registers(b: ScheduleBuilder, loop: str, tiling: RegisterTiling) -> tuple[list[str], list[str]]:
+def split_registers(b: ScheduleBuilder, loop: str, tiling: RegisterTiling) -> tuple[list[str], list[str]]:
     """A row loop as (loops over blocks, loops over registers and over rows of one)."""
     rows, n_registers = tiling.block.rows, tiling.block.n_rows
     n = known(extent_of(b, loop), None)
@@ -212,14 +221,14 @@ def _split_registers(b: ScheduleBuilder, loop: str, tiling: RegisterTiling) -> t
     return walker, [loop] if n is not None and n <= rows else [*b.split(loop, rows)]
 
 
-def _nests_of(b: ScheduleBuilder, at: str, held: str) -> list[Nest]:
+def nests_of(b: ScheduleBuilder, at: str, held: str) -> list[Nest]:
     """The nests in the body of a loop that touch the matrix registers."""
     own = {find_place(b.kernel, held, "tiles").buffer}
     found = [nest_of(s) for s in find_body(b.kernel, at)]
     return [n for n in found if any(index_of_sums(s, own) for s in n.leaf)]
 
 
-def _as_instructions(b: ScheduleBuilder, nest: Nest, held: str, tiling: RegisterTiling) -> None:
+def as_instructions(b: ScheduleBuilder, nest: Nest, held: str, tiling: RegisterTiling) -> None:
     """The loops of a nest over registers as those outside of an instruction, and its own."""
     index = index_of_sums(statement_of(nest), {find_place(b.kernel, held, "tiles").buffer})
     columns = [x.sym.name for x in nest.loops if x.sym in symbols_at(index[-1])]

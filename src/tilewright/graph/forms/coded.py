@@ -8,13 +8,14 @@ scale for a column. Out: the same products as ``coded_matmul``. Not its business
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.compute import MOST_LEVELS
+from tilewright.core.dims import are_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.passes import Pass
@@ -22,7 +23,9 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, product
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.spread import group_of, known, spread_of, unshaped
-from tilewright.ops.coded import BITS, BOOK_BITS, MOST_ROWS, WORD_BITS, packed
+from tilewright.ops.coded import BITS, BOOK_BITS, MOST_ROWS, WORD_BITS, n_decoding, packed
+from tilewright.target.target import Target
+from tilewright.target.tiles import UNITS, unit_for
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,46 @@ class CodedProducts(Pass):
     Also behind a transpose, and where the constant is widened and multiplied by scales of groups in ops of their own,
     as PyTorch's exports are. It does not fire where codes, scales or zero points are no constants, x is no f32, the
     scales are one for each row, groups along the sum are not whole, or columns fill no whole words.
+
+
+    Where matrix registers take fewer modelled cycles than vectors of integers, products have ``split_rows``: where
+    ``units`` (``target.tiles``) has one of bf16, rows are a known number, words fill blocks of ``words_of_nibbles``
+    or ``words_of_bytes``, and what is decoded of a block stays in ``kept_bytes`` of the second-level cache. ``lanes``
+    is the number of 32-bit sums in a vector; a cycle multiplies and adds ``vectors``, begins ``issue_width``
+    operations and stores ``stores``.
     """
 
     name: ClassVar[str] = "coded-products"
+    units: tuple[str, ...] = ()
+    lanes: int = 16
+    vectors: float = 2.0
+    issue_width: float = 4.0
+    stores: float = 1.0
+    words_of_nibbles: int = 32
+    words_of_bytes: int = 64
+    kept_bytes: int = 1 << 19
+
+    @classmethod
+    def on(cls, target: Target) -> Self:
+        """The pass for a machine."""
+        return cls(
+            tuple(unit.name for unit in target.tile_units),
+            target.lanes(types.f32),
+            target.fmas_per_cycle,
+            target.issue_width,
+            target.store_ports,
+            target.words_of_a_row(WORD_BITS // BOOK_BITS),
+            target.words_of_a_row(WORD_BITS // types.u8.bits),
+            target.l2_part_bytes,
+        )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
-        return rewrite(graph, _TABLE, journal)
+        def split(b: Rewriting, node: Node) -> Node | None:
+            attrs = {**node.attrs, "split_rows": True}
+            return b(ops.coded_matmul, *node.inputs, **attrs) if _is_split(node, self) else None
+
+        why = "two numbers in bf16 hold more of an element than 16 bits of its group"
+        return rewrite(graph, RuleTable([*_RULES, Rule("split-rows", (ops.coded_matmul,), split, why)]), journal)
 
 
 class Coded(NamedTuple):
@@ -85,6 +122,27 @@ def coded_product(b: Builder, x: Node, matrix: Coded, bits: int, levels: tuple[i
     y = b(ops.coded_matmul, rows, *map(b.const, matrix), bits=bits, levels=levels)
     columns: Dim = product(y.shape[1:])
     return b(ops.reshape, y, shape=(*x.shape[:-1], columns))
+
+
+def _is_split(node: Node, options: CodedProducts) -> bool:
+    """Do products on matrix registers, and all that goes with them, take fewer cycles than integers on vectors?"""
+    sizes = (*node.inputs[0].shape, node.inputs[2].shape[0], node.inputs[2].shape[2])
+    unit = unit_for((UNITS[name] for name in options.units), types.bf16, types.bf16)
+    if unit is None or node.attrs["split_rows"] or not are_known(sizes):
+        return False
+    n_rows, depth, n_groups, n_words = numbers(sizes)
+    words = options.words_of_bytes if node.attrs["bits"] == types.u8.bits else options.words_of_nibbles
+    group = depth // n_groups
+    at_once = 0 if group % unit.group else unit.steps_at_once(group)
+    if not at_once or not n_rows or n_words % words or depth * words * types.bf16.n_bytes > options.kept_bytes:
+        return False
+    # Cycles for each code: rows fill registers, and each group's sums are stored, read, scaled, added and stored.
+    registers = -(-n_rows // unit.rows)
+    products = 2 * registers * unit.cycles / (unit.columns * at_once)
+    decoding = n_decoding(node.attrs) / (options.lanes * options.issue_width)
+    joining = 2 * n_rows / (group * options.lanes * options.stores)
+    pairs = 2 * options.lanes * options.vectors
+    return products + decoding + joining < n_rows / pairs
 
 
 def _product(b: Rewriting, node: Node) -> Node | None:
@@ -182,6 +240,4 @@ def _are_bytes(numbers: Array) -> bool:
         return bool((np.rint(numbers) == numbers).all() and (np.abs(numbers) <= types.u8.max).all())
 
 
-_TABLE = RuleTable(
-    [Rule("coded-product", (ops.matmul,), _product, "coded_matmul is the product with the dequantised matrix")]
-)
+_RULES = (Rule("coded-product", (ops.matmul,), _product, "coded_matmul is the product with the dequantised matrix"),)
