@@ -15,7 +15,6 @@ import numpy as np
 from ml_dtypes import finfo
 
 from graphs import (
-    EPSILON,
     Grower,
     RandomGraph,
     along_axis,
@@ -41,6 +40,7 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import Array, DType
 from tilewright.runtime.once import computed
+from tilewright.tools.debug.tolerance import EPSILON
 
 # Results without rounding; the sign of a zero is another matter for those that choose between two zeros.
 EXACT = {
