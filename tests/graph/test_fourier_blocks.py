@@ -168,6 +168,13 @@ def test_images_are_cut_where_several_are_left() -> None:
     assert found == {0: [(12, 4)], 2: [(6, 4)], 4: [(3, 1)], 12: [(2, 1)]}
 
 
+def test_images_of_any_number_are_cut() -> None:
+    """Damaged files state such sizes; trying each number up to them would not end."""
+    graph = graph_of(lambda b, x: b(ops.fourier, x, n=16, sign=-1, inner=1), TensorType(f32, (2**61 - 1, 16, 8, 2)))
+    (made,) = FourierBlocks().run(graph).outputs
+    assert made.shape == graph.outputs[0].shape
+
+
 def test_a_batch_that_the_cache_holds_and_one_that_a_call_knows_stay_whole() -> None:
     for batch in (32, Sym("n", 1)):
         graph = graph_of(lambda b, x: b(ops.fourier, x, n=12, sign=-1), TensorType(f32, (batch, 12, 2)))

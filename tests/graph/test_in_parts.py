@@ -258,7 +258,7 @@ def test_random_graphs(seed: int) -> None:
         random.assert_close(evaluate_graph(made, random.arrays))
 
 
-@pytest.mark.parametrize("size", [2**40, 2**31 - 1, 2**63 - 1])
+@pytest.mark.parametrize("size", [2**39, 2**31 - 1, 2**61 - 1, 2**63 - 1])
 def test_batches_of_any_size_are_divided(size: int) -> None:
     """Damaged files state such sizes; trying each number up to them would not end."""
     found = divisors(size)

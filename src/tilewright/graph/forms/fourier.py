@@ -21,6 +21,7 @@ from tilewright.core.rewrite import Fired, Journal, Rewriting, Rule, readers_of,
 from tilewright.core.types import DType, product
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.graph.facts import scalar
+from tilewright.graph.forms.in_parts import divisors
 from tilewright.ops.fourier import fits, fits_columns, fits_real, fits_rows, radices, work
 from tilewright.target.target import Target
 
@@ -134,7 +135,7 @@ class FourierBlocks(Pass):
             return None
         size = run[0].dtype.n_bytes
         kept = max(self.l1_bytes // (4 * n_numbers * size), 1)  # before a pass and behind it, and what is next
-        able = [k for k in range(1, n_images) if n_images % k == 0 and all(_fits_part(n, n_outer, k) for n in run)]
+        able = [k for k in divisors(n_images)[:-1] if all(_fits_part(n, n_outer, k) for n in run)]
         if not able:
             return None
         part = max((k for k in able if k <= kept), default=able[0])

@@ -271,8 +271,17 @@ class Cores:
         return self.options.wake_cycles if self.are_apart else 0.0
 
 
+ADDRESS_BITS = 40
+"""Machines of more than a terabyte would be needed for a byte of each part."""
+
+
 def divisors(size: int) -> list[int]:
-    """All of them in ascending order, by prime factors: a file may state a batch of any size."""
+    """All of them in ascending order, by prime factors; of a size that no memory holds only 1 and itself.
+
+    A file may state a batch of any size, and a large prime would take as many steps as its root.
+    """
+    if size >> ADDRESS_BITS:
+        return [1, size]
     found, factor = [1], 2
     while size > 1:
         factor = factor if factor * factor <= size else size
