@@ -134,9 +134,9 @@ def test_what_control_flow_can_not_be_is_told() -> None:
     total.outputs = total.op("SUM", [at, total.const(np.array([0, 1], np.int32))], [SCALAR], "ReducerOptions")
     refused("the branches give f32[3, 4] and f32[]", branching(), arithmetic("MUL", 3), total)
     strange = TfliteModel()
-    strange.outputs = strange.op("DENSIFY", like(strange, X), [ROWS])
-    failed = refused("sub-graph 1, operator 0 (DENSIFY)", branching(), strange, strange)
-    assert [p.op for p in failed.problems] == ["DENSIFY", "DENSIFY"]
+    strange.outputs = strange.op("LSH_PROJECTION", like(strange, X), [ROWS])
+    failed = refused("sub-graph 1, operator 0 (LSH_PROJECTION)", branching(), strange, strange)
+    assert [p.op for p in failed.problems] == ["LSH_PROJECTION", "LSH_PROJECTION"]
 
 
 def test_a_variable_needs_a_start() -> None:

@@ -28,6 +28,16 @@ class Codes:
     axis: int = 0
 
 
+@dataclass(frozen=True)
+class Sparsity:
+    """Which numbers of a constant are stored: an order of dimensions and those of blocks, which dimension each block is
+    of, and for each in order its size, or segments and places."""
+
+    order: list[int]
+    blocks: list[int]
+    levels: list[Any]
+
+
 @dataclass
 class TfliteModel:
     """Tensors, numbers and operators; tensors are numbered in the order in which they are added."""
@@ -38,6 +48,7 @@ class TfliteModel:
     outputs: list[int] = field(default_factory=list)
     codes: dict[int, Codes] = field(default_factory=dict)
     variables: set[int] = field(default_factory=set)
+    sparsity: dict[int, Sparsity] = field(default_factory=dict)
 
     def _tensor(
         self, name: str, shape: tuple[int, ...], dtype: Any, data: Any = None, codes: Codes | None = None
@@ -53,6 +64,11 @@ class TfliteModel:
 
     def const(self, a: np.ndarray, codes: Codes | None = None) -> int:
         return self._tensor(f"c{len(self.tensors)}", a.shape, a.dtype, a, codes)
+
+    def sparse(self, shape: tuple[int, ...], stored: np.ndarray, sparsity: Sparsity, codes: Codes | None = None) -> int:
+        """A constant of which only some numbers are stored."""
+        self.sparsity[at := self._tensor(f"c{len(self.tensors)}", shape, stored.dtype, stored, codes)] = sparsity
+        return at
 
     def variable(self, shape: tuple[int, ...]) -> int:
         """A state of an operator, of zeros before the first call."""
@@ -104,7 +120,10 @@ class TfliteModel:
         name, shape, kind, data = self.tensors[k]
         called, sizes = b.CreateString(name), self._ints(b, shape)
         quantised = self._quantised(b, self.codes[k]) if k in self.codes else None
+        sparsity = self._sparsity(b, self.sparsity[k]) if k in self.sparsity else None
         tflite.TensorStart(b)
+        if sparsity is not None:
+            tflite.TensorAddSparsity(b, sparsity)
         tflite.TensorAddShape(b, sizes)
         tflite.TensorAddType(b, getattr(tflite.TensorType, kind))
         tflite.TensorAddBuffer(b, 0 if data is None else first + k)
@@ -123,6 +142,37 @@ class TfliteModel:
         tflite.QuantizationParametersAddZeroPoint(b, zeros_at)
         tflite.QuantizationParametersAddQuantizedDimension(b, codes.axis)
         return int(tflite.QuantizationParametersEnd(b))
+
+    def _sparsity(self, b: Any, of: Sparsity) -> int:
+        levels = self._offsets(b, [self._level(b, x) for x in of.levels])
+        order, blocks = self._ints(b, of.order), self._ints(b, of.blocks)
+        tflite.SparsityParametersStart(b)
+        tflite.SparsityParametersAddTraversalOrder(b, order)
+        if of.blocks:
+            tflite.SparsityParametersAddBlockMap(b, blocks)
+        tflite.SparsityParametersAddDimMetadata(b, levels)
+        return int(tflite.SparsityParametersEnd(b))
+
+    def _level(self, b: Any, level: Any) -> int:
+        if isinstance(level, int):
+            tflite.DimensionMetadataStart(b)
+            tflite.DimensionMetadataAddFormat(b, tflite.DimensionType.DENSE)
+            tflite.DimensionMetadataAddDenseSize(b, level)
+            return int(tflite.DimensionMetadataEnd(b))
+        vectors = [self._places(b, v) for v in level]
+        tflite.DimensionMetadataStart(b)
+        tflite.DimensionMetadataAddFormat(b, tflite.DimensionType.SPARSE_CSR)
+        for name, (kind, at) in zip(("ArraySegments", "ArrayIndices"), vectors, strict=True):
+            getattr(tflite, f"DimensionMetadataAdd{name}Type")(b, kind)
+            getattr(tflite, f"DimensionMetadataAdd{name}")(b, at)
+        return int(tflite.DimensionMetadataEnd(b))
+
+    def _places(self, b: Any, places: np.ndarray) -> tuple[int, int]:
+        name = {"int32": "Int32Vector", "uint16": "Uint16Vector", "uint8": "Uint8Vector"}[places.dtype.name]
+        values = b.CreateNumpyVector(places)
+        getattr(tflite, f"{name}Start")(b)
+        getattr(tflite, f"{name}AddValues")(b, values)
+        return getattr(tflite.SparseIndexVector, name), int(getattr(tflite, f"{name}End")(b))
 
     def _code(self, b: Any, name: str) -> int:
         code = getattr(tflite.BuiltinOperator, name)

@@ -274,6 +274,11 @@ def _dequantize(c: TfliteCall) -> Node:
     return c.cast(c.x(), c.dtypes[0])
 
 
+def _densify(c: TfliteCall) -> Node:
+    """Weights that are stored sparsely are spelled out where they are read (``sparse``)."""
+    return c.x()
+
+
 def _segment_sum(c: TfliteCall) -> Node:
     ids = c.ints(1)
     rows = (max(ids) + 1 if ids else 0, *c.size(c.x())[1:])
@@ -291,5 +296,5 @@ TABLE: Mapping[str, Converter] = {
     "DYNAMIC_UPDATE_SLICE": _dynamic_update_slice, "RANGE": _range, "FILL": _fill, "SHAPE": _shape, "RANK": _rank,
     "ZEROS_LIKE": _zeros_like, "DEPTH_TO_SPACE": _depth_to_space, "SPACE_TO_DEPTH": _space_to_depth,
     "SPACE_TO_BATCH_ND": _space_to_batch, "BATCH_TO_SPACE_ND": _batch_to_space, "DEQUANTIZE": _dequantize,
-    "SEGMENT_SUM": _segment_sum,
+    "SEGMENT_SUM": _segment_sum, "DENSIFY": _densify,
 }  # fmt: skip

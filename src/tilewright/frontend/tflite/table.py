@@ -39,7 +39,7 @@ AS_CODES = frozenset(
     "RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE PACK UNPACK SPLIT SPLIT_V SLICE STRIDED_SLICE MIRROR_PAD TILE BROADCAST_TO "
     "REVERSE_V2 GATHER GATHER_ND SCATTER_ND EMBEDDING_LOOKUP SELECT SELECT_V2 DYNAMIC_UPDATE_SLICE SHAPE RANK "
     "DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND RESIZE_NEAREST_NEIGHBOR ARG_MAX ARG_MIN REDUCE_MAX REDUCE_MIN "
-    "TOPK_V2 CAST FILL ZEROS_LIKE ONE_HOT IF WHILE CALL".split()
+    "TOPK_V2 CAST FILL ZEROS_LIKE ONE_HOT IF WHILE CALL DENSIFY".split()
 )
 """Operators that move or compare codes as they are, whatever they stand for."""
 
@@ -47,7 +47,6 @@ OF_COMPLEX = frozenset(spectra.TABLE)
 """Operators whose complex operands and results are pairs along a last axis."""
 
 _REASONS: Mapping[tuple[str, str], str] = {
-    ("spells out weights that are stored sparsely", "convert without sparse weights"): "DENSIFY",
     ("works on text or tables of keys", "do this part before the model"):
         "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM CONCAT_EMBEDDINGS",
     ("draws numbers by a generator that the format leaves open", "pass the numbers as an argument"):

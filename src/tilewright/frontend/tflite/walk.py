@@ -21,6 +21,7 @@ from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.file import File
 from tilewright.frontend.tflite.quantisation import Quantisation, quantisation_of
 from tilewright.frontend.tflite.recurrent import states_of
+from tilewright.frontend.tflite.sparse import dense
 from tilewright.frontend.tflite.table import AS_CODES, CONVERTERS, OF_COMPLEX, QUANTISED, REFUSED
 
 _TYPES: dict[str, DType] = {
@@ -142,6 +143,11 @@ class SubGraphWalk:
         shape = _sizes(t)
         if self.file.type_names.get(self.tensor(k).Type()) == "INT4":
             data = _unpacked(data)[: prod(shape)]
+        if (sparsity := self.tensor(k).Sparsity()) is not None:
+            if data.size % t.dtype.n_bytes:
+                raise OpError(f"{data.size} bytes are no numbers of {t.dtype}")
+            stored = np.frombuffer(data.tobytes(), t.dtype.numpy)
+            return self.b.at(loc).const(dense(self.file.tflite, sparsity, stored, shape))
         n_bytes = prod(shape) * t.dtype.n_bytes
         if data.size != n_bytes:
             raise OpError(f"{t} takes {n_bytes} bytes, and its buffer has {data.size}")
