@@ -217,10 +217,10 @@ def _is_reduced(b: ScheduleBuilder, loop: str) -> bool:
 
 def constants_read(b: ScheduleBuilder) -> list[str]:
     """Constants that an update reads with a dependence on lanes or rows, or a store at remainders, or one of what is
-    decoded of them where it is read: worth packing."""
+    decoded of them for matrix registers where it is read: worth packing."""
     found: list[str] = []
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST}
-    near = {p.buffer for p in b.kernel.places if p.space is Space.LOCAL}
+    near = _near_registers(b.kernel)
     for s in walk(b.kernel.body):
         if isinstance(s, Update):
             for x in walk_value(s.value):
@@ -232,6 +232,15 @@ def constants_read(b: ScheduleBuilder) -> list[str]:
                 if x.buffer in fixed and x.buffer.name not in found and is_worth:
                     found.append(x.buffer.name)
     return found
+
+
+def _near_registers(kernel: Kernel) -> set[Buffer]:
+    """Scratch that sums read in a kernel with matrix registers."""
+    spaces = {p.buffer: p.space for p in kernel.places}
+    if Space.MATRIX not in spaces.values():
+        return set()
+    read = {x.buffer for s in walk(kernel.body) if isinstance(s, Update) for x in loads_of(s)}
+    return {x for x in read if spaces.get(x) is Space.LOCAL}
 
 
 def _is_remainder(i: IndexLike) -> bool:
