@@ -6,13 +6,13 @@ Not its business: what an operand of PyTorch's or ONNX's means (``torch.aten.cal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tilewright import ops
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
-from tilewright.core.types import DTYPES, DType
+from tilewright.core.types import DTYPES, DType, i64
 
 
 def dim_scalar(b: Builder, dim: Dim, dtype: DType) -> Node:
@@ -52,6 +52,36 @@ def is_negative(b: Builder, x: Node) -> Node:
         return b(ops.lt, x, b.const(0, x.dtype))
     integer = next(d for d in DTYPES if d.kind == "int" and d.bits == x.dtype.bits)
     return b(ops.lt, b(ops.bitcast, x, dtype=integer), b.const(0, integer))
+
+
+def next_after(b: Builder, x: Node, y: Node) -> Node:
+    """The next float from ``x`` towards ``y``, of one shape or scalars; NaN where either is.
+
+    Read as integers, floats of one sign ascend with their size, so the next one is one integer further.
+    """
+    whole = next(d for d in DTYPES if d.kind == "int" and d.bits == x.dtype.bits)
+    zero, one = b.const(0, x.dtype), b.const(1, whole)
+    bits, least = b(ops.bitcast, x, dtype=whole), b(ops.bitcast, one, dtype=x.dtype)
+    is_outward = b(ops.eq, b(ops.gt, y, x), b(ops.gt, x, zero))
+    moved = b(ops.bitcast, b(ops.where, is_outward, b(ops.add, bits, one), b(ops.sub, bits, one)), dtype=x.dtype)
+    from_zero = b(ops.where, b(ops.gt, y, zero), least, b(ops.neg, least))
+    moved = b(ops.where, b(ops.eq, x, zero), from_zero, moved)
+    moved = b(ops.where, b(ops.eq, x, y), y, moved)
+    return b(ops.where, b(ops.logical_or, b(ops.isnan, x), b(ops.isnan, y)), b(ops.add, x, y), moved)
+
+
+def count_passed(b: Builder, n: int, shape: Sequence[Dim], is_passed: Callable[[Node], Node]) -> Node:
+    """How many of ``n`` elements in order are passed by each of ``shape``, i64; ``is_passed`` tells of one place each.
+
+    Bit by bit, from the top: a bit belongs to the number when the last element of so many is passed.
+    """
+    found = b(ops.full, value=0, dtype=i64, shape=tuple(shape))
+    for bit in reversed(range(n.bit_length())):
+        most = b(ops.add, found, b.const(1 << bit, i64))
+        last = b(ops.minimum, b(ops.sub, most, b.const(1, i64)), b.const(n - 1, i64))
+        is_one = b(ops.logical_and, is_passed(last), b(ops.le, most, b.const(n, i64)))
+        found = b(ops.where, is_one, most, found)
+    return found
 
 
 def with_sign_of(b: Builder, size: Node, x: Node) -> Node:

@@ -15,7 +15,8 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import OpError
-from tilewright.core.graph import Builder, Pool
+from tilewright.core.graph import Builder, Node, Pool
+from tilewright.frontend.nodes import count_passed, next_after
 from tilewright.integrations.arrays.functions import FUNCTIONS, offered, real
 from tilewright.integrations.arrays.making import reshaped
 from tilewright.integrations.arrays.traced import (
@@ -24,7 +25,6 @@ from tilewright.integrations.arrays.traced import (
     apply,
     cast,
     lifted,
-    offered_type,
     promoted,
     user_loc,
 )
@@ -53,21 +53,9 @@ def imag(pool: Pool, x: Any, /) -> TracedArray:
 
 @offered
 def nextafter(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
-    """The next float in the direction of another one.
-
-    Read as integers, floats of one sign ascend with their size, so the next one is one integer further.
-    """
+    """The next float in the direction of another one."""
     x, y = map(real, promoted([x1, x2], pool))
-    whole = offered_type(np.dtype(f"i{x.dtype.itemsize}"))
-    zero, one = lifted(pool, np.zeros((), x.dtype)), lifted(pool, np.ones((), whole.numpy))
-    bits = apply(ops.bitcast, x, dtype=whole)
-    is_outward = apply(ops.eq, apply(ops.gt, y, x), apply(ops.gt, x, zero))
-    moved = apply(ops.where, is_outward, apply(ops.add, bits, one), apply(ops.sub, bits, one))
-    least = FUNCTIONS["copysign"](apply(ops.bitcast, one, dtype=offered_type(x.dtype)), y)
-    found = apply(ops.where, apply(ops.eq, x, zero), least, apply(ops.bitcast, moved, dtype=offered_type(x.dtype)))
-    is_none = apply(ops.logical_or, apply(ops.isnan, x), apply(ops.isnan, y))
-    found = apply(ops.where, apply(ops.eq, x, y), y, found)
-    return apply(ops.where, is_none, lifted(pool, np.asarray(np.nan, x.dtype)), found)
+    return TracedArray(pool, next_after(Builder(pool, user_loc()), x.node, y.node))
 
 
 @offered
@@ -103,10 +91,7 @@ def nonzero(pool: Pool, x: Any, /) -> tuple[TracedArray, ...]:
 
 @offered
 def searchsorted(pool: Pool, x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> TracedArray:
-    """Where elements belong among sorted ones, before their equals or behind them; NaN stands behind all others.
-
-    How many elements stand before is found bit by bit, the highest first.
-    """
+    """Where elements belong among sorted ones, before their equals or behind them; NaN stands behind all others."""
     given, asked = promoted([x1, x2], pool)
     if given.ndim != 1:
         raise OpError(f"elements are sorted along one axis, not along {given.ndim}", remedy="give a vector")
@@ -115,17 +100,14 @@ def searchsorted(pool: Pool, x1: Any, x2: Any, /, *, side: str = "left", sorter:
     if sorter is not None:
         given = FUNCTIONS["take"](given, sorter)
     (n,) = given.shape
-    count = lifted(pool, np.zeros(asked.shape, np.int64))
-    for k in reversed(range(n.bit_length())):
-        more = apply(ops.add, count, lifted(pool, np.asarray(1 << k)))
-        last = apply(ops.minimum, more, lifted(pool, np.asarray(n)))
-        element = apply(ops.gather, given, apply(ops.sub, last, lifted(pool, np.asarray(1))), axis=0)
-        stands_before = _is_before(element, asked) if side == "left" else apply(
-            ops.logical_not, _is_before(asked, element)
-        )  # fmt: skip
-        is_there = apply(ops.logical_and, apply(ops.le, more, lifted(pool, np.asarray(n))), stands_before)
-        count = apply(ops.where, is_there, more, count)
-    return count
+
+    def is_passed(last: Node) -> Node:
+        element = apply(ops.gather, given, TracedArray(pool, last), axis=0)
+        if side == "left":
+            return _is_before(element, asked).node
+        return apply(ops.logical_not, _is_before(asked, element)).node
+
+    return TracedArray(pool, count_passed(Builder(pool, user_loc()), n, asked.shape, is_passed))
 
 
 def _is_before(x: TracedArray, y: TracedArray) -> TracedArray:

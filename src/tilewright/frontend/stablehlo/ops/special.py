@@ -12,6 +12,7 @@ from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.types import dtype_named, i64, u64
 from tilewright.frontend.complex_pairs import Pair, conjugate
+from tilewright.frontend.nodes import next_after
 from tilewright.frontend.stablehlo.operation import Operation, Result
 from tilewright.frontend.stablehlo.ops import complex_functions
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair, either, one, two
@@ -39,19 +40,7 @@ def _polygamma(c: Operation) -> Node:
 
 
 def _next_after(c: Operation) -> Node:
-    """The next float towards another: one step of the bits, outwards where both have a direction."""
-    x, y = c.nodes()
-    dtype = dtype_named(f"i{x.dtype.bits}")
-    bits, zero = c.b(ops.bitcast, x, dtype=dtype), c.b.const(0, x.dtype)
-    is_zero = c.b(ops.eq, x, zero)
-    outwards = c.b(ops.eq, c.b(ops.gt, y, x), c.b(ops.gt, x, zero))
-    step = c.b(ops.where, outwards, c.b.const(1, dtype), c.b.const(-1, dtype))
-    moved = c.b(ops.bitcast, c.b(ops.add, bits, step), dtype=x.dtype)
-    tiny = c.b(ops.bitcast, c.b.const(1, dtype), dtype=x.dtype)
-    moved = c.b(ops.where, is_zero, c.b(ops.where, c.b(ops.gt, y, zero), tiny, c.b(ops.neg, tiny)), moved)
-    is_nan = c.b(ops.logical_or, c.b(ops.isnan, x), c.b(ops.isnan, y))
-    moved = c.b(ops.where, c.b(ops.eq, x, y), y, moved)
-    return c.b(ops.where, is_nan, c.b(ops.add, x, y), moved)
+    return next_after(c.b, *c.nodes())
 
 
 def _square(c: Operation) -> Node:

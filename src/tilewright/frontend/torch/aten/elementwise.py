@@ -13,8 +13,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import TensorType, bool_, f32, f64, i16, i32, i64
-from tilewright.frontend.nodes import expand, is_negative, reshape, slice_axis, with_sign_of
+from tilewright.core.types import TensorType, bool_, f32, f64, i32, i64
+from tilewright.frontend.nodes import expand, is_negative, next_after, reshape, slice_axis, with_sign_of
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
 
@@ -347,20 +347,8 @@ def _hypot(c: AtenCall) -> Node:
 
 
 def _nextafter(c: AtenCall) -> Node:
-    """The neighbour towards ``other``: one step of the bits, which are ordered as the sizes are."""
-    b, x, y = c.b, c.tensor("self", c.dtype), c.tensor("other", c.dtype)
-    integer = {16: i16, 32: i32, 64: i64}[c.dtype.bits]
-    x, y = expand(b, x, c.shape), expand(b, y, c.shape)
-    zero, one = b.const(0, c.dtype), b.const(1, integer)
-    bits = b(ops.bitcast, x, dtype=integer)
-    grows = b(ops.eq, b(ops.lt, x, y), b(ops.gt, x, zero))
-    moved = b(ops.bitcast, b(ops.where, grows, b(ops.add, bits, one), b(ops.sub, bits, one)), dtype=c.dtype)
-    least = b(ops.bitcast, expand(b, one, c.shape), dtype=c.dtype)
-    from_zero = b(ops.where, b(ops.lt, y, zero), b(ops.neg, least), least)
-    moved = b(ops.where, b(ops.eq, x, zero), from_zero, moved)
-    moved = b(ops.where, b(ops.eq, x, y), y, moved)
-    undefined = b(ops.logical_or, b(ops.isnan, x), b(ops.isnan, y))
-    return b(ops.where, undefined, b.const(math.nan, c.dtype), moved)
+    x, y = (expand(c.b, c.tensor(name, c.dtype), c.shape) for name in ("self", "other"))
+    return next_after(c.b, x, y)
 
 
 def _frexp(c: AtenCall) -> Result:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from tilewright.core.expr import Dim, is_nonneg, maximum
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import bool_, f32, f64, i32, i64
-from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis, transpose
+from tilewright.frontend.nodes import count_passed, dim_scalar, expand, reshape, slice_axis, transpose
 from tilewright.frontend.torch.aten.call import AtenCall, Result, as_node, cast
 from tilewright.frontend.torch.aten.places import size_of
 
@@ -182,24 +183,12 @@ def counted(b: Builder, edges: Node, x: Node, right: bool) -> Node:
     """
     n, m = edges.shape[-1], x.shape[-1]
     if known_over(n, FEW_EDGES):
-        return _halved(b, edges, x, right, n)
+        at = partial(b, ops.gather_elements, edges, axis=len(edges.shape) - 1)
+        return count_passed(b, n, x.shape, lambda k: b(ops.logical_not, b(ops.gt if right else ops.ge, at(k), x)))
     edge = reshape(b, edges, (*edges.shape[:-1], 1, n))
     value = reshape(b, x, (*x.shape[:-1], m, 1))
     passed = b(ops.logical_not, b(ops.gt if right else ops.ge, edge, value))
     return b(ops.reduce_sum, cast(b, passed, i64), axes=(len(passed.shape) - 1,), keepdims=False)
-
-
-def _halved(b: Builder, edges: Node, x: Node, right: bool, n: int) -> Node:
-    """A number of edges bit by bit, from the top: a bit belongs to it when the last edge of so many is passed."""
-    found = b(ops.full, value=0, dtype=i64, shape=x.shape)
-    for bit in reversed(range(n.bit_length())):
-        most = b(ops.add, found, b.const(1 << bit, i64))
-        last = b(ops.minimum, b(ops.sub, most, b.const(1, i64)), b.const(n - 1, i64))
-        edge = b(ops.gather_elements, edges, last, axis=len(edges.shape) - 1)
-        passed = b(ops.logical_not, b(ops.gt if right else ops.ge, edge, x))
-        passed = b(ops.logical_and, passed, b(ops.le, most, b.const(n, i64)))
-        found = b(ops.where, passed, most, found)
-    return found
 
 
 def _probed(b: Builder, edges: Node, x: Node, right: bool, n: int) -> Node:
