@@ -329,8 +329,8 @@ def terms_before(
         maker = _only_maker(x.buffer, root, stages)
         if maker is None or maker.reduction is None:
             continue
-        decoded = {s.out for s in stages if is_decoded(s, constants)}
-        if any(y.buffer in constants or y.buffer in decoded for y in _loads(maker.expr)):
+        read = [y.buffer for y in _loads(maker.expr)]
+        if any(y in constants for y in read) or any(s.out in read and is_decoded(s, constants) for s in stages):
             return maker
     return None
 

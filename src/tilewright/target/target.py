@@ -31,6 +31,8 @@ MANY_COPIES = 256
 SMALL_COPIES = 4
 ADDRESSES = 4
 """General registers that a loop over a tile of sums takes for two operands, its counter and the stack."""
+UNPACKING = 3
+"""Vector registers beside sums of unpacked codes: a word, what is unpacked of it, an element of a row."""
 ADDRESS_BITS = 47
 """Of an address that a process of a 64-bit system may use, on x86-64 and AArch64."""
 NUMBERS = {
@@ -289,11 +291,12 @@ class Target:
         """As many sums keep the units that multiply and add busy, though each waits for its last addition."""
         return ceil(self.fma_latency * self.fma_ports)
 
-    def words_of_a_row(self, n_codes: int) -> int:
-        """Of words of several codes, how many lie beside each other: with the sums of all codes, 32 bits each, of one
-        row they keep the units that multiply and add busy, as far as registers hold them beside three others."""
-        sums = min(ceil(self.fma_latency * self.fmas_per_cycle), self.n_vector_registers - 3)
-        return self.lanes(f32) * max(sums // n_codes, 1)
+    def words_of_a_row(self, n_codes: int, begun: float | None = None) -> int:
+        """Of words of so many codes, how many lie beside each other: with the sums of all codes, 32 bits each, of one
+        row they keep the units that multiply and add busy, as far as registers hold them beside what is multiplied.
+        ``begun`` is how many vectors of products begin in a cycle, where that is less than the units could."""
+        chains = self.fma_latency * (self.fmas_per_cycle if begun is None else begun)
+        return self.lanes(f32) * max(min(ceil(chains), self.n_vector_registers - UNPACKING) // n_codes, 1)
 
     @property
     def partial_sums(self) -> int:

@@ -13,7 +13,7 @@ for all rows of its tile. The words stream through once for one row, and come fr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil, prod
+from math import prod
 from typing import NamedTuple
 
 from tilewright.choose.cost.tile import WORK_PER_BYTE, estimate, pays_threads
@@ -34,15 +34,12 @@ from tilewright.core.dims import is_known, known_multiple
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_in
 from tilewright.target.dots import Dot
-from tilewright.target.target import Target
+from tilewright.target.target import UNPACKING, Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop, Update
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop
-
-SPARE = 3
-"""Registers beside sums: a word, what is unpacked of it, an element of a row."""
 
 
 class _Tile(NamedTuple):
@@ -73,12 +70,12 @@ def nested(b: ScheduleBuilder, machine: Target, inner: str, outer: str) -> None:
     walked, row = _parts(b, rows[-1:], tile.rows)
     part, code = _parts(b, [codes] if codes else [], tile.codes)
     copies = [*row, *code, *vectors]
-    b.do("reorder", block, *_names(rows[:-1]), *walked, *part, *copies, lane)
+    b.do("reorder", block, *names(rows[:-1]), *walked, *part, *copies, lane)
     for name in copies:
         b.do("kind", name, "unroll")
     b.do("kind", lane, "vector")
     # Outer sums stay near for a whole block, inner ones in registers for one group: each is made where it is read.
-    at = [block, *_names(rows[:-1]), *walked][-1]
+    at = [block, *names(rows[:-1]), *walked][-1]
     b.do("compute_at", acc, at, "local")
     at = _terms_outside(b, acc, nest_with(find_body(b.kernel, at), acc, Update))
     b.do("compute_at", inner, at, "reg")
@@ -89,16 +86,16 @@ def nested(b: ScheduleBuilder, machine: Target, inner: str, outer: str) -> None:
         parallel(b, machine, [block])
 
 
-def _names(loops: Sequence[Loop]) -> list[str]:
+def names(loops: Sequence[Loop]) -> list[str]:
     return [x.sym.name for x in loops]
 
 
 def _parts(b: ScheduleBuilder, loops: list[Loop], size: int) -> tuple[list[str], list[str]]:
     """The loop, if there is one, as a serial one over parts and one over the elements of a part."""
     if not loops or size == loops[0].extent:
-        return [], _names(loops)
+        return [], names(loops)
     if size == 1:
-        return _names(loops), []
+        return names(loops), []
     outside, inside = b.split(loops[0].sym.name, size)
     return [outside], [inside]
 
@@ -109,13 +106,18 @@ def _split(b: ScheduleBuilder, lanes: Loop, width: int, vectors: int) -> list[st
     return [block, rest] if vectors == 1 else [block, *b.split(rest, width)]
 
 
+def terms_of(b: ScheduleBuilder, acc: str, nest: Nest) -> list[Loop]:
+    """The loops over the terms of a sum."""
+    own = symbols_in(update_of(b, acc).index)
+    return [x for x in nest.loops if x.sym not in own]
+
+
 def _terms_outside(b: ScheduleBuilder, acc: str, nest: Nest) -> str:
     """Loops over the terms of a sum, then those of its serial loops, outside of what is copied; the last of them."""
-    own = symbols_in(update_of(b, acc).index)
-    terms = [x for x in nest.loops if x.sym not in own]
-    serial = [x for x in nest.loops if x.sym in own and x.kind is Kind.SERIAL]
+    terms = terms_of(b, acc, nest)
+    serial = [x for x in nest.loops if x not in terms and x.kind is Kind.SERIAL]
     rest = [x for x in nest.loops if x not in terms and x not in serial]
-    b.do("reorder", *_names([*terms, *serial, *rest]))
+    b.do("reorder", *names([*terms, *serial, *rest]))
     return [*terms, *serial][-1].sym.name
 
 
@@ -168,9 +170,7 @@ def _tile(machine: Target, update: Update, rows: Loop | None, codes: Loop | None
     if n_codes == 1:  # each code is unpacked for its own sum: so few begin in a cycle, and rows get the registers
         begun = min(begun, machine.issue_width / (each + unpacking + 1))
     chains = machine.fma_latency * begun
-    vectors = machine.words_of_a_row(n_codes) // machine.lanes(types.f32)
-    if n_codes == 1:
-        vectors = max(min(ceil(chains), machine.n_vector_registers - SPARE), 1)
+    vectors = machine.words_of_a_row(n_codes, begun) // machine.lanes(types.f32)
 
     def cycles(t: _Tile) -> tuple[float, float]:
         n_sums, n_loads = prod(t), t.rows + t.vectors
@@ -186,7 +186,7 @@ def _tiles(machine: Target, n_rows: int, n_codes: int, vectors: int) -> Iterator
     yield _Tile(1, 1, vectors)
     for codes in (c for c in range(1, n_codes + 1) if n_codes % c == 0):
         for rows in dict.fromkeys(-(-n_rows // parts) for parts in range(1, n_rows + 1)):
-            if rows * codes * vectors + SPARE <= machine.n_vector_registers:
+            if rows * codes * vectors + UNPACKING <= machine.n_vector_registers:
                 yield _Tile(rows, codes, vectors)
 
 

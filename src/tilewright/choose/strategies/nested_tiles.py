@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tilewright.choose.cost.tile import estimate, pays_threads
-from tilewright.choose.strategies.nested import still
+from tilewright.choose.strategies.nested import names, still, terms_of
 from tilewright.choose.strategies.operands import reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.steps import attempt, cached_name, copied_apart
@@ -79,17 +79,16 @@ def nested_tiles(b: ScheduleBuilder, machine: Target, inner: str, outer: str) ->
     walked, own = split_registers(b, rows[-1].sym.name, tiling)
     # The more columns are decoded at once, the fewer times rows are read again.
     decoded = sum(estimate(x.buffer.shape) * x.dtype.n_bytes for x in right) * words / lanes.extent
-    walkers = [*_names(rows[:-1]), *walked]
-    inside = [*walkers, *_names(columns)] if decoded <= machine.l2_kept_bytes else [*_names(columns), *walkers]
+    walkers = [*names(rows[:-1]), *walked]
+    inside = [*walkers, *names(columns)] if decoded <= machine.l2_kept_bytes else [*names(columns), *walkers]
     outside = [block, *inside, *across]
     b.do("reorder", *outside, *own, vector, lane)
     # Outer sums stay near for a block of registers; inner ones are moved there for one group.
     scales = [x.buffer.name for x in loads_of(update_of(b, acc)) if x.buffer.name != inner]
     b.do("compute_at", acc, outside[-1], "local")
     nest = nest_with(find_body(b.kernel, outside[-1]), acc, Update)
-    along = {s for i in update_of(b, acc).index for s in symbols_at(i)}
-    terms = [x for x in nest.loops if x.sym not in along]
-    b.do("reorder", *_names(terms), *_names([x for x in nest.loops if x not in terms]))
+    terms = terms_of(b, acc, nest)
+    b.do("reorder", *names(terms), *names([x for x in nest.loops if x not in terms]))
     group = terms[-1].sym.name
     b.do("cache", inner)
     held = cached_name(b, inner)
@@ -125,10 +124,6 @@ def _tiling(
     return RegisterTiling(unit, depth, cheapest_block(unit, each, along, steps)[1])
 
 
-def _names(loops: Sequence[Loop]) -> list[str]:
-    return [x.sym.name for x in loops]
-
-
 def _brought_near(b: ScheduleBuilder, machine: Target, name: str, at: str) -> None:
     """A constant's part for a block in scratch, copied in the order of its own dimensions."""
     near, *_ = b.do("stage", name, at, "local").buffers
@@ -138,13 +133,13 @@ def _brought_near(b: ScheduleBuilder, machine: Target, name: str, at: str) -> No
     pointwise(b, machine, near, threads=False)
 
 
-def _in_vectors(b: ScheduleBuilder, at: str, names: Sequence[str]) -> None:
+def _in_vectors(b: ScheduleBuilder, at: str, written: Sequence[str]) -> None:
     """What begins, joins and copies out outer sums goes over vectors of a row, those side by side copied."""
     kinds: dict[str, str] = {}
     for s in walk(find_body(b.kernel, at)):
         loops, (leaf, *others) = nest_of(s).loops, nest_of(s).leaf
-        if len(loops) > 1 and not others and isinstance(leaf, Store | Update) and leaf.buffer.name in names:
-            *_, vector, lane = _names(loops)
+        if len(loops) > 1 and not others and isinstance(leaf, Store | Update) and leaf.buffer.name in written:
+            *_, vector, lane = names(loops)
             kinds |= {vector: "unroll", lane: "vector"}
     for name, kind in kinds.items():
         b.do("kind", name, kind)

@@ -133,7 +133,7 @@ def _is_split(node: Node, options: CodedProducts) -> bool:
     n_rows, depth, n_groups, n_words = numbers(sizes)
     words = options.words_of_bytes if node.attrs["bits"] == types.u8.bits else options.words_of_nibbles
     group = depth // n_groups
-    at_once = 0 if group % unit.group else unit.steps_at_once(group)
+    at_once = unit.steps_at_once(group)
     if not at_once or not n_rows or n_words % words or depth * words * types.bf16.n_bytes > options.kept_bytes:
         return False
     # Cycles for each code: rows fill registers, and each group's sums are stored, read, scaled, added and stored.
