@@ -78,12 +78,18 @@ def _reshape_of_transpose(b: Rewriting, node: Node) -> Node | None:
     return b(ops.transpose, apart, perm=(*range(rank - 2), rank - 1, rank - 2))
 
 
+def composed(b: Rewriting, x: Node, perm: Sequence[int]) -> Node:
+    """A permutation of ``x``, which is one itself, as one of what that permutes; nothing where it undoes that one."""
+    both = [x.attrs["perm"][p] for p in perm]
+    return x.inputs[0] if both == sorted(both) else b(ops.transpose, x.inputs[0], perm=both)
+
+
 def _transpose(b: Rewriting, node: Node) -> Node | None:
     x, perm = node.inputs[0], node.attrs["perm"]
     if perm == tuple(range(len(perm))):
         return x
     if x.op is ops.transpose:
-        return b(ops.transpose, x.inputs[0], perm=[x.attrs["perm"][p] for p in perm])
+        return composed(b, x, perm)
     if x.op is ops.expand and product(x.inputs[0].shape) == 1:
         return b(ops.expand, b(ops.reshape, x.inputs[0], shape=()), shape=node.shape)
     moving = [p for p in perm if x.shape[p] != 1]

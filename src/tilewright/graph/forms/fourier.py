@@ -20,6 +20,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, Rewriting, Rule, readers_of, replace, rewrite
 from tilewright.core.types import DType, product
 from tilewright.graph.canonical.canonicalize import Canonicalize
+from tilewright.graph.canonical.movement import composed
 from tilewright.graph.facts import scalar
 from tilewright.graph.forms.in_parts import divisors
 from tilewright.ops.fourier import fits, fits_columns, fits_real, fits_rows, radices, work
@@ -69,12 +70,14 @@ class FourierBlocks(Pass):
         )
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
+        if all(n.op is not ops.fourier for n in graph.nodes()):
+            return graph
         rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
         scaled = Rule("scale-in-turns", (ops.mul,), _scaled, "transforms are linear")
         along = Rule("along-an-axis", (ops.fourier,), _along, "an axis may lie anywhere")
-        composed = Rule("transpose-of-transpose", (ops.transpose,), _composed, "permutations compose")
+        as_one = Rule("transpose-of-transpose", (ops.transpose,), _composed, "permutations compose")
         rows_first = Rule("rows-first", (ops.fourier,), _rows_first, "transforms of different axes commute")
-        turned = rewrite(graph, (along, composed, rows_first), journal)
+        turned = rewrite(graph, (along, as_one, rows_first), journal)
         graph = rewrite(graph if turned is graph else Canonicalize().run(turned, journal), (scaled, rule), journal)
         # One after the other: who reads a new node is new, too.
         while (images := next(((run, how) for run in _runs(graph) if (how := self._images(run))), None)) is not None:
@@ -231,8 +234,7 @@ def _composed(b: Rewriting, node: Node) -> Node | None:
     (x,), perm = node.inputs, node.attrs["perm"]
     if x.op is not ops.transpose:
         return None
-    both = [x.attrs["perm"][p] for p in perm]
-    return x.inputs[0] if both == sorted(both) else b(ops.transpose, x.inputs[0], perm=both)
+    return composed(b, x, perm)
 
 
 def _rows_first(b: Rewriting, node: Node) -> Node | None:

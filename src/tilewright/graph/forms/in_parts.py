@@ -271,20 +271,14 @@ class Cores:
         return self.options.wake_cycles if self.are_apart else 0.0
 
 
-ADDRESS_BITS = 40
-"""Machines of more than a terabyte would be needed for a byte of each part."""
-
-
 def divisors(size: int) -> list[int]:
-    """All of them in ascending order, by prime factors; of a size that no memory holds only 1 and itself.
+    """All of them in ascending order, by prime factors.
 
-    A file may state a batch of any size, and a large prime would take as many steps as its root.
+    A file may state a batch of any size: what has no factor that is quickly found counts as a prime.
     """
-    if size >> ADDRESS_BITS:
-        return [1, size]
     found, factor = [1], 2
     while size > 1:
-        factor = factor if factor * factor <= size else size
+        factor = factor if factor * factor <= size and factor <= EFFORT.points else size
         powers = [1]
         while size % factor == 0:
             size //= factor
