@@ -98,6 +98,10 @@ class Space(Enum):
     MATRIX = "matrix"
 
 
+IN_MEMORY = (Space.GLOBAL, Space.LOCAL, Space.SHARED)
+"""The spaces whose buffers have addresses that are written to."""
+
+
 class Role(Enum):
     """What a kernel parameter is for."""
 

@@ -28,6 +28,7 @@ from tilewright.core.indices import is_chosen
 from tilewright.tile.errors import TileVerifyError
 from tilewright.tile.grid import check_grids
 from tilewright.tile.ir import (
+    IN_MEMORY,
     Barrier,
     Commit,
     Fold,
@@ -54,7 +55,6 @@ from tilewright.tile.verify_values import broken_combiner, broken_rule, has_bina
 COPIED = (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT)
 IN_REGISTERS = (*COPIED, Kind.WARP, Kind.MATRIX)
 """Loops whose variables may index registers: a warp's lanes hold an element each of what warp loops count."""
-IN_MEMORY = (Space.GLOBAL, Space.LOCAL, Space.SHARED)
 DOTS = (2, 4)
 """How many elements a dot loop may take together."""
 

@@ -20,7 +20,22 @@ from tilewright.core.indices import chosen, is_chosen, placed, symbols_in
 from tilewright.core.types import product
 from tilewright.tile.affine import coefficient, is_affine, never_negative, stride_along
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Packed, Place, Prefetch, Role, Space, Stmt, Store, walk
+from tilewright.tile.ir import (
+    IN_MEMORY,
+    For,
+    If,
+    Kernel,
+    Kind,
+    Loop,
+    Packed,
+    Place,
+    Prefetch,
+    Role,
+    Space,
+    Stmt,
+    Store,
+    walk,
+)
 from tilewright.tile.rewrite import (
     Body,
     loads_of,
@@ -38,11 +53,11 @@ from tilewright.tile.schedule.tree import (
     find_place,
     fresh,
     identifier,
-    in_registers,
     most_iterations,
     readers,
     replace_stmt,
     with_body,
+    without_idle_hints,
 )
 
 SMALL = 4096
@@ -215,7 +230,7 @@ def stage(kernel: Kernel, buffer: str, loop: str, space: str = "local", order: s
     body = rewrite_accesses(at.body, lambda b, ix: here if b is old and ix == load.index else None)
     done = replace_stmt(kernel, at, For(at.loop, (copy, *body)))
     staged = replace(done, places=(*done.places, Place(new, Space(space))))
-    return in_registers(staged, new) if Space(space) is Space.REG else staged
+    return without_idle_hints(staged, new)
 
 
 def _may_reach_beyond(kernel: Kernel, at: For, path: tuple[Loop, ...], load: Load, free: Container[Sym]) -> bool:
@@ -404,7 +419,7 @@ def _in_lines(kernel: Kernel, buffer: str, line: int, primitive: str) -> Place:
     if line < 1:
         raise ScheduleError(primitive, str(line), "a cache line has an element or more")
     spot = find_place(kernel, buffer, primitive)
-    if spot.space not in (Space.GLOBAL, Space.LOCAL, Space.SHARED):
+    if spot.space not in IN_MEMORY:
         raise ScheduleError(primitive, buffer, "it does not lie in memory")
     return spot
 

@@ -29,10 +29,10 @@ from tilewright.tile.schedule.tree import (
     fresh,
     fresh_among,
     identifier,
-    in_registers,
     nest_of,
     new_loop,
     replace_stmt,
+    without_idle_hints,
 )
 
 
@@ -94,7 +94,7 @@ def rfactor(kernel: Kernel, buffer: str, loop: str, unrolled: int, lanes: int, a
     if len(walkers) > 1:
         partials = (Nest(tuple(walkers[:-1]), partials).wrap(),)
     done = replace_stmt(kernel, top, start, *partials, *end)
-    return in_registers(replace(done, places=(*done.places, Place(part, Space.REG))), part)
+    return without_idle_hints(replace(done, places=(*done.places, Place(part, Space.REG))), part)
 
 
 def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> Kernel:
@@ -153,7 +153,7 @@ def spread(kernel: Kernel, buffer: str, around: str, loop: str, lanes: int) -> K
     walkers = [outer if x is old else x for x in reduced]
     sums = Nest((*walkers, *tile, lane), (Update(part, (*update.index, lane.sym), update.op, moved.value),)).wrap()
     done = replace_stmt(kernel, top, start, sums, end)
-    return in_registers(replace(done, places=(*done.places, Place(part, Space.REG))), part)
+    return without_idle_hints(replace(done, places=(*done.places, Place(part, Space.REG))), part)
 
 
 def tree(kernel: Kernel, buffer: str, loop: str, warps: int, lanes: int = 1) -> Kernel:

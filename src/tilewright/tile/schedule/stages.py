@@ -57,13 +57,13 @@ from tilewright.tile.schedule.tree import (
     fresh_among,
     home_of,
     identifier,
-    in_registers,
     makers_of,
     nest_of,
     new_loop,
     readers,
     replace_stmt,
     with_body,
+    without_idle_hints,
     writers,
 )
 from tilewright.tile.verify import COPIED
@@ -191,7 +191,7 @@ def place(kernel: Kernel, buffer: str, space: str) -> Kernel:
         raise ScheduleError("place", buffer, f"{old.buffer} has a size that is known at run time only")
     places = tuple(replace(p, space=Space(space)) if p is old else p for p in kernel.places)
     moved = replace(kernel, places=places)
-    return in_registers(moved, old.buffer) if Space(space) is Space.REG else moved
+    return without_idle_hints(moved, old.buffer)
 
 
 def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> Kernel:
@@ -237,7 +237,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
         result = edit(result, s, lambda _: ())
     places = tuple(Place(new, Space(space)) if p is spot else p for p in kernel.places)
     moved = with_body(replace(kernel, places=places), result)
-    return in_registers(moved, new) if Space(space) is Space.REG else moved
+    return without_idle_hints(moved, new)
 
 
 def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
@@ -584,4 +584,4 @@ def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
 
     body = rewrite_accesses(target.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
     done = replace_stmt(kernel, target, copy(0, False), For(target.loop, body), copy(1, True))
-    return in_registers(replace(done, places=(*done.places, Place(new, Space.REG))), new)
+    return without_idle_hints(replace(done, places=(*done.places, Place(new, Space.REG))), new)

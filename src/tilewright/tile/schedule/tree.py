@@ -228,12 +228,13 @@ def is_folded(kernel: Kernel, target: For) -> bool:
     return target.loop.extent == kernel.lanes and is_apart and is_new and place.space in (Space.REG, Space.LOCAL)
 
 
-def in_registers(kernel: Kernel, buffer: Buffer) -> Kernel:
-    """The kernel without hints at a buffer that has come into registers, where there is nothing to wait for."""
+def without_idle_hints(kernel: Kernel, buffer: Buffer) -> Kernel:
+    """The kernel without hints at a buffer, where that is in registers now and there is nothing to wait for."""
 
     def go(body: Body) -> Body:
         kept = tuple(s for s in body if not (isinstance(s, Prefetch) and s.buffer is buffer))
         return tuple(replace(s, body=go(s.body)) if isinstance(s, NESTS) else s for s in kept)
 
-    is_hinted = any(isinstance(s, Prefetch) and s.buffer is buffer for s in walk(kernel.body))
+    is_there = any(p.buffer is buffer and p.space is Space.REG for p in kernel.places)
+    is_hinted = is_there and any(isinstance(s, Prefetch) and s.buffer is buffer for s in walk(kernel.body))
     return replace(kernel, body=go(kernel.body)) if is_hinted else kernel
