@@ -37,7 +37,7 @@ _TABLE = """create table if not exists found (
 _TRIED = """create table if not exists tried (
     kernel text, machine text, steps text, outcome text, seconds real, beside real, primary key (kernel, machine, steps)
 )"""
-_FOUND = "select kernel, machine, steps, before, after from found order by kernel, machine"
+_FOUND = "select kernel, machine, steps, before, after from found"
 MEASURED = "measured"
 FORMAT = "tilewright-schedules 1"
 _PUT = """insert into found values (?, ?, ?, ?, ?) on conflict (kernel, machine) do update set
@@ -85,7 +85,8 @@ class FoundSchedules:
 
     def get(self, machine: str, kernels: Iterable[str]) -> dict[str, FoundSchedule]:
         """What was found for these kernels on this machine, by the kernel's name; nothing where there is no file."""
-        every = {found.kernel: found for of, found in self.all() if of == machine}
+        rows = _sound(self._rows(f"{_FOUND} where machine = ?", machine))
+        every = {row[0]: FoundSchedule(row[0], *row[2:]) for row in rows}
         return {name: every[name] for name in kernels if name in every}
 
     def add(self, machine: str, trials: Iterable[Trial]) -> None:
@@ -108,7 +109,7 @@ class FoundSchedules:
 
     def all(self) -> list[tuple[str, FoundSchedule]]:
         """What was found, of all machines, each with the machine's key; nothing where there is no file."""
-        rows = _sound(self._rows(_FOUND))
+        rows = _sound(self._rows(f"{_FOUND} order by kernel, machine"))
         return [(row[1], FoundSchedule(row[0], *row[2:])) for row in rows]
 
     def forget(self, kernels: Iterable[str] | None = None) -> int:
