@@ -43,13 +43,13 @@ def dense(tflite: Any, sparsity: Any, stored: Array, shape: Sequence[int]) -> Ar
     if not fits or sorted(order) != list(range(n_levels)) or not all(0 <= d < rank for d in blocks):
         raise OpError(f"the order {order} with blocks of {blocks} is none of {rank} dimensions")
     levels = [_level(tflite, sparsity.DimMetadata(k)) for k in range(n_levels)]
-    sizes = {d: levels[k].size for k, d in enumerate(order) if d >= rank}
-    if any(n is None or n <= 0 for n in sizes.values()):
+    sizes = [levels[order.index(rank + k)].size or 0 for k in range(len(blocks))]
+    if any(n <= 0 for n in sizes):
         raise OpError("blocks have no size")
-    block = [prod(sizes[rank + k] or 1 for k, of in enumerate(blocks) if of == d) for d in range(rank)]
+    block = [prod(n for n, of in zip(sizes, blocks, strict=True) if of == d) for d in range(rank)]
     if len(set(blocks)) < len(blocks) or any(n % m for n, m in zip(shape, block, strict=True)):
         raise OpError(f"blocks of {block} do not fill {list(shape)}")
-    whole = [*(n // m for n, m in zip(shape, block, strict=True)), *(sizes[rank + k] or 1 for k in range(len(blocks)))]
+    whole = [*(n // m for n, m in zip(shape, block, strict=True)), *sizes]
     places = _leaves(levels, [whole[d] for d in order], prod(shape))
     if len(places[0] if places else [0]) != len(stored):
         raise OpError(f"{len(stored)} numbers are stored for another number of places")
