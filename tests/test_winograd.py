@@ -12,7 +12,7 @@ import tilewright as tw
 from tilewright import ops
 from tilewright.build import driver, kernels, texts
 from tilewright.build.options import Clock, Options
-from tilewright.choose.default import RULE_BROKE, schedule_with_steps
+from tilewright.choose.default import RULE_BROKE, Scheduled, schedule_with_steps
 from tilewright.choose.shares import whole_extent
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.diag import OptionError
@@ -24,6 +24,7 @@ from tilewright.frontend.source import import_source
 from tilewright.graph.pipeline import passes_for
 from tilewright.ops.winograd import transformed_weights
 from tilewright.target.target import Target
+from tilewright.tile.ir import For, walk
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -347,15 +348,27 @@ def innermost_loops(text: str) -> list[list[str]]:
 )
 def test_blocks_fall_evenly_on_the_cores(size, channels, n_cores, blocks):
     """The blocks are the parallel loop that is the whole kernel; without any, each phase has a loop of its own."""
-    (n_in, n_out), op = channels, ops.winograd_conv
-    x, w = Buffer("x", f32, (1, size, size, n_in)), Buffer("w", f32, (6, 6, n_in, n_out))
-    y = Buffer("y", f32, (1, size, size, n_out))
-    given = {"tile": 4, "pads": ((1, 1), (1, 1)), "strides": (), "dilations": ()}
+    machine = replace(Target.parse("x86-64-v4"), n_cores=n_cores, ghz=1e-3)
+    assert whole_extent(scheduled((1, size, size, channels[0]), channels[1], 4, machine).kernel) == blocks
+
+
+def scheduled(shape: tuple[int, ...], n_out: int, tile: int, machine: Target) -> Scheduled:
+    """The kernel alone of a 3x3 convolution of an input of [N, H, W, C] with constant weights."""
+    op, side = ops.winograd_conv, tile + 2
+    x, w = Buffer("x", f32, shape), Buffer("w", f32, (side, side, shape[-1], n_out))
+    y = Buffer("y", f32, (*shape[:-1], n_out))
+    given = {"tile": tile, "pads": ((1, 1), (1, 1)), "strides": (), "dilations": ()}
     stages = op.compute((x, w), (y,), Attrs(op.complete_attrs(given)))
     temps = tuple(b for s in stages for b in s.outs if b is not y)
-    machine = replace(Target.parse("x86-64-v4"), n_cores=n_cores, ghz=1e-3)
-    kernel = schedule_with_steps(Computation((x, w), (y,), stages, temps), machine, constants=(w,)).kernel
-    assert whole_extent(kernel) == blocks
+    return schedule_with_steps(Computation((x, w), (y,), stages, temps), machine, constants=(w,))
+
+
+@pytest.mark.parametrize(("n_out", "turning"), [(256, 3), (257, 2)])
+def test_images_walk_weights_back_and_forth_but_for_a_ragged_panel(n_out, turning):
+    """The panels of a point turn with the loops over points, unless the last is ragged: all would have masks."""
+    made = scheduled((3, 17, 17, 100), n_out, 3, replace(Target.parse("x86-64-v4"), n_cores=1))
+    assert sum(s.primitive == "alternate" for s in made.schedule.steps) == turning
+    assert not [s for s in walk(made.kernel.body) if isinstance(s, For) and "%" in str(s.loop.extent)]
 
 
 @pytest.mark.parametrize(
