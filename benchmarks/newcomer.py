@@ -17,7 +17,6 @@ import argparse
 import copy
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +48,7 @@ import tilewright
 from tilewright.build import driver
 from tilewright.integrations.torch_compile.backend import make_backend
 from tilewright.tools.conformance.outcome import STATUSES, Outcome, Status, by_group, table, write_json
-from tilewright.tools.conformance.workers import Case, run_cases, select
+from tilewright.tools.conformance.workers import Case, load_suite, run_cases, select
 
 NAME = "newcomer"
 TABLES = (
@@ -90,8 +89,13 @@ def run_case(case: Case) -> tuple[Status, str]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about its own trees
     name, entry = case.name.split(" ", 1)
+    return run_entry(NEWCOMERS[name], entry)
+
+
+def run_entry(newcomer: Newcomer, entry: str) -> tuple[Status, str]:
+    """A case at an entry point, by its name in ``ENTRIES``."""
     try:
-        return ENTRIES[entry](NEWCOMERS[name])
+        return ENTRIES[entry](newcomer)
     except tilewright.TilewrightError as e:
         return "refused", f"{type(e).__name__}: {e}"
 
@@ -249,9 +253,8 @@ def _tensor_difference(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> str
     return f"{apart:.3g} apart where {allowed:.3g} is allowed, largest {largest:.3g}" if apart > allowed else ""
 
 
-@cache
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parser(description: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="regular expression over case names and entry points")
     parser.add_argument("--jobs", type=int, default=1, help="worker processes")
     parser.add_argument("--seconds", type=float, default=240.0, help="limit for a case")
@@ -259,11 +262,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> None:
-    options = _parser().parse_args()
+def main(module: str = "benchmarks.newcomer") -> None:
+    """Run the suite in ``module``, which has cases like ours, by the command line."""
+    suite = load_suite(module)
+    options = _parser(suite.__doc__).parse_args()
     outcomes: list[Outcome] = []
-    chosen = select(cases(), options.only)
-    for outcome in run_cases("benchmarks.newcomer", chosen, jobs=options.jobs, seconds=options.seconds):
+    chosen = select(suite.cases(), options.only)
+    for outcome in run_cases(module, chosen, jobs=options.jobs, seconds=options.seconds):
         outcomes.append(outcome)
         if outcome.status != "passed" or outcome.detail:
             print(f"{outcome.status:8} {outcome.name}: {outcome.detail[:400]}", flush=True)
@@ -271,7 +276,7 @@ def main() -> None:
     for row in (columns, *rows):
         print("  ".join(f"{x!s:>8}" if i else f"{x!s:24}" for i, x in enumerate(row)))
     if options.json:
-        write_json(options.json, NAME, outcomes, {"cases": len(NEWCOMERS), "statuses": list(STATUSES)})
+        write_json(options.json, suite.NAME, outcomes, {"cases": len(chosen), "statuses": list(STATUSES)})
 
 
 if __name__ == "__main__":

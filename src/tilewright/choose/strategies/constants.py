@@ -162,9 +162,9 @@ def _alternate(b: ScheduleBuilder, packed: str) -> None:
     """A loop that walks all panels at every step (of time, or a block of rows): forwards, then backwards.
 
     The panels read last are then read from the cache. Loops over the panels of a group turn with it, so that what is
-    asked for ahead still comes next. No loop turns whose last iteration is ragged: walked backwards it comes first in every
-    other step, so that no range of the loop would be known to be free of masks. A loop that several nests share, as tiles
-    of all sizes of a run-time number of rows do, turns once.
+    asked for ahead still comes next. No loop turns whose last iteration is ragged: walked backwards it comes first in
+    every other step, so that no range of the loop would be known to be free of masks. A loop that several nests share,
+    as tiles of all sizes of a run-time number of rows do, turns once.
     """
     buffer = find_place(b.kernel, packed, "alternate").buffer
     turned: set[Sym] = set()
