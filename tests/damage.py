@@ -75,11 +75,11 @@ def damaged(seed: int) -> bytes:
         return bytes(changed)
     m = onnx.ModelProto.FromString(data)
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        _change_field(m, rng)
+        change_field(m, rng)
     return m.SerializeToString()
 
 
-def _change_field(m: onnx.ModelProto, rng: np.random.Generator) -> None:
+def change_field(m: onnx.ModelProto, rng: np.random.Generator) -> None:
     def pick(items):
         return items[rng.integers(len(items))]
 

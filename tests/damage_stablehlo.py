@@ -110,11 +110,11 @@ def damaged(seed: int) -> bytes:
         return bytes(changed)
     text = data.decode()
     for _ in range(rng.choice([1, 1, 1, 2, 3])):
-        text = _word_changed(text, rng)
+        text = word_changed(text, rng)
     return text.encode()
 
 
-def _word_changed(text: str, rng: np.random.Generator) -> str:
+def word_changed(text: str, rng: np.random.Generator) -> str:
     """A name, an operation, a number or a type becomes another one of the program or of the lists; or a line goes."""
     if rng.random() < 0.1:
         lines = text.splitlines()

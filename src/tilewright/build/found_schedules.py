@@ -189,7 +189,7 @@ class FoundSchedules:
                     yield connection
             finally:
                 connection.close()
-        except sqlite3.Error as e:
+        except (sqlite3.Error, UnicodeDecodeError) as e:  # what SQLite says may quote the damaged file
             remedy = "name another file, or remove this one"
             raise InputError(f"the schedules in {self.path!r:.200} can't be used: {e}", remedy=remedy) from e
 

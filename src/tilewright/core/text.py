@@ -24,7 +24,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, substitute, symbol_order, symbols, to_text
 from tilewright.core.graph import CONST, INPUT, Data, Graph, Node
 from tilewright.core.opdef import REQUIRED, AttrDef, AttrKind, OpDef
+from tilewright.core.stored import read_arrays
 from tilewright.core.text_parser import Parser
 from tilewright.core.types import Array, TensorType, dtype_of
 from tilewright.runtime.files import replacing, write_text
@@ -128,10 +128,12 @@ def _constants(path: Path) -> dict[str, Array]:
     if not path.exists():
         return {}
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, EOFError, BadZipFile) as e:
-        raise ParseError(f"the constants in {path.name} can't be read") from e
+        found = read_arrays(path)
+    except (OSError, ValueError) as e:
+        raise ParseError(f"the constants in {path.name} can't be read: {e}") from e
+    if isinstance(found, dict):
+        return found
+    raise ParseError(f"{path.name} has an array without a name, and no constants")
 
 
 class _Printer:

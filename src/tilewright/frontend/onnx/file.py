@@ -327,6 +327,11 @@ def _natural(entries: dict[str, str], key: str, default: int) -> int:
     return int(text)
 
 
+def fixed_size(dim: Any) -> int | None:
+    """What a declared dimension says that its size is; None for a name, nothing, or a number that is no size."""
+    return int(dim.dim_value) if dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0 else None
+
+
 def _checked_shape(dims: Any) -> tuple[int, ...]:
     shape = tuple(int(d) for d in dims)
     if any(d < 0 for d in shape):

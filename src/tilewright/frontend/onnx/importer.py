@@ -35,6 +35,7 @@ from tilewright.frontend.onnx.file import (
     Source,
     TensorReader,
     element_type,
+    fixed_size,
     read_model,
 )
 from tilewright.frontend.onnx.given import (
@@ -356,14 +357,13 @@ class _Header:
         return TensorType(dtype, tuple(expr.substitute(d, self._known) for d in shape))
 
     def _dim(self, name: str, axis: int, dim: Any, given: int | str | None) -> Dim:
-        says = dim is not None and dim.WhichOneof("value") == "dim_value" and dim.dim_value >= 0
-        fixed = dim.dim_value if says else None
+        fixed = fixed_size(dim) if dim is not None else None
         if fixed is not None:
             if isinstance(given, int) and given != fixed:
                 self._problem(
                     f'input "{name}"', f"dimension {axis} is {fixed} in the model and {given} in input_shapes"
                 )
-            return int(fixed)
+            return fixed
         if isinstance(given, int) and not isinstance(given, bool):
             if given < 0:
                 self._problem(f'input_shapes["{name}"]', f"dimension {axis} is negative")
@@ -430,6 +430,7 @@ def _declared(name: str, type_: TypeProto) -> InputInfo:
     tensor = (inner.sequence_type.elem_type if is_sequence else inner).tensor_type
     dims = None
     if tensor.HasField("shape"):
-        dims = tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else _name_of(d) for d in tensor.shape.dim)
+        sizes = [fixed_size(d) for d in tensor.shape.dim]
+        dims = tuple(_name_of(d) if size is None else size for d, size in zip(tensor.shape.dim, sizes, strict=True))
     dtype = ELEMENT_TYPES[tensor.elem_type].numpy.name if tensor.elem_type in ELEMENT_TYPES else "unknown"
     return InputInfo(name, dtype, dims, is_sequence, is_optional)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, OpError, Problem
 from tilewright.core.types import Array
-from tilewright.frontend.onnx.file import STRING, Source
+from tilewright.frontend.onnx.file import STRING, Source, fixed_size
 from tilewright.runtime.fields import FieldError
 from tilewright.runtime.texts import Dims, TextNode, TextPart, array_fields, text_node
 
@@ -161,7 +161,8 @@ def _broadcast(a: Dims, b: Dims) -> Dims:
 def _dims(tensor: Any) -> Dims:
     if not tensor.HasField("shape"):
         return None
-    return tuple(d.dim_value if d.WhichOneof("value") == "dim_value" else str(d.dim_param) for d in tensor.shape.dim)
+    sizes = [fixed_size(d) for d in tensor.shape.dim]
+    return tuple(str(d.dim_param) if size is None else size for d, size in zip(tensor.shape.dim, sizes, strict=True))
 
 
 def _text_of(tensor: TensorProto) -> Array:

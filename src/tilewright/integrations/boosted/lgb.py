@@ -17,7 +17,7 @@ import numpy as np
 
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
-from tilewright.integrations.boosted.trees import Link, in_onnx
+from tilewright.integrations.boosted.trees import Link, in_onnx, reading
 from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
 from tilewright.integrations.sklearn.trees import AT_MOST, Trees, lowered
@@ -58,13 +58,15 @@ def from_lightgbm(model: Any, *, threads: int | None = None, cache: bool = True)
     is_classifier = classes is not None
     best = booster.best_iteration
     dump = booster.dump_model(num_iteration=best if best > 0 else -1)
-    name, *words = dump.get("objective", "").split() or ["of one's own"]
-    if name not in _LINKS or (is_classifier and name not in _CLASSIFIERS):
-        raise CompileError(f"the objective {name} has no form here", remedy="train with another")
-    proto = in_onnx(_read(dump), _link(name, words), is_classifier=is_classifier)
+    with reading("LightGBM"):
+        name, *words = dump.get("objective", "").split() or ["of one's own"]
+        if name not in _LINKS or (is_classifier and name not in _CLASSIFIERS):
+            raise CompileError(f"the objective {name} has no form here", remedy="train with another")
+        read = _read(dump)
+        proto = in_onnx(read, _link(name, words), is_classifier=is_classifier)
     made: Any = compile(proto, threads=threads, cache=cache)
     kind = "probabilities" if is_classifier else "numbers"
-    return Predictor(made, classes, Columns(dump["max_feature_idx"] + 1), kind)
+    return Predictor(made, classes, Columns(read.n_features), kind)
 
 
 def _link(name: str, words: list[str]) -> Link:
@@ -76,7 +78,9 @@ def _link(name: str, words: list[str]) -> Link:
 
 
 def _read(dump: Mapping[str, Any]) -> Trees:
-    n = dump["num_tree_per_iteration"]
+    n, n_trees = dump["num_tree_per_iteration"], len(dump["tree_info"])
+    if n < 1 or n_trees % n or n > max(n_trees, 1):
+        raise ValueError(f"{n_trees} trees, of which {n} are one round's")
     made = Trees(dump["max_feature_idx"] + 1, np.zeros(n, np.float32), bool(dump["average_output"]))
     for k, tree in enumerate(dump["tree_info"]):
         _add_tree(made, k, tree["tree_structure"], k % n)

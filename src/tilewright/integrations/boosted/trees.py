@@ -7,14 +7,17 @@ In: splits and leaves, how the sums become predictions, and what rows look like.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.core.diag import OptionError
+from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
 from tilewright.integrations.sklearn.trees import Trees
+from tilewright.runtime.errors import TilewrightError
 from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
@@ -22,6 +25,24 @@ if TYPE_CHECKING:
 
 OPSETS = {"": 21, "ai.onnx.ml": 3}
 IR_VERSION = 10
+
+
+_FAULTS = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError)
+"""What reading a dump raises that is not made as its library makes it."""
+
+
+@contextmanager
+def reading(library: str) -> Iterator[None]:
+    """Within it a dump is read: whatever that trips over becomes one ``CompileError``."""
+    try:
+        yield
+    except TilewrightError:
+        raise
+    except _FAULTS as error:
+        raise CompileError(
+            f"the model's dump is not as {library} writes it: {type(error).__name__}: {error}"[:200],
+            remedy="the model is damaged: train it anew, or load it from a sound file",
+        ) from error
 
 
 @dataclass(frozen=True)

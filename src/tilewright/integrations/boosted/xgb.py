@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
-from tilewright.integrations.boosted.trees import Linear, Link, in_onnx
+from tilewright.integrations.boosted.trees import Linear, Link, in_onnx, reading
 from tilewright.integrations.sklearn.columns import Columns
 from tilewright.integrations.sklearn.predictor import Predictor
 from tilewright.integrations.sklearn.trees import LESS, Trees
@@ -69,25 +69,30 @@ def from_xgboost(model: Any, *, threads: int | None = None, cache: bool = True) 
     else:
         booster = model
     try:
-        learner = json.loads(booster.save_raw("json"))["learner"]
+        dump = booster.save_raw("json")
     except xgboost.core.XGBoostError as error:
         raise OptionError("the Booster is not trained", remedy="train it first") from error
-    objective = learner["objective"]["name"]
-    if objective not in _LINKS or (is_classifier and objective not in _CLASSIFIERS):
-        raise CompileError(f"the objective {objective} has no form here", remedy="train with another")
-    read = _read(learner, objective)
-    if objective == "binary:logistic" and is_classifier and len(read.base) > 1:
-        raise CompileError("each row has several labels", remedy="train a classifier for each label")
-    proto = in_onnx(read, Link(_LINKS[objective]), is_classifier=is_classifier)
+    with reading("XGBoost"):
+        learner = json.loads(dump)["learner"]
+        objective = learner["objective"]["name"]
+        if objective not in _LINKS or (is_classifier and objective not in _CLASSIFIERS):
+            raise CompileError(f"the objective {objective} has no form here", remedy="train with another")
+        read = _read(learner, objective, len(dump))
+        if objective == "binary:logistic" and is_classifier and len(read.base) > 1:
+            raise CompileError("each row has several labels", remedy="train a classifier for each label")
+        proto = in_onnx(read, Link(_LINKS[objective]), is_classifier=is_classifier)
     made: Any = compile(proto, threads=threads, cache=cache)
     kind = "probabilities" if is_classifier else "numbers"
-    return Predictor(made, classes, Columns(int(learner["learner_model_param"]["num_feature"])), kind)
+    return Predictor(made, classes, Columns(read.n_features), kind)
 
 
-def _read(learner: Mapping[str, Any], objective: str) -> Trees | Linear:
-    """The trees, or the weights, of a model."""
+def _read(learner: Mapping[str, Any], objective: str, n_bytes: int) -> Trees | Linear:
+    """The trees, or the weights, of a model whose dump has ``n_bytes``."""
     given = learner["learner_model_param"]
-    base = _margins(given["base_score"], objective, max(int(given["num_class"]), int(given["num_target"]), 1))
+    n_sums = max(int(given["num_class"]), int(given["num_target"]), 1)
+    if n_sums > n_bytes:
+        raise ValueError(f"{n_sums} sums in {n_bytes} bytes")
+    base = _margins(given["base_score"], objective, n_sums)
     n_features, booster = int(given["num_feature"]), learner["gradient_booster"]
     if booster["name"] == "gblinear":
         weights = np.asarray(booster["model"]["weights"], np.float32).reshape(n_features + 1, len(base))

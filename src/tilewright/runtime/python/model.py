@@ -349,7 +349,7 @@ class LoadedModel(CompiledModel):
         frame = self._frames.take(plan.arena_bytes + self._scratch_bytes)
         try:
             addresses = [address_of(a) for a in (*args, *results)]
-            frame.args[:] = addresses  # type: ignore[assignment]  # the stubs want the elements' own type
+            frame.args[: len(addresses)] = addresses  # type: ignore[assignment]  # the stubs want the elements' own type
             if plan.dims:
                 frame.dims[:] = plan.dims
             if code := self._run(*frame.call):
@@ -549,7 +549,7 @@ class LoadedModel(CompiledModel):
         try:
             for k, result in enumerate(results):
                 addresses.append(result.data_ptr() if k in tensors else address_of(result))
-            frame.args[:] = addresses  # type: ignore[assignment]  # the stubs want the elements' own type
+            frame.args[: len(addresses)] = addresses  # type: ignore[assignment]  # the stubs want the elements' own type
             if plan.dims:
                 frame.dims[:] = plan.dims
             code = self._run(*frame.call)

@@ -6,13 +6,13 @@ name. Not its business: what is done with a batch; whether it fits the model's s
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tilewright.core import stored
 from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
@@ -45,15 +45,11 @@ def read_arrays(path: str | Path) -> Array | Batch:
     """One array of an ``.npy`` file, or those of an ``.npz`` by their names; raises ``InputError``."""
     remedy = "save arrays with numpy.save or numpy.savez"
     try:
-        content = np.load(path, allow_pickle=False)
-        if isinstance(content, np.lib.npyio.NpzFile):
-            with content:
-                return {k: content[k] for k in content.files}
+        return stored.read_arrays(path)
     except OSError as e:
         raise InputError(f"can't read {path}: {e.strerror or e}", remedy=remedy) from e
-    except (ValueError, EOFError, zipfile.BadZipFile) as e:
+    except ValueError as e:
         raise InputError(f"{path} is not a NumPy file of plain arrays", remedy=remedy) from e
-    return np.asarray(content)
 
 
 def _named(item: Any, inputs: Sequence[Node]) -> Batch:

@@ -1,0 +1,110 @@
+"""Damaged files of every format are opened or refused by a typed error, within limits of time and memory.
+
+A quick run opens the sound files, and damages few of them; ``benchmarks.hostile`` damages thousands.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from benchmarks import hostile
+from benchmarks.hostile_files import FORMATS, put
+
+import tilewright as tw
+from frontend.test_onnx_fuzz import controlled
+from frontend.tflite_build import TfliteModel
+from tilewright import ops
+from tilewright.build.found_schedules import FoundSchedules
+from tilewright.core.diag import CompileError, ParseError
+from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.text import load_graph, save_graph
+from tilewright.core.types import TensorType, f32
+from tilewright.integrations.boosted.trees import reading
+from tilewright.runtime.errors import InputError
+from tilewright.tools.quantize.batches import read_arrays
+
+PEERS = ("xgboost", "lightgbm")
+
+
+@pytest.mark.parametrize("of", FORMATS)
+def test_the_sound_files_are_opened(of: str, tmp_path: Path) -> None:
+    if of in PEERS:
+        pytest.importorskip(of)
+    for k, files in enumerate(FORMATS[of].originals()):
+        (folder := tmp_path / str(k)).mkdir()
+        FORMATS[of].opened(put(files, folder))
+
+
+def test_the_same_seed_damages_the_same_way_and_most_files_are_changed() -> None:
+    for of in FORMATS.keys() - {*PEERS}:
+        made = [FORMATS[of].damaged(seed) for seed in range(12)]
+        assert made == [FORMATS[of].damaged(seed) for seed in range(12)]
+        assert sum(m not in FORMATS[of].originals() for m in made) >= 8, of
+
+
+@pytest.mark.slow  # a process that loads every frontend, and hundreds of files
+@pytest.mark.timeout(1800)
+def test_damaged_files_end_as_they_may(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [of for of in FORMATS if of not in PEERS]
+    assert hostile.main([*found, "--count", "25", "--seed", "100000"]) == 0, capsys.readouterr().out
+
+
+# --- what was found so ----------------------------------------------------------------------------------------------
+
+
+def test_a_model_of_no_tensors_is_called() -> None:
+    assert tw.compile(TfliteModel().bytes(), cache=False, threads=1)() == ()
+    pool = Pool()
+    x = pool.input("x", TensorType(f32, (2,)))
+    made = tw.compile(Graph("g", pool, (x,), (), ()), cache=False, threads=1)
+    assert made(np.ones(2, np.float32)) == ()
+
+
+def test_a_negative_size_of_a_model_that_is_compiled_per_call_is_no_size() -> None:
+    """As where a model is compiled at once: what calls give decides."""
+    m = controlled()
+    m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    made = tw.compile(m.SerializeToString(), cache=False, threads=1)
+    assert not any(isinstance(d, int) and d < 0 for t in made.inputs for d in t.shape)
+    y, rows = made(np.ones((2, 3), np.float32), np.int64(2), np.bool_(True))
+    assert y.shape == (2, 2) and len(rows) == 2
+
+
+def damaged_archive(path: Path) -> None:
+    """A member of an archive of arrays is none."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("c0.npy", b"no array")
+
+
+def test_what_is_no_array_among_constants_is_told(tmp_path: Path) -> None:
+    pool = Pool()
+    x = pool.input("x", TensorType(f32, (99,)))
+    b = Builder(pool)
+    y = b(ops.add, x, b.const(np.arange(99, dtype=np.float32)))
+    save_graph(Graph("g", pool, (x,), (y,), ("y",)), tmp_path / "m.txt")
+    damaged_archive(tmp_path / "m.npz")
+    with pytest.raises(ParseError, match="c0"):
+        load_graph(tmp_path / "m.txt", ops.by_name)
+    with pytest.raises(InputError, match="plain arrays"):
+        read_arrays(tmp_path / "m.npz")
+
+
+def test_a_database_whose_tables_have_no_names_in_unicode_is_told(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(path := tmp_path / "m.db")) as connection, connection:
+        connection.execute("create table naught (a)")
+    path.write_bytes(path.read_bytes().replace(b"naught", b"n\xc9\xc9ght").replace(b"CREATE", b"CREAT\xc9"))
+    with pytest.raises(InputError, match="can't be used"):
+        FoundSchedules(path).all()
+
+
+@pytest.mark.parametrize("fault", [KeyError("trees"), TypeError("x"), ValueError("y"), MemoryError()])
+def test_whatever_a_dump_of_trees_trips_over_is_told(fault: Exception) -> None:
+    with pytest.raises(CompileError, match="not as XGBoost writes it"), reading("XGBoost"):
+        raise fault
+    with pytest.raises(tw.OptionError), reading("XGBoost"):
+        raise tw.OptionError("an error with a text of its own")
