@@ -11,6 +11,7 @@ import json
 import re
 import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -212,7 +213,15 @@ def in_archive(data: bytes, others: Sequence[bytes], rng: Generator) -> bytes:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             members = [(i.filename, archive.read(i), i.compress_type) for i in archive.infolist()]
-    except (ValueError, zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError):  # damaged before
+    except (
+        ValueError,
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        OSError,
+    ):  # damaged before
         return in_bytes(data, others, rng)
     k, other = (int(rng.integers(len(members))) for _ in range(2))
     if rng.random() < 0.6:  # the members that say how the others are read

@@ -5,6 +5,7 @@ A quick run opens the sound files, and damages few of them; ``benchmarks.hostile
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import zipfile
 from contextlib import closing
@@ -100,6 +101,34 @@ def test_a_database_whose_tables_have_no_names_in_unicode_is_told(tmp_path: Path
     path.write_bytes(path.read_bytes().replace(b"naught", b"n\xc9\xc9ght").replace(b"CREATE", b"CREAT\xc9"))
     with pytest.raises(InputError, match="can't be used"):
         FoundSchedules(path).all()
+
+
+def test_an_export_of_schedules_of_many_brackets_is_told(tmp_path: Path) -> None:
+    found = FoundSchedules(tmp_path / "m.db")
+    with pytest.raises(InputError, match="no export"):
+        found.take(found.exported() + "[" * 100_000)
+
+
+@pytest.mark.parametrize(("path", "value"), [
+    (("tensors",), 3), (("tensors", "w"), ["f99", [40, 96]]), (("tensors", "w"), ["float32", [-1]]), (("names",), [1]),
+    (("others",), 7), (("options", "found"), 1), (("options", "found"), "[1]"), (("options", "schedule"), None),
+    (("options", "more"), 1), (("imported", "input_shapes"), 0.5), (("imported", "fix_dims"), {"n": "x"}),
+    (("imported", "more"), {}),
+])  # fmt: skip
+def test_what_a_recipe_of_weights_holds_is_checked(path: tuple[str, ...], value: object, tmp_path: Path) -> None:
+    files = FORMATS["refit"].originals()[0]
+    put(files, tmp_path)
+    with zipfile.ZipFile(tmp_path / "m.refit") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    home = head = json.loads(members["recipe.json"])
+    for name in path[:-1]:
+        home = home[name]
+    home[path[-1]] = value
+    with zipfile.ZipFile(tmp_path / "m.refit", "w") as archive:
+        for name, content in {**members, "recipe.json": json.dumps(head)}.items():
+            archive.writestr(name, content)
+    with pytest.raises(tw.ArtifactError, match="is damaged"):
+        tw.refit(tmp_path / "m.tw", tmp_path / "new.safetensors", tmp_path / "out.tw")
 
 
 @pytest.mark.parametrize("fault", [KeyError("trees"), TypeError("x"), ValueError("y"), MemoryError()])

@@ -147,7 +147,7 @@ class FoundSchedules:
         head, *lines = text.splitlines() or [""]
         try:
             rows = [_row(json.loads(line)) for line in lines]
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise _no_export(str(e)) from e
         if head != FORMAT:
             raise _no_export(f"it begins with {head!r:.80}")

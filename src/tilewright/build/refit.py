@@ -47,8 +47,9 @@ from tilewright.frontend.weights.given import (
 from tilewright.runtime.answers import compiler_text
 from tilewright.runtime.artifact import load, save
 from tilewright.runtime.errors import ArtifactError
+from tilewright.runtime.fields import FieldError, Fields, decode_json
 from tilewright.runtime.files import replacing, writing
-from tilewright.runtime.manifest import Manifest
+from tilewright.runtime.manifest import MAX_RANK, Manifest
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
 SUFFIX = ".refit"
@@ -245,14 +246,50 @@ def _read(path: Path) -> _Recipe:
         raise ArtifactError(f"{path}, which says how weights are made, is not there", remedy=remedy)
     try:
         with ZipFile(path) as archive:
-            head = json.loads(archive.read("recipe.json"))
-            if head["format"] != FORMAT or head["compiler"] != compiler_text():
+            head = Fields(decode_json(archive.read("recipe.json")), "recipe")
+            if head.text("format") != FORMAT or head.text("compiler") != compiler_text():
                 raise ArtifactError(f"{path} is of another version of the compiler", remedy="compile and save it anew")
             text, model = archive.read("graph.txt").decode(), archive.read("model.onnx")
             stored = [n for n in archive.namelist() if n.endswith(".bin")]
             constants = {n.removesuffix(".bin"): np.frombuffer(archive.read(n), np.uint8) for n in stored}
-        tensors = {n: (str(dtype), tuple(map(int, shape))) for n, (dtype, shape) in head["tensors"].items()}
-        options, names = Options(**head["options"]), dict(head["names"])
-        return _Recipe(tensors, tuple(head["others"]), options, text, names, constants, model, dict(head["imported"]))
+        given, named = head.child("tensors"), head.child("names")
+        tensors = {n: _tensor(n, given.any(n)) for n in given.names()}
+        names = {n: named.choice(n, tensors) for n in named.names()}
+        return _Recipe(
+            tensors, head.texts("others"), _options(head.child("options")), text, names, constants, model,
+            _imported(head.child("imported")),
+        )  # fmt: skip
     except (BadZipFile, zlib.error, OSError, RuntimeError, ValueError, LookupError, TypeError, EOFError) as error:
         raise ArtifactError(f"{path} is damaged: {error}"[:300], remedy="compile and save the model anew") from error
+
+
+def _tensor(name: str, value: Any) -> tuple[str, tuple[int, ...]]:
+    """A dtype and a shape."""
+    match value:
+        case [str(dtype), list(shape)] if all(type(n) is int and n >= 0 for n in shape):
+            return np.dtype(dtype).name, tuple(shape)
+    raise FieldError(f"recipe.tensors.{name:.80} is {value!r:.80}, no dtype and shape")
+
+
+def _options(f: Fields) -> Options:
+    """Options, whose texts nobody has checked where they come from a file."""
+    f.text("schedule")
+    if found := f.text("found"):
+        steps = Fields(decode_json(found), "recipe.options.found")
+        for name in steps.names():
+            steps.text(name)
+    return Options(**{name: f.any(name) for name in f.names()})
+
+
+def _imported(f: Fields) -> dict[str, Any]:
+    """Shapes and sizes that the model was imported with."""
+    made: dict[str, Any] = {}
+    for name in ("input_shapes", "fix_dims"):
+        if f.has(name):
+            made[name] = None if f.any(name) is None else f.child(name)
+    f.finish()
+    for name, by_name in made.items():
+        if isinstance(by_name, Fields):
+            is_fixed = name == "fix_dims"
+            made[name] = {n: by_name.integer(n, 0) if is_fixed else by_name.sizes(n, MAX_RANK) for n in by_name.names()}
+    return made

@@ -10,6 +10,7 @@ import struct
 import zlib
 from pathlib import Path
 from tokenize import TokenError
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -33,7 +34,7 @@ def read_arrays(path: str | Path) -> Array | dict[str, Array]:
         if not isinstance(content, np.lib.npyio.NpzFile):
             return np.asarray(content)
         with content:
-            found = {name: content[name] for name in content.files}
+            found: dict[str, Any] = {name: content[name] for name in content.files}
     except _FAULTS as e:
         raise ValueError(f"{path} is no file of NumPy's plain arrays") from e
     others = [name for name, a in found.items() if not isinstance(a, np.ndarray)]  # whose bytes NumPy gives
