@@ -272,8 +272,8 @@ def test_sums_that_are_shifted_out_of_32_bits_wrap_as_there(exponent: int) -> No
 
 def test_every_quantised_operator_is_compared() -> None:
     compared = {case.name for group in (CASES, CURVES, DEFAULT) for case in group.values()}
-    # PAD with a value is compared as of floats, and what keeps a state in test_tflite_recurrent.
-    assert QUANTISED.keys() - compared == {"PADV2", *recurrent.HYBRID}
+    # PAD with a value is compared as of floats, and what keeps a state in the tests of recurrent layers.
+    assert QUANTISED.keys() - compared == {"PADV2", *recurrent.TABLE}
 
 
 def refused(case: Case, rule: str) -> None:

@@ -49,6 +49,7 @@ class TfliteModel:
     codes: dict[int, Codes] = field(default_factory=dict)
     variables: set[int] = field(default_factory=set)
     sparsity: dict[int, Sparsity] = field(default_factory=dict)
+    betweens: dict[int, list[int]] = field(default_factory=dict)
 
     def _tensor(
         self, name: str, shape: tuple[int, ...], dtype: Any, data: Any = None, codes: Codes | None = None
@@ -70,10 +71,16 @@ class TfliteModel:
         self.sparsity[at := self._tensor(f"c{len(self.tensors)}", shape, stored.dtype, stored, codes)] = sparsity
         return at
 
-    def variable(self, shape: tuple[int, ...]) -> int:
+    def variable(self, shape: tuple[int, ...], dtype: Any = np.float32, codes: Codes | None = None) -> int:
         """A state of an operator, of zeros before the first call."""
-        self.variables.add(at := self._tensor(f"v{len(self.tensors)}", shape, np.float32))
+        self.variables.add(at := self._tensor(f"v{len(self.tensors)}", shape, dtype, codes=codes))
         return at
+
+    def between(self, kinds: list[tuple[Any, Codes]]) -> list[int]:
+        """How what the next operator computes on its way is quantised."""
+        made = [self._tensor(f"b{len(self.tensors) + k}", (), t, codes=q) for k, (t, q) in enumerate(kinds)]
+        self.betweens[len(self.operators)] = made
+        return made
 
     def op(self, name: str, inputs: list[int], results: list[tuple[Any, ...]], options: str = "",
            **values: Any) -> list[int]:  # fmt: skip
@@ -90,7 +97,9 @@ class TfliteModel:
         first = len(buffers)
         buffers += [self._buffer(b, data) for *_, data in self.tensors]
         tensors = [self._tensor_table(b, k, first) for k in range(len(self.tensors))]
-        operators = [self._operator(b, names.index(o[0]), o) for o in self.operators]
+        operators = [
+            self._operator(b, names.index(o[0]), o, self.betweens.get(k, [])) for k, o in enumerate(self.operators)
+        ]
         lists = [self._ints(b, v) for v in (self.inputs, self.outputs)]
         tables = [self._offsets(b, v) for v in (tensors, operators)]
         tflite.SubGraphStart(b)
@@ -182,7 +191,9 @@ class TfliteModel:
         tflite.OperatorCodeAddVersion(b, 2 if name == "BROADCAST_TO" else 1)
         return int(tflite.OperatorCodeEnd(b))
 
-    def _operator(self, b: Any, code: int, of: tuple[str, list[int], list[int], str, dict[str, Any]]) -> int:
+    def _operator(
+        self, b: Any, code: int, of: tuple[str, list[int], list[int], str, dict[str, Any]], between: list[int]
+    ) -> int:
         _, inputs, results, options, values = of
         at = None
         if options:
@@ -192,8 +203,10 @@ class TfliteModel:
             for name, value in values.items():
                 getattr(tflite, f"{options}Add{name}")(b, value)
             at = getattr(tflite, f"{options}End")(b)
-        ins, outs = self._ints(b, inputs), self._ints(b, results)
+        ins, outs, inside = (self._ints(b, v) for v in (inputs, results, between))
         tflite.OperatorStart(b)
+        if between:
+            tflite.OperatorAddIntermediates(b, inside)
         tflite.OperatorAddOpcodeIndex(b, code)
         tflite.OperatorAddInputs(b, ins)
         tflite.OperatorAddOutputs(b, outs)

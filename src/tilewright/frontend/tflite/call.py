@@ -36,6 +36,8 @@ class TfliteCall:
     quantised: Sequence[Quantisation | None]
     made: Sequence[Quantisation | None]
     """How operands and results are quantised; None for plain numbers."""
+    between: Sequence[Quantisation | None]
+    """How what the operator computes on its way is quantised."""
     inner: Callable[[int, Builder, Sequence[Node]], list[Node]]
     """The results of a sub-graph by its number, made by a builder of nodes in place of its inputs."""
 

@@ -2,7 +2,7 @@
 
 In: one direction's weights, in floats or in codes of int8 that floats are multiplied with, and the state before the
 first step. Out: the results of all steps, and the state behind the last one. Not its business: which operand is what,
-cells that ``ops.lstm`` and ``ops.rnn`` have (``recurrent``), and cells whose state is codes, which have no form here.
+cells that ``ops.lstm`` and ``ops.rnn`` have (``recurrent``), and cells whose state is codes (``integer_recurrent``).
 """
 
 from __future__ import annotations

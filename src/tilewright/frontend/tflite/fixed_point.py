@@ -3,7 +3,8 @@
 In: real factors, and whole numbers as arrays. Out: multipliers with shifts, and whole numbers, as LiteRT's reference
 kernels (and gemmlowp, whose rounding they use) compute them. Not its business: nodes of a graph (``codes``).
 
-A number in fixed point is an integer ``n`` that stands for ``n / 2**(31 - i)``, ``i`` being the bits before the point.
+A number in fixed point is an integer ``n`` that stands for ``n / 2**(31 - i)``, ``i`` being the bits before the point;
+where ``point`` is given, 31 is that: 15 for numbers of 16 bits.
 Source: Jacob et al., 2018, "Quantization and training of neural networks for efficient integer-arithmetic-only
 inference", and the kernels of LiteRT.
 """
@@ -24,9 +25,13 @@ LEAST_EXPONENT = -POINT
 """Factors below 2**-32 move every bit out: they count as 0."""
 
 
-def steps_of(real: float) -> int:
+SHORT = 15
+"""Where the binary point of numbers of 16 bits lies."""
+
+
+def steps_of(real: float, point: int = POINT) -> int:
     """``real`` to the nearest step of 2**-31, halves away from 0."""
-    return int(rounded(np.asarray(real * 2.0**POINT)))
+    return int(rounded(np.asarray(real * 2.0**point)))
 
 
 def multiplier_of(real: float) -> tuple[int, int]:
@@ -52,10 +57,10 @@ def rounded(x: Array) -> Array:
     return np.asarray(whole + np.where(np.abs(x - whole) >= 0.5, np.sign(x), 0))
 
 
-def high_product(a: Array, b: Array | int) -> Array:
+def high_product(a: Array, b: Array | int, point: int = POINT) -> Array:
     """The product of two fractions in steps of 2**-31, halves up."""
-    nearest: Array = a * b + (1 << (POINT - 1))
-    return np.asarray(np.minimum(nearest >> POINT, MOST))
+    nearest: Array = a * b + (1 << (point - 1))
+    return np.asarray(np.minimum(nearest >> point, (1 << point) - 1))
 
 
 def shifted_down(x: Array, by: int) -> Array:
@@ -66,9 +71,9 @@ def shifted_down(x: Array, by: int) -> Array:
     return np.asarray(nearest >> by)
 
 
-def shifted_up(x: Array, by: int) -> Array:
+def shifted_up(x: Array, by: int, point: int = POINT) -> Array:
     """``x * 2**by``, as far as 32 bits hold it."""
-    return np.asarray(np.clip(x << by, -(1 << POINT), MOST))
+    return np.asarray(np.clip(x << by, -(1 << point), (1 << point) - 1))
 
 
 def rescaled(x: Array, real: float) -> Array:
@@ -78,24 +83,58 @@ def rescaled(x: Array, real: float) -> Array:
     return shifted_down(high_product(shifted, multiplier), max(-exponent, 0))
 
 
-def exponential(x: Array, bits: int) -> Array:
+def exponential(x: Array, bits: int, point: int = POINT) -> Array:
     """``exp(x)`` of numbers that are not positive, with ``bits`` before the point, as fractions.
 
     The part above a multiple of 1/4 by a polynomial, the multiple by a product of constants for its bits.
     """
-    quarter = 1 << (POINT - bits - 2)
+
+    def times(a: Array, b: Array | int) -> Array:
+        return high_product(a, b, point)
+
+    quarter, most = 1 << (point - bits - 2), (1 << point) - 1
     part = (x & (quarter - 1)) - quarter
-    y = shifted_up(part, bits) + (1 << (POINT - 3))
-    y2 = high_product(y, y)
-    y3, y4 = high_product(y2, y), high_product(y2, y2)
-    third, eighth = steps_of(1 / 3), steps_of(np.exp(-0.125))
-    rest = shifted_down(high_product(shifted_down(y4, 2) + y3, third) + y2, 1)
-    result = eighth + high_product(y + rest, eighth)
+    y = shifted_up(part, bits, point) + (1 << (point - 3))
+    y2 = times(y, y)
+    y3, y4 = times(y2, y), times(y2, y2)
+    third, eighth = steps_of(1 / 3, point), steps_of(np.exp(-0.125), point)
+    rest = shifted_down(times(shifted_down(y4, 2) + y3, third) + y2, 1)
+    result = np.minimum(eighth + times(y + rest, eighth), most)
     left = part - x
     for exponent in range(-2, min(bits, 5)):
-        factor = steps_of(np.exp(-(2.0**exponent)))
-        result = np.where(left & (1 << (POINT - bits + exponent)), high_product(result, factor), result)
-    return np.asarray(np.where(x == 0, MOST, result))
+        factor = steps_of(np.exp(-(2.0**exponent)), point)
+        result = np.where(left & (1 << (point - bits + exponent)), times(result, factor), result)
+    if bits > 5:  # below -32
+        result = np.where(x < -(1 << (point - bits + 5)), 0, result)
+    return np.asarray(np.where(x == 0, most, result))
+
+
+NEWTON_BITS = 2
+"""Bits before the point in Newton's method on ``1 / (1 + x)``."""
+
+
+def _twice_inverse(x: Array) -> Array:
+    """``2 / (1 + x)`` of fractions of 16 bits, with ``NEWTON_BITS`` before the point."""
+    half = (x + (1 << SHORT)) >> 1
+    one = 1 << (SHORT - NEWTON_BITS)
+    y = steps_of(48 / 17 / 4, SHORT) + high_product(half, steps_of(-32 / 17 / 4, SHORT), SHORT)
+    for _ in range(3):
+        rest = one - high_product(half, y, SHORT)
+        y = y + shifted_up(high_product(y, rest, SHORT), NEWTON_BITS, SHORT)
+    return np.asarray(y)
+
+
+def sigmoid(x: Array, bits: int) -> Array:
+    """The sigmoid of numbers of 16 bits with ``bits`` before the point, as fractions."""
+    positive = shifted_up(_twice_inverse(exponential(-np.abs(x), bits, SHORT)), 1, SHORT)
+    return np.asarray(np.where(x == 0, 1 << (SHORT - 1), np.where(x > 0, positive, (1 << SHORT) - 1 - positive)))
+
+
+def tanh(x: Array, bits: int) -> Array:
+    """The hyperbolic tangent of numbers of 16 bits with ``bits`` before the point, as fractions."""
+    inverse = _twice_inverse(exponential(-np.abs(x), bits + 1, SHORT))
+    positive = shifted_up(inverse - (1 << (SHORT - NEWTON_BITS)), NEWTON_BITS, SHORT)
+    return np.asarray(np.sign(x) * positive)
 
 
 def inverse_root(x: int) -> tuple[int, int]:

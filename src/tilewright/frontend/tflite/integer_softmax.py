@@ -19,12 +19,19 @@ from tilewright.core.graph import Node
 from tilewright.core.types import Array
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.codes import of, result
-from tilewright.frontend.tflite.fixed_point import MOST, exponential, multiplier_of, rescaled, shifted_down
+from tilewright.frontend.tflite.fixed_point import (
+    MOST,
+    NEWTON_BITS,
+    exponential,
+    multiplier_of,
+    rescaled,
+    shifted_down,
+)
 from tilewright.frontend.tflite.integer_tables import interpolate, sampled
 from tilewright.ops.quant import POINT
 
-DIFFERENCE_BITS, SUM_BITS, NEWTON_BITS = 5, 12, 2
-"""Bits before the point of a difference, of a sum of exponentials, and in Newton's method."""
+DIFFERENCE_BITS, SUM_BITS = 5, 12
+"""Bits before the point of a difference, and of a sum of exponentials."""
 LOWEST = -10.0
 """Exponentials of 16 bits are tabulated from here to 0."""
 

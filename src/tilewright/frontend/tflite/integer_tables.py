@@ -23,6 +23,7 @@ from tilewright.core.types import Array
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.codes import CODES, coded, looked_up, nearest, of, rescaled, result
 from tilewright.frontend.tflite.fixed_point import (
+    SHORT,
     high_product,
     inverse_root,
     multiplier_of,
@@ -205,10 +206,6 @@ def _rsqrt(c: TfliteCall) -> Node:
             c, partial(_interpolated, c, lambda x: np.where(x <= 0, greatest, np.float32(1) / np.sqrt(np.abs(x))))
         )
     return looked_up(c, lambda codes: np.array([one(int(x)) for x in codes - q.zero]))
-
-
-SHORT = 15
-"""Where the binary point of numbers of 16 bits lies."""
 
 
 def _short(x: Array) -> Array:

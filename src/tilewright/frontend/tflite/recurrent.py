@@ -2,7 +2,8 @@
 
 In: operators some of whose operands are variables of the file, which hold the state. Weights are floats, or codes of
 int8 that rows of floats are multiplied with. Out: the sequence of results, and the state behind its end. Not its
-business: keeping the state from call to call (``walk``), and layers whose state is codes, which are refused.
+business: keeping the state from call to call (``walk``), and layers whose state is codes
+(``integer_recurrent``).
 
 A layer that ``ops.lstm`` or ``ops.rnn`` has is made of these, which are fast. TFLite's other forms (projections,
 norms, clipped cells, other functions, codes as weights) are loops of steps (``cells``). TFLite has a matrix for each

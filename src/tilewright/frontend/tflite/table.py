@@ -14,6 +14,7 @@ from tilewright.frontend.tflite import (
     control,
     integer_arithmetic,
     integer_products,
+    integer_recurrent,
     integer_softmax,
     integer_tables,
     lookups,
@@ -32,7 +33,7 @@ CONVERTERS: Mapping[str, Converter] = {
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
-    **recurrent.HYBRID,
+    **recurrent.HYBRID, **integer_recurrent.TABLE,
 }  # fmt: skip
 """What converts operators with quantised operands or results."""
 AS_CODES = frozenset(

@@ -112,7 +112,7 @@ class SubGraphWalk:
         return self.values[k]
 
     def state(self, k: int) -> str | None:
-        """The name of the variable that a tensor is, which begins as zeros; None for what is none."""
+        """The name of the variable that a tensor is; None for what is none."""
         if not self.tensor(k).IsVariable():
             return None
         if self.number:
@@ -120,7 +120,7 @@ class SubGraphWalk:
         return f"tensor {k}"
 
     def zero_states(self) -> dict[str, Node]:
-        """What the sub-graph's own variables begin with; problems are added to the file's."""
+        """What the sub-graph's own variables begin with, which stands for zeros; problems are added to the file's."""
         found: dict[str, Node] = {}
         for k in range(self.sub.TensorsLength()):
             try:
@@ -132,7 +132,9 @@ class SubGraphWalk:
                         raise OpError(
                             f"a state of {kind} is more than the {MOST_STATE_ELEMENTS} elements that are read"
                         )
-                    found[name] = self.b.const(np.zeros(_sizes(kind), kind.dtype.numpy))
+                    codes = self._quantisation(k)
+                    begin = codes.zero if codes is not None and kind.dtype is types.i8 else 0
+                    found[name] = self.b.const(np.full(_sizes(kind), begin, kind.dtype.numpy))
             except OpError as e:
                 self.lost(Loc(f"{self.where}tensor {k}"), "variable", e, [])
         return found
@@ -186,10 +188,13 @@ class SubGraphWalk:
         as_pairs = name in OF_COMPLEX
         of_results = [self.type_of(r, as_pairs=as_pairs) for r in results]
         shapes = [_sizes(t) for t in of_results]
-        quantised, made_of = ([self._quantisation(i, as_pairs) for i in ks] for ks in (numbers, results))
+        inside = [int(i) for i in op.IntermediatesAsNumpy()] if op.IntermediatesLength() else []
+        quantised, made_of, between = (
+            [self._quantisation(i, as_pairs) for i in ks] for ks in (numbers, results, inside)
+        )
         call = TfliteCall(
             self.b.at(loc), name, inputs, self.file.options(op), shapes, [t.dtype for t in of_results], quantised,
-            made_of, self._inner,
+            made_of, between, self._inner,
         )  # fmt: skip
         made = _converter(name, [*quantised, *made_of])(call)
         nodes = [made] if isinstance(made, Node) else list(made)
