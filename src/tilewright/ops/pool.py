@@ -183,7 +183,7 @@ def _indices_of(xs: Sequence[Array], a: Attrs) -> tuple[Array, Array]:
 # --- average --------------------------------------------------------------------------------------------------------
 
 
-def _count(a: Attrs, sizes: Sequence[Dim], at: Sequence[Dim]) -> list[Dim]:
+def counts_at(a: Attrs, sizes: Sequence[Dim], at: Sequence[Dim]) -> list[Dim]:
     """How many elements of the window at ``at`` count, per axis."""
     counts: list[Dim] = []
     pairs = zip(sizes, at, a.kernel, a.strides, a.pads, _dilations(a), strict=True)
@@ -212,7 +212,7 @@ def _compute_avg(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) ->
     element = cast_to(padded_load(x, w.read, w.spatial, w.pads, Const(0, x.dtype)), acc)
     total = Buffer(f"{out.name}_sum", acc, out.shape)
     count: Dim = 1
-    for n in [a.divisor] if a.divisor else _count(a, [x.shape[k] for k in w.spatial], [p.sym for p in w.at]):
+    for n in [a.divisor] if a.divisor else counts_at(a, [x.shape[k] for k in w.spatial], [p.sym for p in w.at]):
         count = count * n
     divisor: Value = Const(count, acc) if is_known(count) else Cast(Index(count), acc)
     mean = cast_to(Load(total, w.write) / divisor, out.dtype)
@@ -225,7 +225,7 @@ def _avg_of(xs: Sequence[Array], a: Attrs) -> Array:
     sizes = [x.shape[k] for k in spatial_axes(a.layout, x.ndim)]
     count = np.ones(total.shape[2:], x.dtype)
     for at in np.ndindex(*total.shape[2:]):
-        count[at] = a.divisor or np.prod(np.array(_count(a, sizes, at), np.int64))
+        count[at] = a.divisor or np.prod(np.array(counts_at(a, sizes, at), np.int64))
     with np.errstate(all="ignore"):
         return narrowed(_in_layout(np.asarray(total / count), a), types.dtype_of(xs[0].dtype))
 

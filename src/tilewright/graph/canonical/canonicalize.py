@@ -15,16 +15,17 @@ from typing import ClassVar
 from tilewright.core.graph import Graph
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, RuleTable, rewrite
-from tilewright.graph.canonical import arithmetic, einsum, movement, order, shapes, unread
+from tilewright.graph.canonical import arithmetic, einsum, movement, order, shapes, unread, windows
 
-TABLE = RuleTable((*arithmetic.RULES, *movement.RULES, *shapes.RULES, *einsum.RULES, *order.RULES, *unread.RULES))
+FAMILIES = (arithmetic, movement, shapes, einsum, order, unread, windows)
+TABLE = RuleTable(tuple(rule for family in FAMILIES for rule in family.RULES))
 FAST_TABLE = RuleTable((*TABLE.rules, *arithmetic.FAST_RULES))
 
 
 @dataclass(frozen=True)
 class Canonicalize(Pass):
-    """Applies the rules of ``arithmetic``, ``movement``, ``shapes``, ``einsum``, ``order``, ``unread`` to fixpoint;
-    each says why it is sound.
+    """Applies the rules of ``arithmetic``, ``movement``, ``shapes``, ``einsum``, ``order``, ``unread``, ``windows``
+    to fixpoint; each says why it is sound.
 
     It does not fire where rounding would change, unless ``fast``: then divisions by constants become multiplications,
     and constants of sums and products merge. It never drops NaN on floats: ``x - x`` and ``x * 0`` stay.
