@@ -21,7 +21,7 @@ from tilewright.core.expr import Dim, Sym, maximum, substitute, symbols
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, TensorType, bool_, f64, i64
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
-from tilewright.frontend.nodes import dim_scalar
+from tilewright.frontend.nodes import dim_scalar, transpose
 from tilewright.frontend.torch.aten.call import SymFloat, Unsupported
 from tilewright.frontend.torch.fx.checks import promised_by
 from tilewright.frontend.torch.fx.guards import Promises
@@ -51,13 +51,19 @@ class _TakeTensor:
     """Whether a compiled model understands the argument: real numbers in this machine's memory, or in a GPU's."""
     is_row_major: bool
     """False where it is known to lie otherwise than the compiled code reads it: to copy it first is the shorter way."""
+    order: tuple[int, ...] = ()
+    """The axes as the compiled code reads them, where that is not their own order."""
 
     def tensor(self, args: Sequence[Any]) -> torch.Tensor:
-        given: torch.Tensor = args[self.position]
+        given = self._given(args)
         return given if self.is_row_major else row_major(given)
 
     def __call__(self, args: Sequence[Any]) -> Array:
-        return to_numpy(args[self.position], is_kept=False)
+        return to_numpy(self._given(args), is_kept=False)
+
+    def _given(self, args: Sequence[Any]) -> torch.Tensor:
+        given: torch.Tensor = args[self.position]
+        return given.permute(self.order) if self.order else given
 
 
 IS_RESULT = "is_result"
@@ -82,9 +88,12 @@ class _GiveTensor:
 
     k: int
     is_complex: bool
+    back: tuple[int, ...] = ()
+    """Where each axis is in the output, whose axes are in the order in which the result's lie in memory."""
 
     def __call__(self, args: Sequence[Any], results: Sequence[Result]) -> Any:
-        return _as_tensor(results[self.k], self.is_complex)
+        x = _as_tensor(results[self.k], self.is_complex)
+        return x.permute(self.back).data if self.back else x
 
 
 def _as_tensor(result: Result, is_complex: bool) -> torch.Tensor:
@@ -180,11 +189,13 @@ def _bind(
             if node in frozen:
                 importer.env[node] = importer.constant(frozen[node], Loc(f'weight "{node.name}"'))
             elif hasattr(value, "dtype") and hasattr(value, "shape"):
-                entry = importer.pool.input(node.name, _input_type(importer, value), loc)
-                importer.env[node] = _split(importer, entry) if value.is_complex() else entry
+                order = _dense_order(value)
+                entry = importer.pool.input(node.name, _input_type(importer, value, order), loc)
+                own = transpose(Builder(importer.pool, loc), entry, _inverse(order)) if order else entry
+                importer.env[node] = _split(importer, own) if value.is_complex() else own
                 inputs.append(entry)
                 is_plain = value.device.type in ("cpu", "cuda") and not value.is_complex()
-                takes.append(_TakeTensor(i, is_plain, _is_row_major(value)))
+                takes.append(_TakeTensor(i, is_plain, bool(order) or _is_row_major(value), order))
             elif type(value).__name__ == "SymInt":
                 importer.env[node], parts = importer.symbols.integer(value)
                 is_promised = [sign for _, sign in parts] == [1]
@@ -277,10 +288,12 @@ def _take_computed(value: Callable[..., int], homes: Sequence[tuple[int, int | N
     return carrier(value(*(_size_at(i, axis, args) for i, axis in homes)))
 
 
-def _input_type(importer: Importer, fake: Any) -> TensorType:
-    """A complex tensor comes in as its parts along a last axis."""
+def _input_type(importer: Importer, fake: Any, order: Sequence[int]) -> TensorType:
+    """A complex tensor comes in as its parts along a last axis, one with an ``order`` with its axes in it."""
     type_ = importer.type_of(fake)
-    return type_.with_shape((*type_.shape, 2)) if fake.is_complex() else type_
+    if fake.is_complex():
+        return type_.with_shape((*type_.shape, 2))
+    return type_.with_shape(tuple(type_.shape[i] for i in order)) if order else type_
 
 
 def _is_row_major(fake: Any) -> bool:
@@ -312,11 +325,13 @@ def _results(
         elif value is None or isinstance(value, bool | int | float):
             gives.append(lambda args, results, v=value: v)  # type: ignore[misc]
         else:
-            node = _output_node(b, value)
-            if node not in outputs:
-                outputs.append(node)
             is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
             try:
+                node = _output_node(b, value)
+                if is_tensor and (order := _result_order(importer, source)):
+                    node = transpose(b, node, (*order, len(order)) if isinstance(value, Pair) else order)
+                if node not in outputs:
+                    outputs.append(node)
                 give = _give(outputs.index(node), is_tensor, source, importer, inputs, parts)
                 is_another = is_tensor and first.setdefault(node, source) is not source
                 gives.append(partial(_give_copy, give) if is_another else give)
@@ -352,11 +367,7 @@ def _give(
         if over - set(shape) - homes.keys():
             raise Unsupported("a view of which data decide where it lies", "copy it by clone()")
         return partial(_give_placed, k, is_complex, shape, strides, offset, homes)
-    order = _stride_order(source.meta["val"])
-    if order is None:
-        return _GiveTensor(k, is_complex)
-    back = [order.index(i) for i in range(len(order))]
-    return lambda args, results: _as_tensor(results[k], is_complex).permute(order).contiguous().permute(back).data
+    return _GiveTensor(k, is_complex, _inverse(_result_order(importer, source)))
 
 
 def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
@@ -422,13 +433,37 @@ def _give_placed(
     return y
 
 
-def _stride_order(fake: Any) -> list[int] | None:
-    """The axes from the slowest to the fastest where that is not the row-major order: callers were traced with it."""
+def _stride_order(fake: Any) -> tuple[int, ...]:
+    """The axes from the slowest to the fastest where that is not the row-major order, else nothing."""
     hints = [s if isinstance(s, int) else s.node.hint for s in fake.stride()]
     sizes = [s if isinstance(s, int) else s.node.hint for s in fake.shape]
     if any(h is None for h in (*hints, *sizes)):
-        return None
+        return ()
     moving = [i for i in range(len(hints)) if sizes[i] != 1]
     if all(hints[a] >= hints[b] for a, b in itertools.pairwise(moving)):
-        return None
-    return sorted(range(len(hints)), key=lambda i: -hints[i])
+        return ()
+    return tuple(sorted(range(len(hints)), key=lambda i: -hints[i]))
+
+
+def _result_order(importer: Importer, source: Any) -> tuple[int, ...]:
+    """The order in which a result's axes are to lie in memory, since callers were traced with it; nothing for their own.
+
+    The graph gives the result with its axes in this order, so that the kernel that computes it writes it there.
+    """
+    return () if _placement(importer, source) is not None else _stride_order(source.meta["val"])
+
+
+def _dense_order(fake: Any) -> tuple[int, ...]:
+    """The order of axes in which an argument's elements lie one behind the other; nothing for its own, and for none."""
+    if fake.is_complex() or not all(isinstance(n, int) for n in (*fake.shape, *fake.stride())):
+        return ()
+    order, step = _stride_order(fake), 1
+    for i in reversed(order):
+        if fake.shape[i] != 1 and fake.stride(i) != step:
+            return ()
+        step *= fake.shape[i]
+    return order
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(order.index(i) for i in range(len(order)))
