@@ -1,7 +1,7 @@
 """Rules of ``canonicalize`` for windows: taps that only ever meet padding go.
 
-In: one pool of known sizes whose window is larger than its input. Out: an equal one whose window is as large as what its
-taps meet. Not its business: padding before a window (``movement``).
+In: one pool of known sizes whose window is larger than its input. Out: an equal one whose window is as large as what
+its taps meet. Not its business: padding before a window (``movement``).
 
 Frontends round sizes up by padding at the end, so a pool of 2560x2560 over an image of 2x2, as EfficientNet has for
 "all there is", would be read from a padded copy that is a million times as large as the image.

@@ -446,7 +446,7 @@ def _stride_order(fake: Any) -> tuple[int, ...]:
 
 
 def _result_order(importer: Importer, source: Any) -> tuple[int, ...]:
-    """The order in which a result's axes are to lie in memory, since callers were traced with it; nothing for their own.
+    """The order in which a result's axes are to lie in memory, as callers were traced with it; nothing for their own.
 
     The graph gives the result with its axes in this order, so that the kernel that computes it writes it there.
     """
