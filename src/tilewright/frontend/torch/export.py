@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from tilewright import ops
 from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Problem
+from tilewright.core.expr import Sym, maximum
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
@@ -31,6 +33,7 @@ from tilewright.frontend.torch.examples import capture_failure, check_dynamic_sh
 from tilewright.frontend.torch.functional import decomposed
 from tilewright.frontend.torch.fx.guards import Promises, promised
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, functional_name, writes_of
+from tilewright.frontend.torch.fx.rounded import Rounded
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.torch.guards import guards_of
@@ -197,6 +200,7 @@ def import_with_values(
     importer.checks = {}
     importer.draws = Draws(importer.pool, _unused("random_state", {n.name for n in program.graph.nodes}))
     _read_guards(importer, given, program)  # before the calls, whose sizes may rest on them
+    symbols.measure_by(partial(_measured, importer))
     importer.read_assertions(program.graph)
     inputs, kept = _bind_inputs(importer, program)
     outputs = importer.run(program.graph, writes)
@@ -229,6 +233,15 @@ def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedPr
         importer.symbols.promise(Promises(equal))
     except Unsupported as e:
         importer.add_problems([Problem(Loc("the exported program"), "guard", e.rule, e.remedy)])
+
+
+def _measured(importer: Importer, found: Rounded, name: str) -> Sym:
+    """A size that a kernel works out from other sizes, once for a call: all other kernels are given the number."""
+    b = importer.builder(Loc("a size"))
+    marker, _ = b.results(b(ops.as_size, dim_scalar(b, found.size, i64), count=name, most=maximum(found.most, 0)))
+    size = marker.shape[1]
+    assert isinstance(size, Sym)
+    return size
 
 
 def _seed() -> int:

@@ -14,10 +14,7 @@ from typing import Any
 
 from tilewright.core.expr import Dim, maximum, minimum
 from tilewright.frontend.torch.aten.call import Unsupported
-from tilewright.frontend.torch.fx.rounded import Convert, compared
-
-MOST_SIZE = 1 << 40
-"""Where the search for a turning point ends: no memory holds more elements, and doubles are exact up to here."""
+from tilewright.frontend.torch.fx.rounded import MOST_SIZE, Convert, compared
 
 Range = tuple[int, int | None]
 

@@ -2,8 +2,8 @@
 
 In: a sympy expression that rounds a float. Out: the dimension, in integers. Only where the float arithmetic is exact
 but for one last division, whose rounding never crosses a whole number: ``floor(fl(a / b)) == a // b`` for whole ``a``
-and ``b`` below 2**53; or for one product of a size with a factor such as 0.6 that no size brings below the whole number
-that it stands for. Not its business: floats that stay floats (``torch.fx.floats``).
+and ``b`` below 2**53; or for one product of a size with a factor such as 0.7, where the sizes are known whose products
+are rounded to below a whole number. Not its business: floats that stay floats (``torch.fx.floats``).
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
 from typing import Any
 
 from tilewright.core.dims import is_known, known_under
-from tilewright.core.expr import Dim, ceildiv, floordiv, is_nonneg, maximum, minimum, mod
+from tilewright.core.expr import Dim, bounds, ceildiv, floordiv, is_nonneg, maximum, minimum, mod
 
 Convert = Callable[[Any], Dim]
 
 MAX_DENOMINATOR = 1 << 16
 """Of a factor such as 1.5 or 0.0625; with it, products with sizes are exact."""
+
+MOST_SIZE = 1 << 40
+"""What no size is beyond: no memory holds more elements, and doubles are exact up to here."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,15 @@ class Ratio:
     exact: bool = True
 
 
-def rounded(e: Any, convert: Convert) -> Dim | None:
+@dataclass(frozen=True)
+class Rounded:
+    """A size, and the most that it is: a short expression where that of ``size`` has a term for each power of two."""
+
+    size: Dim
+    most: Dim
+
+
+def rounded(e: Any, convert: Convert) -> Rounded | None:
     """The dimension that ``FloorToInt``, ``CeilToInt``, ``TruncToInt`` or ``RoundToInt`` of a float is.
 
     ``convert`` gives the dimension of a whole sub-expression. None where the float has no exact form here.
@@ -42,10 +54,11 @@ def rounded(e: Any, convert: Convert) -> Dim | None:
         return None
     ratio = _ratio(e.args[0], convert)
     if ratio is None and kind in ("FloorToInt", "TruncToInt"):
-        ratio = _scaled(e.args[0], convert)
+        return _scaled(e.args[0], convert)
     if ratio is None or not (is_known(ratio.bottom) or is_nonneg(ratio.bottom - 1)):
         return None
-    return _ROUNDINGS[kind](ratio.top, ratio.bottom)
+    size = _ROUNDINGS[kind](ratio.top, ratio.bottom)
+    return Rounded(size, size)
 
 
 def compared(a: Any, b: Any, convert: Convert) -> tuple[Dim, Dim] | None:
@@ -81,14 +94,13 @@ def _ratio(e: Any, convert: Convert) -> Ratio | None:
     return Ratio(convert(e), 1) if getattr(e, "is_integer", False) else None
 
 
-def _scaled(e: Any, convert: Convert) -> Ratio | None:
-    """A size times a factor of few digits, as a ratio whose floor is that of the float product; None where it is not.
+def _scaled(e: Any, convert: Convert) -> Rounded | None:
+    """The floor of the float product of a size with a factor of few digits; None for other floats.
 
-    Let the factor ``c`` be the float nearest to ``p / q``. The product with a multiple of ``q`` is rounded to the whole
-    number ``K`` or to one beside it. It is not below ``K`` where ``c`` is ``p / q`` or more. A smaller ``c`` is off by
-    a part ``d`` of the distance between floats around it, and the product by ``d * m(K) / m(c)`` of that distance
-    around ``K``, with ``m`` the fractions in 1 to 2: rounding mends half a distance. Products with other sizes are at
-    least ``1 / q`` away from whole numbers.
+    Let the factor ``c`` be the float nearest to ``p / q``. Products with sizes that ``q`` does not divide are at least
+    ``1 / q`` away from whole numbers, farther than rounding moves them. The product with ``q * t`` is rounded to the
+    whole number ``p * t``, or to the float below it, whose floor is one less (``_short_of``). Taking one from ``p``
+    times such a size lowers its floor, and no other's.
     """
     factors = [a for a in e.args if getattr(a, "is_Float", False)] if type(e).__name__ == "Mul" else []
     if len(factors) != 1:
@@ -99,10 +111,34 @@ def _scaled(e: Any, convert: Convert) -> Ratio | None:
         return None
     if ratio.top <= 0 or not is_nonneg(size.top):
         return None
-    factor = float(factors[0])
-    mantissa, _ = math.frexp(factor)  # in 0.5 to 1
-    off = (Fraction(ratio.top, ratio.bottom) - Fraction(factor)) / Fraction(math.ulp(factor))
-    return Ratio(ratio.top * size.top, ratio.bottom) if 2 * off <= Fraction(mantissa) else None
+    runs = _short_of(float(factors[0]), ratio.top, ratio.bottom, bounds(size.top)[1])
+    short = [minimum(size.top - first + 1, last + 1 - size.top) for first, last in runs]
+    most = floordiv(ratio.top * size.top, ratio.bottom)
+    if not short:
+        return Rounded(most, most)
+    while len(short) > 1:  # by halves: a chain of them would be deep
+        short = [reduce(maximum, short[k : k + 2]) for k in range(0, len(short), 2)]
+    one_less = minimum(maximum(short[0], 0), 1)
+    return Rounded(floordiv(maximum(ratio.top * size.top - one_less, 0), ratio.bottom), most)
+
+
+def _short_of(factor: float, top: int, bottom: int, end: int | None) -> list[tuple[int, int]]:
+    """Runs of sizes whose multiples of ``bottom`` have float products below the whole number that they stand for.
+
+    Where ``factor`` is ``top / bottom`` or more, rounding keeps the order, and there are none. Else the product with
+    ``bottom * t`` lies ``off * t`` below the whole number ``top * t``. Is that in ``2**b`` to ``2**(b + 1)``, floats
+    below it are ``2**(b - 52)`` apart, and rounding mends half of this; at just a half it goes up, to the even one.
+    """
+    off = top - Fraction(factor) * bottom
+    most = (MOST_SIZE if end is None else min(end, MOST_SIZE)) // bottom
+    runs: list[tuple[int, int]] = []
+    for b in range((top * most).bit_length() if off > 0 else 0):
+        first = math.floor(max(Fraction(2**b, top), Fraction(2**b, 2**53) / off)) + 1
+        last = min(2 ** (b + 1) // top, most)
+        if first <= last:
+            joined = runs.pop()[0] if runs and runs[-1][1] + 1 == first else first
+            runs.append((joined, last))
+    return [(bottom * first, bottom * last) for first, last in runs]
 
 
 def _root(e: Any, convert: Convert) -> Ratio | None:

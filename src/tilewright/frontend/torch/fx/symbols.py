@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, mod, substitute
 from tilewright.frontend.torch.aten.call import BY_DATA, Unsupported
 from tilewright.frontend.torch.fx.conditions import nonnegative_when
 from tilewright.frontend.torch.fx.guards import Promises
-from tilewright.frontend.torch.fx.rounded import rounded
+from tilewright.frontend.torch.fx.rounded import Rounded, rounded
 
 _FLOAT_BY_DATA = re.compile(r"zuf\d+")
 UNBOUNDED = 2**62  # PyTorch writes "no upper bound" as a huge number or as infinity
@@ -55,10 +55,20 @@ class SymbolTable:
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
         self._environment: Any = None
         self.computed: dict[Any, Sym] | None = None
+        self._measure: Callable[[Rounded, str], Sym] | None = None
+        self._names_of: dict[Dim, Sym] = {}
+        self._meanings: dict[Sym, Dim] = {}
 
     def compute_the_rest(self) -> None:
         """Let expressions without a form here be symbols of their own, in ``computed``, which callers work out."""
         self.computed = {}
+
+    def measure_by(self, measure: Callable[[Rounded, str], Sym]) -> None:
+        """Let a size whose expression is long be the symbol that ``measure`` makes of it and a name from now on.
+
+        In conditions its expression stays, because callers know no such symbol.
+        """
+        self._measure = measure
 
     def promise(self, promises: Promises) -> None:
         """Use what callers are held to from now on."""
@@ -183,7 +193,8 @@ class SymbolTable:
 
     def nonnegative_when(self, condition: Any) -> list[Dim]:
         """Expressions that are all ``>= 0`` exactly where a sympy condition holds; ``Unsupported`` without such."""
-        return nonnegative_when(condition, self._convert, self._range_of)
+        found = nonnegative_when(condition, self._convert, self._range_of)
+        return [substitute(e, self._meanings) for e in found] if self._meanings else found
 
     def _range_of(self, name: str) -> tuple[int, int | None]:
         lo, hi = self._ranges.get(name, (0, None))
@@ -220,9 +231,18 @@ class SymbolTable:
         if kind in ("Identity", "ToInt"):  # of a whole number: itself
             return self._convert(e.args[0])
         found = rounded(e, self._convert)
-        if found is not None:
-            return found
+        if found is not None and (found.size == found.most or self.computed is None):
+            return self._measured(found)
         return self._computed(e)  # last: callers can work out what has no form here
+
+    def _measured(self, found: Rounded) -> Dim:
+        """A size of many terms as a symbol of its own, which the program finds once; others as they are."""
+        if found.size == found.most or self._measure is None:
+            return found.size
+        if found.size not in self._names_of:
+            symbol = self._names_of[found.size] = self._measure(found, f"rounded_{len(self._names_of)}")
+            self._meanings[symbol] = found.size
+        return self._names_of[found.size]
 
     def _computed(self, e: Any) -> Sym:
         """A symbol for a size that callers work out."""
