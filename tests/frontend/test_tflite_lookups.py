@@ -77,6 +77,43 @@ def test_padding_of_stablehlo(low: list[int], high: list[int], inner: list[int])
     check(*one("STABLEHLO_PAD", arrays, [(tuple(sizes), F32)], "StablehloPadOptions", {1}, **values))
 
 
+GATHERS: dict[str, Any] = {
+    "rows": ((5, 4), [[0], [4], [2]], 1, [1], [0], [0], [1, 4]),
+    "windows that reach out": ((6, 5), [[5, 3], [-2, 1]], 1, [1, 2], [], [0, 1], [3, 2]),
+    "vectors first": ((4, 3, 2), [[3, 0, 1], [1, 2, 0]], 0, [1, 2], [1], [1, 0], [2, 1, 2]),
+    "windows first": ((4, 6), [[1], [3]], 1, [0], [0], [0], [1, 5]),
+    "single numbers": ((3, 4), [[[0, 1], [2, 3]]], 2, [], [0, 1], [0, 1], [1, 1]),
+}
+"""Shape, indices, where vectors lie, windows' axes in the result, axes of one that go, what indices are for, sizes."""
+
+
+@pytest.mark.parametrize("case", GATHERS.values(), ids=GATHERS)
+@pytest.mark.parametrize("dtype", [I32, np.int64])
+def test_gather_of_stablehlo(case: Any, dtype: type) -> None:
+    shape, at, vector, offsets, collapsed, start_map, sizes = case
+    indices = np.array(at, dtype)
+    outer = iter(n for k, n in enumerate(indices.shape) if k != vector)
+    left = iter(n for k, n in enumerate(sizes) if k not in collapsed)
+    rank = indices.ndim - 1 + len(offsets)
+    made = tuple(next(left) if k in offsets else next(outer) for k in range(rank))
+    names = ("OffsetDims", "CollapsedSliceDims", "StartIndexMap", "SliceSizes")
+    values = {n: np.array(v, np.int64) for n, v in zip(names, (offsets, collapsed, start_map, sizes), strict=True)}
+    options = {"IndexVectorDim": vector, **values}
+    check(
+        *one("STABLEHLO_GATHER", [numbers(*shape), indices], [(made, F32)], "StablehloGatherOptions", set(), **options)
+    )
+
+
+def test_a_gather_whose_dimensions_do_not_fit_is_told() -> None:
+    values = {"OffsetDims": np.array([7]), "StartIndexMap": np.array([0]), "SliceSizes": np.array([1, 4])}
+    arrays = [numbers(5, 4), np.zeros((3, 1), I32)]
+    content, _ = one(
+        "STABLEHLO_GATHER", arrays, [((3, 4), F32)], "StablehloGatherOptions", set(), IndexVectorDim=1, **values
+    )
+    with pytest.raises(tw.ImportFailed, match="dimensions of a gather"):
+        import_tflite(content, "net")
+
+
 def test_a_composite_is_what_it_is_made_of() -> None:
     inner, main = TfliteModel(), TfliteModel()
     x, y = inner.input(numbers(3, 4)), inner.input(numbers(3, 4))

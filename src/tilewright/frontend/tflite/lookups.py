@@ -127,6 +127,48 @@ def _stablehlo_pad(c: TfliteCall) -> Node:
     return c.b(ops.pad, x, value, pads=tuple(zip(low, high, strict=True)), mode="constant")
 
 
+def _stablehlo_gather(c: TfliteCall) -> Node:
+    """A window of the operand for each vector of indices, which are brought inside where it would reach out."""
+    x, indices = c.x(0), c.x(1)
+    offsets, collapsed, start_map, sizes = (
+        _ints(c, name) for name in ("OffsetDims", "CollapsedSliceDims", "StartIndexMap", "SliceSizes")
+    )
+    shape, index_shape, vector = c.size(x), c.size(indices), c.option("IndexVectorDim")
+    rank, left = len(shape), [k for k in range(len(shape)) if k not in collapsed]
+    outer = [n for k, n in enumerate(index_shape) if k != vector]
+    is_sound = (
+        len(sizes) == rank and all(0 <= n <= m for n, m in zip(sizes, shape, strict=True))
+        and 0 <= vector < len(index_shape) and index_shape[vector] == len(start_map) == len({*start_map})
+        and {*start_map} <= {*range(rank)} and {*collapsed} <= {*range(rank)} and all(sizes[k] == 1 for k in collapsed)
+        and len(offsets) == len({*offsets}) == len(left) and {*offsets} <= {*range(len(outer) + len(left))}
+    )  # fmt: skip
+    if not is_sound:
+        raise OpError(f"the dimensions of a gather of {x.type} at {indices.type} do not fit", remedy="convert it anew")
+    strides = [prod(shape[k + 1 :]) for k in range(rank)]
+    _check_size(prod(sizes))
+    window = np.zeros([sizes[k] for k in left], np.int64)
+    for axis, k in enumerate(left):
+        window += strides[k] * np.arange(sizes[k]).reshape([-1 if a == axis else 1 for a in range(len(left))])
+    by_vector = (*(k for k in range(len(index_shape)) if k != vector), vector)
+    at = c.cast(c.transposed(indices, by_vector), types.i64)
+    last = c.b.const(np.array([shape[k] - sizes[k] for k in start_map], np.int64))
+    steps = c.b.const(np.array([strides[k] for k in start_map], np.int64))
+    begins = c.b(ops.mul, c.b(ops.minimum, c.b(ops.maximum, at, c.b.const(0, types.i64)), last), steps)
+    first = c.b(ops.reduce_sum, begins, axes=(len(outer),), keepdims=False)
+    places = c.b(ops.add, c.shaped(first, (*outer, *[1] * len(left))), c.b.const(window))
+    found = c.b(ops.gather, c.shaped(x, (prod(shape),)), places, axis=0)
+    batch = iter(range(len(outer)))
+    into = [
+        len(outer) + offsets.index(k) if k in offsets else next(batch) for k in range(len(outer) + len(left))
+    ]  # fmt: skip
+    return c.transposed(found, into)
+
+
+def _ints(c: TfliteCall, name: str) -> list[int]:
+    """A vector among the options; empty where it is left out."""
+    return [int(n) for n in getattr(c.options, f"{name}AsNumpy")()] if c.option(f"{name}Length") else []
+
+
 def _of_numbers(of_floats: Converter) -> Converter:
     def convert(c: TfliteCall) -> Node | Sequence[Node]:
         if c.x().dtype is types.bool_:
@@ -138,7 +180,8 @@ def _of_numbers(of_floats: Converter) -> Converter:
 
 TABLE: Mapping[str, Converter] = {
     "UNIQUE": _unique, "HASHTABLE_LOOKUP": _hashtable_lookup, "EMBEDDING_LOOKUP_SPARSE": _embedding_lookup_sparse,
-    "STABLEHLO_COMPOSITE": _composite, "STABLEHLO_PAD": _stablehlo_pad, "STABLEHLO_ADD": _of_numbers(two(ops.add)),
+    "STABLEHLO_COMPOSITE": _composite, "STABLEHLO_PAD": _stablehlo_pad, "STABLEHLO_GATHER": _stablehlo_gather,
+    "STABLEHLO_ADD": _of_numbers(two(ops.add)),
     "STABLEHLO_MULTIPLY": _of_numbers(two(ops.mul)), "STABLEHLO_MAXIMUM": _of_numbers(two(ops.maximum)),
     "STABLEHLO_MINIMUM": _of_numbers(two(ops.minimum)),
 }  # fmt: skip
