@@ -113,16 +113,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{of} {seed}" for of in given.formats or FORMATS for seed in range(given.seed, given.seed + given.count)
     ]
     chosen = [Case(name, name.rpartition(" ")[0]) for name in names]
-    outcomes = []
+    outcomes, left = [], Counter(c.group for c in chosen)
+    print(f"{'format':<24}{'files':>7}" + "".join(f"{c:>17}" for c in COLUMNS) + f"{'longest, s':>12}")
     for o in run_cases("benchmarks.hostile", chosen, jobs=given.jobs, seconds=SECONDS * WAITED):
         o = _of_time(o)
         outcomes.append(o)
+        left[o.group] -= 1
         if o.is_bad or given.only:
             print(f"{o.name}: {o.status}: {o.detail[:300]}", flush=True)
+        if not left[o.group]:  # a format's row as soon as it is known
+            ((of, n, *counts, longest),) = rows([x for x in outcomes if x.group == o.group])
+            print(f"{of:<24}{n:>7}" + "".join(f"{c:>17}" for c in counts) + f"{longest:>12.1f}", flush=True)
     table = rows(outcomes)
-    print(f"{'format':<24}{'files':>7}" + "".join(f"{c:>17}" for c in COLUMNS) + f"{'longest, s':>12}")
-    for of, n, *counts, longest in table:
-        print(f"{of:<24}{n:>7}" + "".join(f"{c:>17}" for c in counts) + f"{longest:>12.1f}")
     if given.figure:
         _write_figure(table, given)
     return int(any(o.is_bad for o in outcomes))
