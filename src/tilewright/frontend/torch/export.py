@@ -33,7 +33,7 @@ from tilewright.frontend.torch.examples import capture_failure, check_dynamic_sh
 from tilewright.frontend.torch.functional import decomposed
 from tilewright.frontend.torch.fx.guards import Promises, promised
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, functional_name, writes_of
-from tilewright.frontend.torch.fx.rounded import Rounded
+from tilewright.frontend.torch.fx.rounded import RoundedSize
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.torch.guards import guards_of
@@ -235,7 +235,7 @@ def _read_guards(importer: Importer, given: ExportedProgram, program: ExportedPr
         importer.add_problems([Problem(Loc("the exported program"), "guard", e.rule, e.remedy)])
 
 
-def _measured(importer: Importer, found: Rounded, name: str) -> Sym:
+def _measured(importer: Importer, found: RoundedSize, name: str) -> Sym:
     """A size that a kernel works out from other sizes, once for a call: all other kernels are given the number."""
     b = importer.builder(Loc("a size"))
     marker, _ = b.results(b(ops.as_size, dim_scalar(b, found.size, i64), count=name, most=maximum(found.most, 0)))

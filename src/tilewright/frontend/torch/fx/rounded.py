@@ -37,14 +37,14 @@ class Ratio:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedSize:
     """A size, and the most that it is: a short expression where that of ``size`` has a term for each power of two."""
 
     size: Dim
     most: Dim
 
 
-def rounded(e: Any, convert: Convert) -> Rounded | None:
+def rounded(e: Any, convert: Convert) -> RoundedSize | None:
     """The dimension that ``FloorToInt``, ``CeilToInt``, ``TruncToInt`` or ``RoundToInt`` of a float is.
 
     ``convert`` gives the dimension of a whole sub-expression. None where the float has no exact form here.
@@ -58,7 +58,7 @@ def rounded(e: Any, convert: Convert) -> Rounded | None:
     if ratio is None or not (is_known(ratio.bottom) or is_nonneg(ratio.bottom - 1)):
         return None
     size = _ROUNDINGS[kind](ratio.top, ratio.bottom)
-    return Rounded(size, size)
+    return RoundedSize(size, size)
 
 
 def compared(a: Any, b: Any, convert: Convert) -> tuple[Dim, Dim] | None:
@@ -94,7 +94,7 @@ def _ratio(e: Any, convert: Convert) -> Ratio | None:
     return Ratio(convert(e), 1) if getattr(e, "is_integer", False) else None
 
 
-def _scaled(e: Any, convert: Convert) -> Rounded | None:
+def _scaled(e: Any, convert: Convert) -> RoundedSize | None:
     """The floor of the float product of a size with a factor of few digits; None for other floats.
 
     Let the factor ``c`` be the float nearest to ``p / q``. Products with sizes that ``q`` does not divide are at least
@@ -115,11 +115,11 @@ def _scaled(e: Any, convert: Convert) -> Rounded | None:
     short = [minimum(size.top - first + 1, last + 1 - size.top) for first, last in runs]
     most = floordiv(ratio.top * size.top, ratio.bottom)
     if not short:
-        return Rounded(most, most)
+        return RoundedSize(most, most)
     while len(short) > 1:  # by halves: a chain of them would be deep
         short = [reduce(maximum, short[k : k + 2]) for k in range(0, len(short), 2)]
     one_less = minimum(maximum(short[0], 0), 1)
-    return Rounded(floordiv(maximum(ratio.top * size.top - one_less, 0), ratio.bottom), most)
+    return RoundedSize(floordiv(maximum(ratio.top * size.top - one_less, 0), ratio.bottom), most)
 
 
 def _short_of(factor: float, top: int, bottom: int, end: int | None) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, maximum, minimum, 
 from tilewright.frontend.torch.aten.call import BY_DATA, Unsupported
 from tilewright.frontend.torch.fx.conditions import nonnegative_when
 from tilewright.frontend.torch.fx.guards import Promises
-from tilewright.frontend.torch.fx.rounded import Rounded, rounded
+from tilewright.frontend.torch.fx.rounded import RoundedSize, rounded
 
 _FLOAT_BY_DATA = re.compile(r"zuf\d+")
 UNBOUNDED = 2**62  # PyTorch writes "no upper bound" as a huge number or as infinity
@@ -55,7 +55,7 @@ class SymbolTable:
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
         self._environment: Any = None
         self.computed: dict[Any, Sym] | None = None
-        self._measure: Callable[[Rounded, str], Sym] | None = None
+        self._measure: Callable[[RoundedSize, str], Sym] | None = None
         self._names_of: dict[Dim, Sym] = {}
         self._meanings: dict[Sym, Dim] = {}
 
@@ -63,7 +63,7 @@ class SymbolTable:
         """Let expressions without a form here be symbols of their own, in ``computed``, which callers work out."""
         self.computed = {}
 
-    def measure_by(self, measure: Callable[[Rounded, str], Sym]) -> None:
+    def measure_by(self, measure: Callable[[RoundedSize, str], Sym]) -> None:
         """Let a size whose expression is long be the symbol that ``measure`` makes of it and a name from now on.
 
         In conditions its expression stays, because callers know no such symbol.
@@ -235,7 +235,7 @@ class SymbolTable:
             return self._measured(found)
         return self._computed(e)  # last: callers can work out what has no form here
 
-    def _measured(self, found: Rounded) -> Dim:
+    def _measured(self, found: RoundedSize) -> Dim:
         """A size of many terms as a symbol of its own, which the program finds once; others as they are."""
         if found.size == found.most or self._measure is None:
             return found.size
