@@ -206,7 +206,6 @@ def test_the_cheapest_order_is_taken():
     np.testing.assert_array_equal(results(b.kernel)["s"], results(kernel)["s"])
 
 
-
 def test_threads_put_loops_in_order_at_one_time():
     """``isl`` has one context, whose options and count of operations a search changes while it runs."""
     kernel, texts, faults = heat(), set(), []

@@ -36,7 +36,9 @@ define internal i32 @tw_feature_{name}() nounwind {{
 }}
 """
 _SYSCALL = "declare i64 @syscall(i64, ...)"
-_VECTORS = f"\n{_SYSCALL}" + """
+_VECTORS = (
+    f"\n{_SYSCALL}"
+    + """
 define internal i32 @tw_feature_vectors() nounwind {
   %pair = alloca [2 x i64], align 8
   store i64 4, ptr %pair
@@ -58,6 +60,7 @@ define internal i32 @tw_feature_vectors() nounwind {
   ret i32 %answer
 }
 """
+)
 """``riscv_hwprobe`` (Linux 6.4) tells the ratified vectors from drafts; an older system's word has a bit for either."""
 
 

@@ -105,9 +105,7 @@ def _repeat(places: Places, node: Node, programs: Sequence[Program], step: int) 
     return makers
 
 
-def _for_parts(
-    places: Places, node: Node, program: Program, step: int, n_threads: int
-) -> list[Callable[[], Step]]:
+def _for_parts(places: Places, node: Node, program: Program, step: int, n_threads: int) -> list[Callable[[], Step]]:
     body, n_cut = part_body(node), node.attrs.n_cut
     # Beside each other threads would overwrite what others made: each has an arena.
     scratch = places.reserve(program.arena_bytes * n_threads, step)

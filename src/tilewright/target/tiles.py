@@ -59,9 +59,7 @@ class TileUnit:
 
 
 AMX_BF16 = (TileUnit(types.bf16, types.bf16, types.f32, 2),)
-AMX_INT8 = tuple(
-    TileUnit(left, right, types.i32, 4) for left in (types.u8, types.i8) for right in (types.i8, types.u8)
-)
+AMX_INT8 = tuple(TileUnit(left, right, types.i32, 4) for left in (types.u8, types.i8) for right in (types.i8, types.u8))
 """Bytes with and without signs on either side."""
 
 UNITS = {unit.name: unit for unit in (*AMX_BF16, *AMX_INT8)}

@@ -94,7 +94,11 @@ def _of_intel(avx2: Target, avx512: Target, vnni: Target) -> dict[str, Target]:
         "icelake-server": replace(icelake, cpu="icelake-server", aliases=("icelake",)),
         "sapphirerapids": replace(sapphire, cpu="sapphirerapids", has_bf16=True),
         "sapphirerapids-amx": replace(
-            sapphire, cpu="sapphirerapids", features=",".join(f"+{f}" for f in AMX), has_bf16=True, has_amx_bf16=True,
+            sapphire,
+            cpu="sapphirerapids",
+            features=",".join(f"+{f}" for f in AMX),
+            has_bf16=True,
+            has_amx_bf16=True,
             has_amx_int8=True,
         ),
     }

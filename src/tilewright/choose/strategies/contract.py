@@ -167,9 +167,7 @@ def _with_rows2(piece: BoxPiece, size: int) -> BoxPiece:
     return replace(piece, tile=Tile(piece.tile.rows, size, piece.tile.vectors))
 
 
-def divided(
-    b: ScheduleBuilder, pieces: list[BoxPiece], loop: str, sizes: list[int], resize: _Resize
-) -> list[BoxPiece]:
+def divided(b: ScheduleBuilder, pieces: list[BoxPiece], loop: str, sizes: list[int], resize: _Resize) -> list[BoxPiece]:
     """Each piece becomes: full tiles of every size in turn, then what is left; not those that never happen.
 
     ``resize`` gives a piece the tile of its size, of which what is left has 1.

@@ -113,9 +113,7 @@ def _unit(b: ScheduleBuilder, machine: Target, inner: str) -> tuple[TileUnit, in
     raise ScheduleError("nested_tiles", inner, "no matrix instruction multiplies such operands")
 
 
-def _tiling(
-    b: ScheduleBuilder, inner: str, unit: TileUnit, depth: int, rows: Loop, words: int
-) -> RegisterTiling:
+def _tiling(b: ScheduleBuilder, inner: str, unit: TileUnit, depth: int, rows: Loop, words: int) -> RegisterTiling:
     """Registers of balanced rows, as many side by side as take the fewest cycles."""
     n_rows = int(estimate([rows.extent]))
     each = -(-n_rows // -(-n_rows // unit.rows))

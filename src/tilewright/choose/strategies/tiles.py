@@ -147,9 +147,7 @@ def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) 
     return RegisterTiling(unit, depth, block)
 
 
-def cheapest_block(
-    unit: TileUnit, rows: int, along: Sequence[float], steps: float
-) -> tuple[float, RegisterBlock]:
+def cheapest_block(unit: TileUnit, rows: int, along: Sequence[float], steps: float) -> tuple[float, RegisterBlock]:
     """The block of registers, of so many ``rows`` each, that takes the fewest cycles, and these.
 
     ``along`` are how many registers there would be along both row loops and the lanes; a sum takes ``steps`` products.
@@ -171,9 +169,7 @@ def _cycles(unit: TileUnit, n_rows: int, n_columns: int, steps: float) -> float:
     return steps * step + n * 2 * unit.store_cycles
 
 
-def _tiled(
-    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, tiling: RegisterTiling, piece: BoxPiece
-) -> str:
+def _tiled(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, tiling: RegisterTiling, piece: BoxPiece) -> str:
     """The steps of one piece; returns its outermost loop."""
     block, acc = tiling.block, piece.acc
     outer: list[str] = []

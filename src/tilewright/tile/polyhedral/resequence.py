@@ -45,13 +45,15 @@ def resequence(
     return resequenced(kernel, nest, found, read_forms(bands, found.bands), lanes, copies)
 
 
-def resequenced(
-    kernel: Kernel, nest: Stmt, bands: Bands, forms: Sequence[BandForm], lanes: int, copies: int
-) -> Kernel:
+def resequenced(kernel: Kernel, nest: Stmt, bands: Bands, forms: Sequence[BandForm], lanes: int, copies: int) -> Kernel:
     """:func:`resequence` of a nest whose bands are known."""
     taken = set[str]()
     emitter = NestEmitter(
-        bands.instances, order_of(bands, forms), bands.parameters, lanes, copies,
+        bands.instances,
+        order_of(bands, forms),
+        bands.parameters,
+        lanes,
+        copies,
         lambda name: fresh_among(kernel, name, taken),
     )
     made = replace_stmt(kernel, nest, *emitter.body())
