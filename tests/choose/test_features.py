@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 from benchmarks import computations
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from contractions import contraction
@@ -101,6 +101,35 @@ def test_the_average_of_ragged_tiles_is_exact(n, tile):
     assert CallSizes({}).most(minimum(tile, n - tile * outer), loops) == min(tile, n)
 
 
+@st.composite
+def uneven_loops(draw):
+    """Loops inside of each other: of one length, as far as an outer one has come, the ragged tiles of one."""
+    loops = {}
+    for name in "abcd"[: draw(st.integers(1, 4))]:
+        extent = draw(st.integers(1, 6))
+        if loops and draw(st.booleans()):
+            outer, tile = draw(st.sampled_from(list(loops))), draw(st.integers(1, 3))
+            extent = draw(st.sampled_from([outer + tile, minimum(tile, extent - tile * outer), extent - outer]))
+        loops[Sym(name, 0, None)] = extent
+    return loops
+
+
+@settings(max_examples=200)
+@given(uneven_loops())
+def test_averages_of_loops_inside_of_each_other_are_over_the_iterations_that_there_are(loops):
+    def n_runs(rest, env):
+        if not rest:
+            return 1
+        (sym, extent), *inner = rest
+        return sum(n_runs(inner, {**env, sym: k}) for k in range(evaluate(extent, env)))
+
+    averages, around = [], {}
+    for sym, extent in loops.items():
+        averages.append(CallSizes({}).average(extent, around))
+        around = {**around, sym: extent}
+    assert prod(averages) == pytest.approx(n_runs(list(loops.items()), {}))
+
+
 def test_a_size_without_a_value_at_the_guessed_sizes_is_nothing():
     a, b = Sym("a", 1), Sym("b", 0)
     assert CallSizes({a: 64, b: 64}).known(floordiv(a, a - b)) == 0
@@ -108,6 +137,7 @@ def test_a_size_without_a_value_at_the_guessed_sizes_is_nothing():
 
 @settings(max_examples=12)
 @given(SIZE, st.integers(1, 90), SIZE)
+@example(22, 27, 67)  # rows in blocks of four, the last of two, and those of the last columns in halves
 def test_a_product_has_a_multiply_add_for_every_vector(m, n, k):
     """Of the columns' last vector some lanes may be idle."""
     computation = computations.matmul(m, n, k)

@@ -69,13 +69,12 @@ class _FeatureWalk:
         self.operations = Operations(target, self.sizes, self.places)
         self.levels: tuple[CacheLevel, ...] = levels_of(target, n_threads)
         self.rows = [RunTimeLoop(None, None)]
-        self.loops: dict[Sym, Dim] = {}
         self.forks = 0.0
         self.n_shares = 0.0
         self.accesses: list[Touch] = []
 
     def run(self) -> None:
-        around = Around((self.rows[0],), {}, {}, {}, frozenset(), {}, {})
+        around = Around((self.rows[0],), {}, {}, {}, {}, frozenset(), {}, {})
         self.accesses = self._body(self.kernel.body, around)
         settle(self.accesses, self.levels)
 
@@ -95,15 +94,14 @@ class _FeatureWalk:
                 self.operations.statement(s, self._kept(s, around))
                 found += self._accesses(s, around)
                 # A body that is never run has loops without a single entry, which have no averages.
-                if isinstance(s, If) and self.sizes.share(s.cond, self.loops):
+                if isinstance(s, If) and self.sizes.share(s.cond, around.loops):
                     found += self._body(s.body, self._where(s, around))
         together(found, self.levels)
         return found
 
     def _loop(self, f: For, around: Around) -> list[Touch]:
         loop = f.loop
-        self.loops[loop.sym] = loop.extent
-        count = self.sizes.average(loop.extent, self.loops)
+        count = self.sizes.average(loop.extent, around.loops)
         if count <= 0:
             return []
         if loop.kind is Kind.MATRIX:
@@ -116,10 +114,10 @@ class _FeatureWalk:
         """A nest of matrix loops: one instruction, which touches what all of their iterations do."""
         nest = matrix_nest(f, self.matrices)
         loops = [x for x in (nest.rows, nest.columns, nest.groups, nest.group) if x is not None]
-        self.loops |= {x.sym: x.extent for x in loops}
-        counts = {x.sym: self.sizes.average(x.extent, self.loops) for x in loops}
+        within = {**around.loops, **{x.sym: x.extent for x in loops}}
+        counts = {x.sym: self.sizes.average(x.extent, within) for x in loops}
         self.operations.instruction(nest, counts, around)
-        inside = replace(around, extents={**around.extents, **counts}, copies={**around.copies, **counts})
+        inside = replace(around, loops=within, extents={**around.extents, **counts}, copies={**around.copies, **counts})
         found = self._accesses(nest.statement, inside)
         for sym, count in reversed(counts.items()):
             repeated(found, sym, count, self.levels)
@@ -138,23 +136,24 @@ class _FeatureWalk:
 
     def _part(self, cond: Value, around: Around) -> Around:
         held = Sym(f"if {len(around.copies)}")
-        share = self.sizes.share(cond, self.loops)
+        share = self.sizes.share(cond, around.loops)
         return replace(around, copies={**around.copies, held: share}, blocks=around.blocks | {held})
 
     def _inside(self, loop: Loop, count: float, around: Around) -> Around:
         extents = {**around.extents, loop.sym: count}
+        around = replace(around, loops={**around.loops, loop.sym: loop.extent}, extents=extents)
         kind = loop.kind
         if kind is Kind.VECTOR:
-            most = self.sizes.most(loop.extent, self.loops)
-            return replace(around, extents=extents, lanes={**around.lanes, loop.sym: most})
+            most = self.sizes.most(loop.extent, around.loops)
+            return replace(around, lanes={**around.lanes, loop.sym: most})
         if kind is Kind.DOT:
             copies = {**around.copies, loop.sym: count}
-            return replace(around, extents=extents, copies=copies, dots={**around.dots, loop.sym: count})
+            return replace(around, copies=copies, dots={**around.dots, loop.sym: count})
         if kind in (Kind.UNROLL, Kind.STEP):
             blocks = around.blocks | {loop.sym} if kind is Kind.STEP else around.blocks
-            return replace(around, extents=extents, copies={**around.copies, loop.sym: count}, blocks=blocks)
+            return replace(around, copies={**around.copies, loop.sym: count}, blocks=blocks)
         if around.lanes:  # a serial loop inside of lanes
-            return replace(around, extents=extents, copies={**around.copies, loop.sym: count})
+            return replace(around, copies={**around.copies, loop.sym: count})
         outer = around.running[-1]
         outer.has_loops = True
         entries = outer.iterations * around.n_copies
@@ -164,9 +163,8 @@ class _FeatureWalk:
             self.forks += entries
             self.n_shares = min(self.n_shares, count) if self.n_shares else count
         running = (*around.running, node)
-        return Around(
-            running, {**around.depths, loop.sym: len(running) - 1}, extents, {}, frozenset(), around.lanes, around.dots
-        )
+        depths = {**around.depths, loop.sym: len(running) - 1}
+        return replace(around, running=running, depths=depths, copies={}, blocks=frozenset())
 
     # --- memory ---
 

@@ -3,13 +3,13 @@
 In: a kernel's body and numbers for its symbolic sizes. Out: ``RunTimeLoop`` and ``Around`` for every statement.
 Not its business: what a statement costs (``choose.cost.operations``, ``choose.cost.traffic``).
 
-Extents may depend on loops outside: tiles whose last one is ragged, triangles. An average over those is taken, exact
-where they have few iterations.
+Extents may depend on loops outside: tiles whose last one is ragged, triangles. An average over the iterations that
+those have is taken, exact where they are few.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -24,6 +24,9 @@ from tilewright.core.types import Array
 from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Kind, Loop
+
+Loops = Mapping[Sym, Dim]
+"""The extents of the loops around a statement, by their variables."""
 
 
 @dataclass
@@ -63,7 +66,7 @@ class RunTimeLoop:
 
 @dataclass(frozen=True)
 class Around:
-    """The loops around a statement: ``running`` outer ones first, with their average extents in ``extents``.
+    """The loops around a statement: ``running`` outer ones first; all ``loops``, with their averages in ``extents``.
 
     ``copies`` has the average number of copies of each loop that is copied, ``blocks`` names those between whose copies
     a basic block ends; ``lanes`` has the registers' elements along each loop of lanes and ``dots`` the loops that are
@@ -72,6 +75,7 @@ class Around:
 
     running: tuple[RunTimeLoop, ...]
     depths: Mapping[Sym, int]
+    loops: Loops
     extents: Mapping[Sym, float]
     copies: Mapping[Sym, float]
     blocks: frozenset[Sym]
@@ -94,7 +98,7 @@ class CallSizes:
     def __init__(self, sizes: Mapping[Sym, int]) -> None:
         self.sizes = sizes
         self._known: dict[Dim, Dim] = {}
-        self._averages: dict[Dim, tuple[Mapping[Sym, Dim], float]] = {}
+        self._averages: dict[tuple[Dim, _Space], float] = {}
 
     def known(self, d: Dim) -> Dim:
         """``d`` with sizes as numbers; a number where no loop is left in it."""
@@ -120,77 +124,118 @@ class CallSizes:
             n *= known(self.known(d), 1)
         return n
 
-    def average(self, d: Dim, loops: Mapping[Sym, Dim]) -> float:
-        """The mean of ``d`` over the iterations of the loops that it depends on, none below zero."""
+    def average(self, d: Dim, loops: Loops) -> float:
+        """The mean of ``d`` over the iterations of the loops around it, none below zero."""
         known = self.known(d)
         if is_known(known):
             return float(max(known, 0))
-        if (told := self._averages.get(known)) is not None and told[0] is loops:
-            return told[1]
-        at, weights = self._points(sorted(symbols(known), key=lambda s: s.name), loops)
-        found = float(np.average(np.maximum(valued(known, at, OF_ARRAYS), 0), weights=weights))
-        self._averages[known] = loops, found
+        space = self._space(symbols(known), loops)
+        found = self._averages.get((known, space))
+        if found is None:
+            at, weights = self._points(space)
+            found = self._averages[known, space] = _mean(np.maximum(valued(known, at, OF_ARRAYS), 0), weights)
         return found
 
-    def _points(self, syms: Sequence[Sym], loops: Mapping[Sym, Dim]) -> tuple[dict[Sym, Array], Array]:
-        """Values of loops, a place each, and how many iterations a place stands for."""
+    def _space(self, syms: Set[Sym], loops: Loops) -> _Space:
+        """The loops of ``syms`` and what decides how often each of their values occurs.
+
+        These are the loops that their extents depend on, and the extents of loops that depend on them.
+        """
+        extents = {s: self.known(e) for s, e in loops.items()}
+        uneven = {s: symbols(e) for s, e in extents.items() if not is_known(e)}
+        related, n = set(syms), -1
+        while uneven and n != len(related):
+            n = len(related)
+            for s, used in uneven.items():
+                if s in related or not used.isdisjoint(related):
+                    related |= {s, *used}
+        # A loop whose variable nothing asks for need not be walked: its extent says how often it runs.
+        asked = frozenset(syms).union(*(uneven[s] for s in related if s in uneven))
+        axes = tuple((s, extents.get(s, 1)) for s in sorted(related & asked, key=lambda s: s.name))
+        return _Space(axes, tuple(extents[s] for s in uneven if s in related - asked))
+
+    def _points(self, space: _Space) -> tuple[dict[Sym, Array], Array]:
+        """Values of the loops, and how many iterations each stands for."""
         # Of one or two loops all places are looked at; of more than that fewer of each, for as many in all.
-        most = max(round((EFFORT.listed**2) ** (1 / len(syms))), 3) if len(syms) > 2 else EFFORT.listed
-        values = [self._values(s, loops, most) for s in syms]
+        n = len(space.axes)
+        most = max(round((EFFORT.listed**2) ** (1 / n)), 3) if n > 2 else EFFORT.listed
+        values = [self._values(e, space, most) for _, e in space.axes]
         grid = np.meshgrid(*([v for v, _ in x] for x in values), indexing="ij")
         shares = np.meshgrid(*([w for _, w in x] for x in values), indexing="ij")
-        at = {s: g.ravel() for s, g in zip(syms, grid, strict=True)}
-        return at, np.prod([w.ravel() for w in shares], axis=0)
+        at = {s: g.ravel() for (s, _), g in zip(space.axes, grid, strict=True)}
+        weights = np.prod([w.ravel() for w in shares], axis=0)
+        for s, extent in space.axes:  # a triangle's corner is no iteration
+            if not is_known(extent):
+                weights = weights * (at[s] < valued(extent, at, OF_ARRAYS))
+        for extent in space.inner:
+            weights = weights * np.maximum(valued(extent, at, OF_ARRAYS), 0)
+        return at, weights
 
-    def share(self, cond: Value, loops: Mapping[Sym, Dim]) -> float:
+    def share(self, cond: Value, loops: Loops) -> float:
         """The part of its loops' iterations in which a condition on places holds; 1 of one that the data decide."""
         if not isinstance(cond, Inside):
             return 1.0
         exprs = [self.known(e) for e in cond.exprs]
         return prod(self._share(part, loops) for part in _apart(exprs))
 
-    def _share(self, exprs: Sequence[Dim], loops: Mapping[Sym, Dim]) -> float:
+    def _share(self, exprs: Sequence[Dim], loops: Loops) -> float:
         """The part of iterations in which all of ``exprs`` are at least 0; they are few values of few sums."""
-        syms = sorted(frozenset[Sym]().union(*map(symbols, exprs)), key=lambda s: s.name)
-        steps = [[coefficient(e, s) for e in exprs] for s in syms]
-        most = max(EFFORT.listed // max(len(syms), 1), 3)  # the corners of several loops are a product of their places
-        start = tuple(evaluate(e, dict.fromkeys(syms, 0)) for e in exprs)
-        is_short = prod(len(self._values(s, loops, most)) for s in syms) <= EFFORT.points
+        space = self._space(frozenset[Sym]().union(*map(symbols, exprs)), loops)
+        steps = [[coefficient(e, s) for e in exprs] for s, _ in space.axes]
+        most = max(EFFORT.listed // max(len(space.axes), 1), 3)  # corners of several loops are a product of places
+        start = tuple(evaluate(e, dict.fromkeys((s for s, _ in space.axes), 0)) for e in exprs)
+        is_short = space.is_even and prod(len(self._values(e, space, most)) for _, e in space.axes) <= EFFORT.points
         if is_short and are_known(c for row in steps for c in row):
             values = {start: 1.0}
-            for s, row in zip(syms, steps, strict=True):
+            for (_, extent), row in zip(space.axes, steps, strict=True):
                 wider: dict[tuple[int, ...], float] = {}
-                for (k, weight), (at, n) in product(self._values(s, loops, most), values.items()):
+                for (k, weight), (at, n) in product(self._values(extent, space, most), values.items()):
                     moved = tuple(x + k * known(c, 0) for x, c in zip(at, row, strict=True))
                     wider[moved] = wider.get(moved, 0.0) + n * weight
                 values = wider
             return sum(n for at, n in values.items() if min(at) >= 0) / sum(values.values())
-        places, weights = self._points(syms, loops)
+        places, weights = self._points(space)
         holds = np.all([np.broadcast_to(valued(e, places, OF_ARRAYS) >= 0, weights.shape) for e in exprs], axis=0)
-        return float(np.average(holds, weights=weights))
+        return _mean(holds, weights)
 
-    def most(self, d: Dim, loops: Mapping[Sym, Dim]) -> int:
+    def most(self, d: Dim, loops: Loops) -> int:
         """The greatest value of ``d``: at an end of each loop that it depends on."""
         known = self.known(d)
         if is_known(known):
             return max(known, 0)
         syms = sorted(symbols(known), key=lambda s: s.name)
-        ends = [[v for v, _ in self._values(s, loops)] for s in syms]
-        corners = product(*([e[0], e[-1]] for e in ends))
+        corners = product(*((0, max(self.most(loops.get(s, 1), loops) - 1, 0)) for s in syms))
         return max((evaluate(known, dict(zip(syms, c, strict=True))) for c in corners), default=0)
 
-    def _values(self, sym: Sym, loops: Mapping[Sym, Dim], most: int = EFFORT.listed) -> list[tuple[int, float]]:
+    def _values(self, extent: Dim, space: _Space, most: int) -> list[tuple[int, float]]:
         """Values of a loop's variable, with the number of iterations that each stands for.
 
         Loops of more than ``most`` are looked at in as many places, and at their end, where the ragged tile is.
         """
-        extent = loops.get(sym)
-        n = 1 if extent is None else round(self.average(extent, loops))
+        n = self.most(extent, dict(space.axes))
         if n <= most:
             return [(k, 1.0) for k in range(max(n, 1))]
         step = (n - 2) / (most - 2)
         inner = sorted({round(k * step) for k in range(most - 1)})
         return [*((k, (n - 1) / len(inner)) for k in inner), (n - 1, 1.0)]
+
+
+@dataclass(frozen=True)
+class _Space:
+    """Iterations: loops with their extents, and the extents of loops inside of these, as each iteration has so many."""
+
+    axes: tuple[tuple[Sym, Dim], ...]
+    inner: tuple[Dim, ...] = ()
+
+    @property
+    def is_even(self) -> bool:
+        """Has every loop as many iterations in each of the others?"""
+        return not self.inner and all(is_known(e) for _, e in self.axes)
+
+
+def _mean(values: Array, weights: Array) -> float:
+    """The mean, nothing where there is no iteration."""
+    return float(np.average(values, weights=weights)) if weights.any() else 0.0
 
 
 def _apart(exprs: Sequence[Dim]) -> list[list[Dim]]:

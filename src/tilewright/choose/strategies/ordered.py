@@ -17,7 +17,7 @@ from itertools import permutations
 from math import factorial
 
 from tilewright.choose.cost.features import features_of
-from tilewright.choose.cost.nest import CallSizes
+from tilewright.choose.cost.nest import CallSizes, Loops
 from tilewright.choose.cost.price import price
 from tilewright.core.compute import Computation, Serial, every_stage
 from tilewright.core.dims import is_known
@@ -174,19 +174,19 @@ def assumed(kernel: Kernel) -> Mapping[Sym, int]:
 
 def n_runs(body: Body, sizes: Mapping[Sym, int]) -> float:
     """How often statements run in a call, as the price takes it: averages of loops and of conditions, multiplied."""
-    known, loops = CallSizes(sizes), dict[Sym, Dim]()
+    known = CallSizes(sizes)
 
-    def of(body: Body) -> float:
+    def of(body: Body, loops: Loops) -> float:
         total = 0.0
         for s in body:
             if isinstance(s, For):
-                loops[s.loop.sym] = s.loop.extent
-                total += known.average(s.loop.extent, loops) * of(s.body)
+                n = known.average(s.loop.extent, loops)
+                total += n * of(s.body, {**loops, s.loop.sym: s.loop.extent})
             else:
-                total += known.share(s.cond, loops) * of(s.body) if isinstance(s, If) else 1.0
+                total += known.share(s.cond, loops) * of(s.body, loops) if isinstance(s, If) else 1.0
         return total
 
-    return of(body)
+    return of(body, {})
 
 
 def n_computed(e: Dim) -> int:
