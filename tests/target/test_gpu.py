@@ -18,7 +18,7 @@ EVERY = pytest.mark.parametrize("gpu", CHIPS, ids=lambda g: g.name)
 @EVERY
 def test_every_number_says_where_it_is_from(gpu: Gpu) -> None:
     assert {name for name, _ in gpu.sources} <= NUMBERS.keys()
-    assert gpu.source_of("sm_registers") != ASSUMED and gpu.source_of("launch_us") == ASSUMED
+    assert gpu.source_of("sm_registers") != ASSUMED and gpu.source_of("replay_us") == ASSUMED
 
 
 def test_numbers_are_fields_of_the_record() -> None:

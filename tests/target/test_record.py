@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 import tilewright
+from tilewright.target.gpu import Gpu
 from tilewright.target.sources import ASSUMED, INSTRUCTION_SET
 from tilewright.target.target import NUMBERS, UNREAD, Target, named_targets
 
+SOURCES = Path(tilewright.__file__).parent
 EVERY = pytest.mark.parametrize("target", named_targets(), ids=lambda t: t.name)
 
 
@@ -31,6 +35,22 @@ def test_numbers_are_fields_of_the_record() -> None:
     assert {f.name for f in fields(Target) if f.type in ("int", "float")} == {
         *NUMBERS, "max_copies", "pointer_bytes", "n_cores"
     }  # fmt: skip
+
+
+RECORDS = ("target", "machine", "gpu", "host", "core", "self")
+"""What functions call a record that they read."""
+
+
+def test_every_field_is_read() -> None:
+    """Nobody keeps true what nothing reads."""
+    trees = [ast.parse(p.read_text()) for p in SOURCES.rglob("*.py")]
+    read = {
+        node.attr
+        for node in chain.from_iterable(map(ast.walk, trees))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+        if ast.unparse(node.value).rpartition(".")[2].lstrip("_") in RECORDS
+    }
+    assert {f.name for record in (Target, Gpu) for f in fields(record)} - read == set()
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from tilewright.target.sources import MEASURED
 from tilewright.target.target import NUMBERS, Target, named_targets
 
 CAPABILITIES = ("fma", "masks", "f16c", "bf16", "vnni", "amx_bf16", "amx_int8")
-GPU_CAPABILITIES = ("async_copies", "bulk_copies", "mma", "warpgroup_mma", "tensor_memory", "mfma", "wmma")
+GPU_CAPABILITIES = ("async_copies", "mma", "warpgroup_mma", "mfma", "wmma")
 PACKAGES = ("numpy", "llvmlite", "ml_dtypes", "onnx", "torch", "onnxruntime")
 
 

@@ -44,7 +44,7 @@ NUMBERS = {
     "ghz": "GHz", "sm_fmas_per_cycle": "", "sm_exponentials_per_cycle": "", "sm_bf16_fmas_per_cycle": "",
     "sm_warp_bf16_fmas_per_cycle": "",
     "sm_bytes_per_cycle": "B", "l2_bytes_per_cycle": "B", "l2_bytes": "B", "memory_gb_per_s": "GB/s", "memory_ns": "ns",
-    "launch_us": "us", "replay_us": "us",
+    "replay_us": "us",
 }  # fmt: skip
 """The record's numbers, with their units."""
 
@@ -56,10 +56,9 @@ class Gpu:
     ``arch`` is LLVM's and NVIDIA's name of the instruction set; ``chip`` the one whose numbers these are.
 
     What a thread can do: ``has_async_copies``: memory to shared memory without registers, in groups (``cp.async``).
-    ``has_bulk_copies``: tiles by a descriptor, completing on a barrier in shared memory (TMA). ``has_mma``: matrix
-    products of a warp out of registers (``mma.sync``). ``has_warpgroup_mma``: those of four warps out of shared memory
-    (``wgmma``). ``has_tensor_memory``: those whose sums lie in memory of their own (``tcgen05``). ``has_mfma`` and
-    ``has_wmma``: AMD's of a warp of 64 lanes and of 32, out of registers.
+    ``has_mma``: matrix products of a warp out of registers (``mma.sync``). ``has_warpgroup_mma``: those of four warps
+    out of shared memory (``wgmma``). ``has_mfma`` and ``has_wmma``: AMD's of a warp of 64 lanes and of 32, out of
+    registers.
 
     What it may ask for: a block has up to ``max_block_threads``, along each axis up to ``max_block_extents``; a grid
     ``max_grid_extents``. A thread has up to ``max_thread_registers`` of 4 bytes, a warp of ``warp_lanes`` threads gets
@@ -80,8 +79,8 @@ class Gpu:
     that all share, which gives ``l2_bytes_per_cycle`` to all together. Shared memory has ``shared_banks`` of
     ``bank_bytes``; a thread accesses up to ``access_bytes`` at one time, caches read ``sector_bytes`` of lines of
     ``line_bytes``.
-    ``memory_gb_per_s`` is the bus's peak, and ``memory_ns`` how long a thread waits for what is in no cache. A launch
-    takes ``launch_us`` of the CPU, a kernel of a graph that is replayed ``replay_us`` of the GPU.
+    ``memory_gb_per_s`` is the bus's peak, and ``memory_ns`` how long a thread waits for what is in no cache. A kernel
+    of a graph that is replayed takes ``replay_us``.
 
     ``sources`` says where a number is from, by its name; of those that it leaves out it is assumed.
     """
@@ -90,10 +89,8 @@ class Gpu:
     chip: str
     triple: str = CUDA_TRIPLE
     has_async_copies: bool = False
-    has_bulk_copies: bool = False
     has_mma: bool = False
     has_warpgroup_mma: bool = False
-    has_tensor_memory: bool = False
     has_mfma: bool = False
     has_wmma: bool = False
 
@@ -131,7 +128,6 @@ class Gpu:
     l2_bytes: int = 40 << 20
     memory_gb_per_s: float = 1555.0
     memory_ns: float = 600.0
-    launch_us: float = 4.0
     replay_us: float = 1.5
 
     name: str = ""
@@ -227,15 +223,15 @@ def _rows() -> list[Gpu]:
         AMPERE, n_sms=108, ghz=1.41, sm_fmas_per_cycle=64, sm_bf16_fmas_per_cycle=1024,
         sm_warp_bf16_fmas_per_cycle=1024, l2_bytes=40 << 20, l2_bytes_per_cycle=5120, memory_gb_per_s=1555.0,
     )  # fmt: skip
-    hopper = replace(
-        any_cuda, arch="sm_90a", chip="H100 SXM5", has_bulk_copies=True, has_warpgroup_mma=True, name="cuda-sm90a"
-    ).known(CUDA_GUIDE.format("9.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10).known(
+    hopper = replace(any_cuda, arch="sm_90a", chip="H100 SXM5", has_warpgroup_mma=True, name="cuda-sm90a").known(
+        CUDA_GUIDE.format("9.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10
+    ).known(
         HOPPER, n_sms=132, ghz=1.83, sm_fmas_per_cycle=128, sm_bf16_fmas_per_cycle=2048, l2_bytes=50 << 20,
         memory_gb_per_s=3352.0,
     )  # fmt: skip
     # Its matrix units no longer take wgmma. The clock and the cache's size are nowhere in the datasheet: assumed.
     blackwell = replace(
-        hopper, arch="sm_100a", chip="B200", has_warpgroup_mma=False, has_tensor_memory=True, name="cuda-sm100a",
+        hopper, arch="sm_100a", chip="B200", has_warpgroup_mma=False, name="cuda-sm100a",
         sources=any_cuda.sources, ghz=1.85, l2_bytes=126 << 20, n_sms=148, sm_bf16_fmas_per_cycle=4096,
     ).known(CUDA_GUIDE.format("10.0"), sm_shared_bytes=228 << 10, max_block_shared_bytes=227 << 10).known(
         BLACKWELL, memory_gb_per_s=8000.0
