@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 from benchmarks import computations
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from contractions import contraction
@@ -22,7 +22,7 @@ from tilewright.choose.default import schedule
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Inside, Stage, axes_for, syms
 from tilewright.core.effort import EFFORT
-from tilewright.core.expr import Sym, ceildiv, evaluate, floordiv, minimum
+from tilewright.core.expr import Sym, ceildiv, evaluate, floordiv, minimum, symbols
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Stmt
@@ -102,11 +102,11 @@ def test_the_average_of_ragged_tiles_is_exact(n, tile):
 
 
 @st.composite
-def uneven_loops(draw):
+def uneven_loops(draw, longest):
     """Loops inside of each other: of one length, as far as an outer one has come, the ragged tiles of one."""
     loops = {}
     for name in "abcd"[: draw(st.integers(1, 4))]:
-        extent = draw(st.integers(1, 6))
+        extent = draw(st.integers(1, longest))
         if loops and draw(st.booleans()):
             outer, tile = draw(st.sampled_from(list(loops))), draw(st.integers(1, 3))
             extent = draw(st.sampled_from([outer + tile, minimum(tile, extent - tile * outer), extent - outer]))
@@ -114,20 +114,52 @@ def uneven_loops(draw):
     return loops
 
 
-@settings(max_examples=200)
-@given(uneven_loops())
-def test_averages_of_loops_inside_of_each_other_are_over_the_iterations_that_there_are(loops):
-    def n_runs(rest, env):
+def counted_runs(loops):
+    def of(rest, env):
         if not rest:
             return 1
         (sym, extent), *inner = rest
-        return sum(n_runs(inner, {**env, sym: k}) for k in range(evaluate(extent, env)))
+        n = max(evaluate(extent, env), 0)
+        if sym not in set().union(*(symbols(e) for _, e in inner)):
+            return n * of(inner, env) if n else 0
+        return sum(of(inner, {**env, sym: k}) for k in range(n))
 
+    return of(list(loops.items()), {})
+
+
+def averaged_runs(loops):
     averages, around = [], {}
     for sym, extent in loops.items():
         averages.append(CallSizes({}).average(extent, around))
         around = {**around, sym: extent}
-    assert prod(averages) == pytest.approx(n_runs(list(loops.items()), {}))
+    return prod(averages)
+
+
+@settings(max_examples=200)
+@given(uneven_loops(6))
+def test_averages_of_loops_inside_of_each_other_are_over_the_iterations_that_there_are(loops):
+    assert averaged_runs(loops) == pytest.approx(counted_runs(loops))
+
+
+@settings(max_examples=100)
+@given(uneven_loops(90))
+def test_averages_of_many_iterations_are_nearly_so(loops):
+    """Not of a few corners of many places, which a sample meets by chance."""
+    n_runs = counted_runs(loops)
+    assume(n_runs * 100 > prod(CallSizes({}).most(extent, loops) for extent in loops.values()))
+    assert averaged_runs(loops) == pytest.approx(n_runs, rel=0.1)
+
+
+def test_tiles_of_a_triangle_run_as_often_as_its_rows_do():
+    n, tile = 1000, 32
+    i_o, j_o, k_o, i, j, k = (Sym(x, 0, None) for x in ("i_o", "j_o", "k_o", "i", "j", "k"))
+    outer = {i_o: ceildiv(n, tile), j_o: i_o + 1, k_o: j_o + 1}
+    row, column = i_o * tile + i, j_o * tile + j
+    inner = {
+        i: minimum(tile, n - tile * i_o), j: minimum(tile, row + 1 - tile * j_o),
+        k: minimum(tile, column + 1 - tile * k_o),
+    }  # fmt: skip
+    assert averaged_runs(outer | inner) == pytest.approx(n * (n + 1) * (n + 2) / 6, rel=0.03)
 
 
 def test_a_size_without_a_value_at_the_guessed_sizes_is_nothing():

@@ -25,6 +25,8 @@ from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Kind, Loop
 
+N_LISTED = EFFORT.listed**2
+"""Iterations that an average looks at."""
 Loops = Mapping[Sym, Dim]
 """The extents of the loops around a statement, by their variables."""
 
@@ -151,24 +153,29 @@ class CallSizes:
                     related |= {s, *used}
         # A loop whose variable nothing asks for need not be walked: its extent says how often it runs.
         asked = frozenset(syms).union(*(uneven[s] for s in related if s in uneven))
-        axes = tuple((s, extents.get(s, 1)) for s in sorted(related & asked, key=lambda s: s.name))
+        beside = sorted(asked - extents.keys(), key=lambda s: s.name)
+        axes = (*((s, 1) for s in beside), *((s, e) for s, e in extents.items() if s in related & asked))
         return _Space(axes, tuple(extents[s] for s in uneven if s in related - asked))
 
     def _points(self, space: _Space) -> tuple[dict[Sym, Array], Array]:
         """Values of the loops, and how many iterations each stands for."""
-        # Of one or two loops all places are looked at; of more than that fewer of each, for as many in all.
-        n = len(space.axes)
-        most = max(round((EFFORT.listed**2) ** (1 / n)), 3) if n > 2 else EFFORT.listed
+        n_places = prod(self.most(e, dict(space.axes)) for _, e in space.axes)
+        at, weights = self._listed(space, n_places) if space.is_even or n_places <= N_LISTED else _drawn(space)
+        for extent in space.inner:
+            weights = weights * np.maximum(valued(extent, at, OF_ARRAYS), 0)
+        return at, weights
+
+    def _listed(self, space: _Space, n_places: int) -> tuple[dict[Sym, Array], Array]:
+        """All places if they are few; else of each loop fewer, for as many in all."""
+        most = N_LISTED if n_places <= N_LISTED else max(round(N_LISTED ** (1 / len(space.axes))), 3)
         values = [self._values(e, space, most) for _, e in space.axes]
         grid = np.meshgrid(*([v for v, _ in x] for x in values), indexing="ij")
         shares = np.meshgrid(*([w for _, w in x] for x in values), indexing="ij")
         at = {s: g.ravel() for (s, _), g in zip(space.axes, grid, strict=True)}
         weights = np.prod([w.ravel() for w in shares], axis=0)
-        for s, extent in space.axes:  # a triangle's corner is no iteration
-            if not is_known(extent):
+        for s, extent in space.axes:
+            if not is_known(extent):  # a triangle's corner is no iteration
                 weights = weights * (at[s] < valued(extent, at, OF_ARRAYS))
-        for extent in space.inner:
-            weights = weights * np.maximum(valued(extent, at, OF_ARRAYS), 0)
         return at, weights
 
     def share(self, cond: Value, loops: Loops) -> float:
@@ -231,6 +238,23 @@ class _Space:
     def is_even(self) -> bool:
         """Has every loop as many iterations in each of the others?"""
         return not self.inner and all(is_known(e) for _, e in self.axes)
+
+
+def _drawn(space: _Space) -> tuple[dict[Sym, Array], Array]:
+    """Iterations that lie evenly among all, each loop's within what the ones around it leave to it.
+
+    Fractions are the multiples of powers of a root of ``x ** (n + 1) = x + 1``, which fill ``n`` dimensions evenly.
+    """
+    n_axes, root = len(space.axes), 2.0
+    for _ in range(EFFORT.attempts):
+        root = (1 + root) ** (1 / (n_axes + 1))
+    at: dict[Sym, Array] = {}
+    weights = np.ones(N_LISTED)
+    for k, (s, extent) in enumerate(space.axes):
+        ends = np.maximum(np.broadcast_to(valued(extent, at, OF_ARRAYS), (N_LISTED,)), 0)
+        at[s] = np.floor((0.5 + root ** -(k + 1) * np.arange(N_LISTED)) % 1 * ends).astype(np.int64)
+        weights = weights * ends
+    return at, weights
 
 
 def _mean(values: Array, weights: Array) -> float:

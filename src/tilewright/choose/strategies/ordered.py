@@ -4,9 +4,9 @@ In: a builder, the name of a nest's outermost loop. Out: one step, ``resequence`
 not affine, or nothing is cheaper. Not its business: what may be exchanged (``tile.polyhedral``), nests of stages, which
 have rules of their own.
 
-Loops are tried apart and fused; of each group of loops that may be exchanged all orders, and of the cheapest one tiles
-of ever more iterations, up to those that no tile divides. One group after the other: that a group's best order hangs
-on another's is rare, and there are too many of both together.
+Loops are tried apart and fused; of each group of loops that may be exchanged all orders, and of those that a price
+can't tell from the cheapest tiles of ever more iterations, up to those that no tile divides. One group after the other:
+that a group's best order hangs on another's is rare, and there are too many of both together.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tilewright.choose.cost.price import price
 from tilewright.core.compute import Computation, Serial, every_stage
 from tilewright.core.dims import is_known
 from tilewright.core.effort import EFFORT
-from tilewright.core.estimates import ASSUMED_SIZE
+from tilewright.core.estimates import ASSUMED_SIZE, DOUBT
 from tilewright.core.expr import BinaryExpr, Dim, Sym, symbols, terms_of
 from tilewright.core.indices import chosen
 from tilewright.target.target import Target
@@ -94,7 +94,7 @@ class _OrderSearch:
             self.fusion(fusion)
 
     def fusion(self, fusion: str) -> None:
-        """Try the forms of all bands, one band after the other."""
+        """Try the orders of all bands, one band after the other, then tiles of the cheapest and of those like it."""
         try:
             bands = bands_of(self.alone, is_fused=fusion == FUSION[0])
         except ScheduleError:
@@ -112,13 +112,17 @@ class _OrderSearch:
             nest = self.alone.body[0]
             return self.price(args, lambda: resequenced(self.alone, nest, bands, tried, self.lanes, copies))
 
+        least, alike = float("inf"), list[tuple[int, BandForm]]()
         for at, band in enumerate(bands.bands):
             found = {form: seconds(at, form) for form in _orders(band)}
             forms[at] = min(found, key=lambda x: found[x])
             least = found[forms[at]]
-            for form in _tilings(forms[at], self.longest):
-                if (made := seconds(at, form)) < least:
-                    forms[at], least = form, made
+            alike += [(at, x) for x in found if x is not forms[at] and found[x] * (1 - DOUBT) < least]
+        # Orders that a price can't tell apart may differ once they are tiled; the cheapest ones come first.
+        for at, form in [*enumerate(forms), *alike]:
+            for tiled in _tilings(form, self.longest):
+                if (made := seconds(at, tiled)) < least:
+                    forms[at], least = tiled, made
 
     def price(self, args: tuple[str | int, ...], make: Callable[[], Kernel]) -> float:
         """Of what the step makes; infinite where it refuses, or enough were tried."""
@@ -129,7 +133,7 @@ class _OrderSearch:
             kernel = make()
         except ScheduleError:
             return float("inf")
-        # Averages of extents and conditions that hang together count too few iterations: there are as many as before.
+        # A condition that hangs together with extents counts too few iterations: there are as many as before.
         sizes = assumed(self.alone)
         counted = n_runs(kernel.body, sizes)
         if not counted:
