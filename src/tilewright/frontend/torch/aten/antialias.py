@@ -35,7 +35,7 @@ class _Filter:
 
 
 @dataclass(frozen=True)
-class _Resampled:
+class _ResizedAxis:
     """One axis on its way from ``size`` to ``out`` elements. ``factor`` is what the caller said of their ratio.
 
     The step, by which the centres of windows lie apart, is the ratio of ``intervals``, or the inverse of the factor.
@@ -85,7 +85,7 @@ class _Resampled:
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
-def _known_weights(axis: _Resampled, filter: _Filter) -> Array:
+def _known_weights(axis: _ResizedAxis, filter: _Filter) -> Array:
     """``[out, size]``."""
     assert is_known(axis.size)
     assert is_known(axis.out)
@@ -101,7 +101,7 @@ def _known_weights(axis: _Resampled, filter: _Filter) -> Array:
 class _AxisWindows:
     """The windows of an axis as nodes: where they begin, and how much an element weighs in one."""
 
-    def __init__(self, b: Builder, axis: _Resampled, filter: _Filter) -> None:
+    def __init__(self, b: Builder, axis: _ResizedAxis, filter: _Filter) -> None:
         self.b, self.axis, self.filter = b, axis, filter
         self.step = axis.symbolic_step(b)
         self.stretch = b(ops.maximum, self.step, b.const(1, f64))
@@ -182,16 +182,16 @@ def _summed(b: Builder, x: Node, axis: int, places: Node, weights: Node) -> Node
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def _axes(c: AtenCall, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> list[_Resampled]:
+def _axes(c: AtenCall, sizes: tuple[Dim, ...], outs: tuple[Dim, ...]) -> list[_ResizedAxis]:
     factors = c.args.get("scale_factors") or [c.args.get("scales_h"), c.args.get("scales_w")]
     if not all(f is None or isinstance(f, int | float) for f in factors):
         raise Unsupported("antialiased resampling by a computed factor", "give the size instead")
     factors = [f if f is not None and f > 0 else None for f in factors]
     align = bool(c["align_corners"])
-    return [_Resampled(size, out, align, f) for size, out, f in zip(sizes, outs, factors, strict=True)]
+    return [_ResizedAxis(size, out, align, f) for size, out, f in zip(sizes, outs, factors, strict=True)]
 
 
-def _is_known(axis: _Resampled) -> bool:
+def _is_known(axis: _ResizedAxis) -> bool:
     return is_known(axis.size) and is_known(axis.out)
 
 
