@@ -24,15 +24,33 @@ from tilewright.frontend.tflite import recurrent
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.cells import CELL, FORGET, INPUT, OUTPUT, scan, stacked
 from tilewright.frontend.tflite.codes import of, rescaled, result
-from tilewright.frontend.tflite.fixed_point import SHORT, sigmoid, tanh
+from tilewright.frontend.tflite.fixed_point import MOST, SHORT, sigmoid, steps_of, tanh
+from tilewright.frontend.tflite.integer_softmax import long, times, zeros_before
 from tilewright.frontend.tflite.quantisation import Quantisation
+from tilewright.ops.quant import POINT
 
 GATE_BITS = 3
 """Bits of a gate before the point."""
 MOST_CELL_BITS = 6
 """LiteRT has no tangent of more."""
+MEAN_BITS = 10
+"""Bits behind the point of a gate's mean."""
 HIDDEN = 4
 """Which of the tensors between is what the projection reads, behind the four gates."""
+
+
+@dataclass(frozen=True)
+class _Norm:
+    """Gains in steps of ``scale`` and biases, both constants, of one gate."""
+
+    gains: Array
+    bias: Array
+    scale: np.float32
+
+    @property
+    def least_variance(self) -> int:
+        """What LiteRT takes for a variance that is cut to 0."""
+        return max(1, int(np.float32(10000) * self.scale))
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,7 @@ class _Cell:
     recurrent: Array
     factors: Sequence[float]
     peepholes: Mapping[int, tuple[Array, float]]
+    norms: Mapping[int, _Norm]
     cell_bits: int
     cell_limit: int
     state: Quantisation
@@ -64,8 +83,6 @@ def _lstm(c: TfliteCall) -> Node | Sequence[Node]:
         return recurrent.TABLE[c.name](c)
     (at,) = recurrent.LSTM
     is_step, is_time_major = c.name in recurrent.STEPS, bool(c.name in recurrent.STEPS or c.option("TimeMajor"))
-    if any(c.opt(k) is not None for k in range(20, 24)):
-        raise OpError("an LSTM of codes with norms has no form here")
     x = c.shaped(c.x(), (1, *c.size(c.x()))) if is_step else c.x()
     if len(c.size(x)) != 3:
         raise OpError(f"{c.x().type} is no batch of {'vectors' if is_step else 'sequences'}")
@@ -88,12 +105,14 @@ def _cell_of(c: TfliteCall) -> _Cell:
     if fraction != 0.5 or not 0 <= cell_bits <= MOST_CELL_BITS or cell.zero:
         raise OpError(f"a cell in steps of {cell.scale} is none of LiteRT's", remedy="convert the model anew")
     gates = range(1, 4) if c.opt(at.inputs) is None else range(4)
-    gate, short = np.float32(2.0 ** (GATE_BITS - SHORT)), np.iinfo(np.int16)
+    norms = _norms(c, gates)
+    steps = _steps(c, gates, is_normed=bool(norms))
     weights = [at.recurrent + k for k in gates]
+    short = np.iinfo(np.int16)
     n = c.size(c.x(weights[0]))[0]
     seen = {INPUT: at.peepholes, FORGET: at.peepholes + 1, OUTPUT: at.peepholes + 2}
     peepholes = {
-        k: (c.known(place).astype(np.int32), float(np.float32(np.float64(cell.scale) * of(c, place).scale / gate)))
+        k: (c.known(place).astype(np.int32), float(np.float32(np.float64(cell.scale) * of(c, place).scale / steps[k])))
         for k, place in seen.items()
         if k in gates and c.opt(place) is not None
     }
@@ -109,15 +128,43 @@ def _cell_of(c: TfliteCall) -> _Cell:
         bias = c.known(at.projection + 1) if c.opt(at.projection + 1) is not None else None
         projection = (_matrix(c, [at.projection]), bias, float(factor))
     return _Cell(
-        n, list(gates), _matrix(c, weights), _factors(c, weights, state.scale, gate, n), peepholes, cell_bits,
+        n, list(gates), _matrix(c, weights), _factors(c, weights, state.scale, steps, n), peepholes, norms, cell_bits,
         int(min(c.option("CellClip", 0.0) / cell.scale, short.max)), state, hidden, projection,
         int(min(c.option("ProjClip", 0.0) / state.scale, np.iinfo(np.int8).max)),
     )  # fmt: skip
 
 
-def _factors(c: TfliteCall, places: Sequence[int], step: np.float32, gate: np.float32, n: int) -> list[float]:
+def _norms(c: TfliteCall, gates: Sequence[int]) -> dict[int, _Norm]:
+    """Of all gates, or of none."""
+    (at,) = recurrent.LSTM
+    assert at.norms is not None
+    if all(c.opt(at.norms + k) is None for k in gates):
+        return {}
+    return {
+        k: _Norm(
+            c.known(at.norms + k).astype(np.int64), c.known(at.biases + k).astype(np.int64), of(c, at.norms + k).scale
+        )
+        for k in gates
+    }
+
+
+def _steps(c: TfliteCall, gates: Sequence[int], *, is_normed: bool) -> dict[int, np.float32]:
+    """The scale of each gate's sums, which before a norm is the file's."""
+    if not is_normed:
+        return dict.fromkeys(gates, np.float32(2.0 ** (GATE_BITS - SHORT)))
+    scales = {k: q.scale for k in gates if (q := c.between[k]) is not None and q.scale}
+    if len(scales) != len(gates):
+        raise OpError("the gates of an LSTM of codes have scales before their norms", remedy="convert the model anew")
+    return scales
+
+
+def _factors(
+    c: TfliteCall, places: Sequence[int], step: np.float32, steps: Mapping[int, np.float32], n: int
+) -> list[float]:
     """What brings sums to a gate, for each unit of each gate."""
-    return [float(of(c, k).scale * step / gate) for k in places for _ in range(n)]
+    return [
+        float(of(c, k).scale * step / gate) for k, gate in zip(places, steps.values(), strict=True) for _ in range(n)
+    ]
 
 
 def _matrix(c: TfliteCall, places: Sequence[int]) -> Array:
@@ -144,9 +191,10 @@ def _products(c: TfliteCall, cell: _Cell, x: Node) -> Node:
     places = [at.inputs + k for k in cell.gates]
     rows = _less(c, c.shaped(x, (time * batch, width)), of(c, 0).zero)
     sums = c.b(ops.matmul, rows, c.b.const(_matrix(c, places)))
-    sums = c.b(ops.add, sums, stacked(c, [c.x(at.biases + k) for k in cell.gates]))
-    gate = np.float32(2.0 ** (GATE_BITS - SHORT))
-    made = rescaled(c, sums, _factors(c, places, of(c, 0).scale, gate, cell.n), axis=1)
+    if not cell.norms:  # which add the biases themselves
+        sums = c.b(ops.add, sums, stacked(c, [c.x(at.biases + k) for k in cell.gates]))
+    steps = _steps(c, cell.gates, is_normed=bool(cell.norms))
+    made = rescaled(c, sums, _factors(c, places, of(c, 0).scale, steps, cell.n), axis=1)
     return c.shaped(c.cast(_cut(c, made), types.i16), (time, batch, cell.n * len(cell.gates)))
 
 
@@ -172,6 +220,8 @@ def _step(c: TfliteCall, cell: _Cell, row: Node, state: Sequence[Node]) -> tuple
             weight, factor = cell.peepholes[k]
             looked = c.b(ops.mul, c.b.const(weight), seen)
             z = _cut(c, c.b(ops.add, z, rescaled(c, looked, [factor])))
+        if k in cell.norms:
+            z = _normalised(c, cell.norms[k], z)
         return _function(c, z, f, GATE_BITS)
 
     old = c.cast(before, types.i32)
@@ -188,6 +238,50 @@ def _step(c: TfliteCall, cell: _Cell, row: Node, state: Sequence[Node]) -> tuple
     out = c.b(ops.mul, gate(OUTPUT, sigmoid, now), _function(c, now, tanh, cell.cell_bits))
     y = _result(c, cell, out)
     return y, [y, c.cast(now, types.i16)]
+
+
+def _normalised(c: TfliteCall, norm: _Norm, x: Node) -> Node:
+    """A gate less its mean, over its deviation, with gains and biases: 16 bits, ``GATE_BITS`` before the point."""
+    wide, n = c.cast(x, types.i64), c.size(x)[1]
+    total, squares = (c.b(ops.reduce_sum, y, axes=(1,), keepdims=True) for y in (wide, c.b(ops.mul, wide, wide)))
+    mean = c.b(ops.div, c.b(ops.mul, total, long(c, 1 << MEAN_BITS)), long(c, n))
+    squares = c.b(ops.mul, squares, long(c, (1 << 2 * MEAN_BITS) // n))
+    variance = c.b(ops.div, c.b(ops.sub, squares, c.b(ops.mul, mean, mean)), long(c, 1 << 2 * MEAN_BITS))
+    variance = c.b(ops.where, c.b(ops.lt, variance, long(c, 1)), long(c, norm.least_variance), variance)
+    root, exponent = _inverse_root(c, variance)
+    less = c.cast(c.b(ops.sub, c.b(ops.mul, wide, long(c, 1 << MEAN_BITS)), mean), types.i32)
+    flat = [c.cast(c.shaped(y, c.size(y)[:1]), types.i32) for y in (root, exponent)]
+    scaled = c.cast(c.b(ops.rescale, less, *flat, axis=0), types.i64)
+    made = c.b(ops.add, c.b(ops.mul, scaled, c.b.const(norm.gains)), c.b.const(norm.bias))
+    negative = c.b(ops.shift_right, made, long(c, 63))  # -1, else 0
+    made = c.b(ops.add, c.b(ops.add, made, negative), long(c, 1 << (MEAN_BITS - 1)))
+    made = c.cast(c.b(ops.shift_right, made, long(c, MEAN_BITS)), types.i32)
+    return _cut(c, rescaled(c, made, [float(np.float64(norm.scale) * 2.0 ** (SHORT - GATE_BITS))]))
+
+
+def _inverse_root(c: TfliteCall, x: Node) -> tuple[Node, Node]:
+    """``fixed_point.inverse_root`` of positive numbers of 32 bits along a last axis of one element, in i64."""
+    number, is_one = x, c.b(ops.le, x, long(c, 1))
+    is_large = c.b(ops.ge, x, long(c, 1 << 29))
+    x = c.b(ops.where, is_large, c.b(ops.shift_right, x, long(c, 2)), x)
+    pairs = c.b(ops.sub, c.b(ops.shift_right, c.b(ops.sub, zeros_before(c, x), long(c, 1)), long(c, 1)), long(c, 1))
+    shift = c.b(ops.sub, c.b(ops.add, long(c, 11), c.cast(is_large, types.i64)), pairs)
+    x = c.b(ops.shift_left, x, c.b(ops.mul, pairs, long(c, 2)))
+    half = c.b(ops.shift_right, c.b(ops.add, c.b(ops.shift_right, x, long(c, 1)), long(c, 1)), long(c, 1))
+    root = c.b(ops.add, c.b(ops.mul, number, long(c, 0)), long(c, 1 << (POINT - 3)))
+    for _ in range(5):
+        cube = _saturated(c, times(c, times(c, root, root), root), 6)
+        root = _saturated(c, c.b(ops.sub, times(c, long(c, 3 << (POINT - 4)), root), times(c, half, cube)), 3)
+    found = times(c, root, long(c, steps_of(np.sqrt(0.5))))
+    left = c.b(ops.maximum, c.b(ops.neg, shift), long(c, 0))
+    found = c.b(ops.shift_left, found, left)
+    right = c.b(ops.maximum, shift, long(c, 0))
+    return c.b(ops.where, is_one, long(c, MOST), found), c.b(ops.where, is_one, long(c, 0), c.b(ops.neg, right))
+
+
+def _saturated(c: TfliteCall, x: Node, by: int) -> Node:
+    """``x * 2**by``, as far as 32 bits hold it."""
+    return c.b(ops.clamp, c.b(ops.mul, x, long(c, 1 << by)), long(c, -(1 << POINT)), long(c, MOST))
 
 
 def _result(c: TfliteCall, cell: _Cell, out: Node) -> Node:

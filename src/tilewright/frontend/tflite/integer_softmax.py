@@ -49,11 +49,11 @@ def _softmax(c: TfliteCall) -> Node:
     total = c.b(ops.reduce_sum, c.b(ops.gather, parts, place, axis=0), axes=(axis,), keepdims=True)
     scale, digits = _reciprocal(c, total)
     exponent = c.b(ops.add, digits, c.b.const(POINT - 8, types.i64))
-    product = _times(c, scale, c.cast(c.b(ops.gather, c.b.const(exps.astype(np.int32)), place, axis=0), types.i64))
+    product = times(c, scale, c.cast(c.b(ops.gather, c.b.const(exps.astype(np.int32)), place, axis=0), types.i64))
     # No product is negative, so that halves go up.
-    half = c.b(ops.shift_right, c.b(ops.shift_left, _long(c, 1), exponent), _long(c, 1))
-    y = c.b(ops.add, c.b(ops.shift_right, c.b(ops.add, product, half), exponent), _long(c, int(c.dtypes[0].min)))
-    return c.cast(c.b(ops.minimum, y, _long(c, int(c.dtypes[0].max))), c.dtypes[0])
+    half = c.b(ops.shift_right, c.b(ops.shift_left, long(c, 1), exponent), long(c, 1))
+    y = c.b(ops.add, c.b(ops.shift_right, c.b(ops.add, product, half), exponent), long(c, int(c.dtypes[0].min)))
+    return c.cast(c.b(ops.minimum, y, long(c, int(c.dtypes[0].max))), c.dtypes[0])
 
 
 def _exponentials(c: TfliteCall) -> Array:
@@ -68,37 +68,38 @@ def _exponentials(c: TfliteCall) -> Array:
     return np.where(below <= reach, found, 0)
 
 
-def _long(c: TfliteCall, n: int) -> Node:
+def long(c: TfliteCall, n: int) -> Node:
+    """A whole number of 64 bits."""
     return c.b.const(n, types.i64)
 
 
-def _times(c: TfliteCall, a: Node, b: Node) -> Node:
+def times(c: TfliteCall, a: Node, b: Node) -> Node:
     """The product of two fractions, halves up."""
-    return c.b(ops.shift_right, c.b(ops.add, c.b(ops.mul, a, b), _long(c, 1 << (POINT - 1))), _long(c, POINT))
+    return c.b(ops.shift_right, c.b(ops.add, c.b(ops.mul, a, b), long(c, 1 << (POINT - 1))), long(c, POINT))
 
 
-def _zeros_before(c: TfliteCall, x: Node) -> Node:
+def zeros_before(c: TfliteCall, x: Node) -> Node:
     """Bits of 32 above the first that is set in positive numbers along a last axis of one element."""
     powers = c.b.const(np.left_shift(1, np.arange(32), dtype=np.int64))
     reached = c.cast(c.b(ops.ge, x, powers), types.i64)
-    return c.b(ops.sub, _long(c, 32), c.b(ops.reduce_sum, reached, axes=(len(x.shape) - 1,), keepdims=True))
+    return c.b(ops.sub, long(c, 32), c.b(ops.reduce_sum, reached, axes=(len(x.shape) - 1,), keepdims=True))
 
 
 def _reciprocal(c: TfliteCall, total: Node) -> tuple[Node, Node]:
     """A fraction and the bits by which the reciprocal of a sum of at least 1 is smaller."""
     total = c.cast(total, types.i64)
-    zeros = _zeros_before(c, total)
-    part = c.b(ops.sub, c.b(ops.shift_left, total, zeros), _long(c, 1 << POINT))
-    whole = c.b(ops.add, part, _long(c, MOST))
-    half = c.b(ops.shift_right, c.b(ops.add, whole, _long(c, 1)), _long(c, 1))
+    zeros = zeros_before(c, total)
+    part = c.b(ops.sub, c.b(ops.shift_left, total, zeros), long(c, 1 << POINT))
+    whole = c.b(ops.add, part, long(c, MOST))
+    half = c.b(ops.shift_right, c.b(ops.add, whole, long(c, 1)), long(c, 1))
     one = 1 << (POINT - NEWTON_BITS)
     first, slope = round(48 / 17 * one), round(-32 / 17 * one)
-    x = c.b(ops.add, _long(c, first), _times(c, half, _long(c, slope)))
+    x = c.b(ops.add, long(c, first), times(c, half, long(c, slope)))
     for _ in range(3):
-        rest = c.b(ops.sub, _long(c, one), _times(c, half, x))
-        x = c.b(ops.add, x, c.b(ops.mul, _times(c, x, rest), _long(c, 1 << NEWTON_BITS)))
-    found = c.b(ops.minimum, c.b(ops.mul, x, _long(c, 2)), _long(c, MOST))
-    return found, c.b(ops.sub, _long(c, SUM_BITS), zeros)
+        rest = c.b(ops.sub, long(c, one), times(c, half, x))
+        x = c.b(ops.add, x, c.b(ops.mul, times(c, x, rest), long(c, 1 << NEWTON_BITS)))
+    found = c.b(ops.minimum, c.b(ops.mul, x, long(c, 2)), long(c, MOST))
+    return found, c.b(ops.sub, long(c, SUM_BITS), zeros)
 
 
 # --- 16 bits --------------------------------------------------------------------------------------------------------
@@ -119,16 +120,16 @@ def _of_short(c: TfliteCall) -> Node:
     places = np.clip(rescaled(-np.arange(1 << 16, dtype=np.int64), factor) + high, low, high) - low
     parts = c.b(ops.gather, c.b.const(exps[places].astype(np.int32)), below, axis=0)
     total = c.cast(c.b(ops.reduce_sum, parts, axes=(axis,), keepdims=True), types.i64)
-    zeros = _zeros_before(c, total)
-    shifted = c.b(ops.shift_left, total, c.b(ops.sub, zeros, _long(c, 1)))
-    shifted = c.b(ops.shift_right, c.b(ops.add, shifted, _long(c, 1 << 13)), _long(c, 14))
-    at = c.b(ops.clamp, c.b(ops.sub, shifted, _long(c, 1 << 16)), _long(c, 0), _long(c, (1 << 16) - 1))
+    zeros = zeros_before(c, total)
+    shifted = c.b(ops.shift_left, total, c.b(ops.sub, zeros, long(c, 1)))
+    shifted = c.b(ops.shift_right, c.b(ops.add, shifted, long(c, 1 << 13)), long(c, 14))
+    at = c.b(ops.clamp, c.b(ops.sub, shifted, long(c, 1 << 16)), long(c, 0), long(c, (1 << 16) - 1))
     inverse = c.b(ops.gather, c.b.const(inverses.astype(np.int64)), at, axis=0)
-    right = c.b(ops.sub, _long(c, 31), zeros)
-    half = c.b(ops.shift_left, _long(c, 1), c.b(ops.sub, right, _long(c, 1)))
+    right = c.b(ops.sub, long(c, 31), zeros)
+    half = c.b(ops.shift_left, long(c, 1), c.b(ops.sub, right, long(c, 1)))
     product = c.b(ops.add, c.b(ops.mul, c.cast(parts, types.i64), inverse), half)
     y = c.b(ops.shift_right, product, right)
-    return c.cast(c.b(ops.clamp, y, _long(c, 0), _long(c, high)), types.i16)
+    return c.cast(c.b(ops.clamp, y, long(c, 0), long(c, high)), types.i16)
 
 
 TABLE: Mapping[str, Converter] = {"SOFTMAX": _softmax}
