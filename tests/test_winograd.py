@@ -102,6 +102,10 @@ def test_any_size_and_any_channels(size, channels, batch, pad, m):
     check(size, channels, batch, ((pad, pad), (pad, pad)), m)
 
 
+def test_one_channel_gives_sums_of_one_term():
+    check((5, 5), (1, 1), 1, ((1, 1), (1, 1)), 2)
+
+
 def check_volume(
     size: tuple[int, int, int],
     channels: tuple[int, int],

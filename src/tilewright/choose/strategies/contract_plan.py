@@ -141,6 +141,8 @@ def plan_contraction(
     machine, lanes = machine.holding(update.buffer.dtype), top.loops[-1]
     operands = operands_of(b, acc, root, lanes.sym)
     reduced = reduced_loops(b, acc)
+    if not reduced:
+        raise ScheduleError("contract", acc, "a sum of one term has no loop to keep it in registers for")
     dot = dot_for(machine, update, operands, reduced)
     if dot is None and not any(_may_be_lanes(op) for op in operands):
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
