@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from tilewright import ops
-from tilewright.core.dims import is_known
+from tilewright.core.dims import are_known, known, numbers
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import Replacement, Rewriting, Rule
 from tilewright.ops.convolution import spatial_axes, window_size
@@ -34,7 +34,7 @@ class _Axis:
 
 def _met(size: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int) -> _Axis | None:
     """The taps that meet an element at some place of the window; None where they can't be a window of their own."""
-    n, (before, _) = int(window_size(size, kernel, stride, pads, dilation)), pads
+    n, (before, _) = known(window_size(size, kernel, stride, pads, dilation), 0), pads
     starts = [p * stride - before for p in range(n)]
     met = [t for t in range(kernel) if any(0 <= s + t * dilation < size for s in starts)]
     if not met:
@@ -53,7 +53,8 @@ def _axes(node: Node, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> list[_
     dilations = a["dilations"] or (1,) * len(kernel)
     if all((k - 1) * d < n for k, d, n in zip(kernel, dilations, sizes, strict=True)):
         return None
-    found = [_met(*v) for v in zip(sizes, kernel, a["strides"], total_pads(a), dilations, strict=True)]
+    pads = [(known(before, 0), known(after, 0)) for before, after in total_pads(a)]
+    found = [_met(*v) for v in zip(sizes, kernel, a["strides"], pads, dilations, strict=True)]
     axes = [x for x in found if x is not None]
     return axes if len(axes) == len(kernel) and tuple(x.kernel for x in axes) != kernel else None
 
@@ -61,16 +62,17 @@ def _axes(node: Node, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> list[_
 def _smaller_pool(b: Rewriting, node: Node) -> Replacement:
     """A pool whose window is as large as what it meets; a mean goes on dividing by as many."""
     x, a = node.inputs[0], node.attrs
-    sizes = tuple(x.shape[k] for k in spatial_axes(a["layout"], x.type.rank))
-    if not all(is_known(n) and n for n in sizes) or not all(is_known(p) for pair in total_pads(a) for p in pair):
+    spatial = spatial_axes(a["layout"], x.type.rank)
+    sizes = tuple(numbers(x.shape[k] for k in spatial))
+    if len(sizes) < len(spatial) or not all(sizes) or not are_known(p for pair in total_pads(a) for p in pair):
         return None
     axes = _axes(node, sizes, tuple(a["kernel"]))
     if axes is None:
         return None
     smaller = {**a, "kernel": tuple(x.kernel for x in axes), "pads": tuple(x.pads for x in axes)}
     if node.op is ops.avg_pool and not a["divisor"]:
-        places = [range(n) for n in (node.shape[k] for k in spatial_axes(a["layout"], x.type.rank))]
-        counts = {math.prod(int(n) for n in counts_at(a, sizes, at)) for at in product(*places)}
+        places = [range(n) for n in numbers(node.shape[k] for k in spatial)]
+        counts = {math.prod(numbers(counts_at(a, sizes, at))) for at in product(*places)}
         if len(counts) != 1:
             return None
         smaller |= {"divisor": counts.pop(), "ceil_pads": (), "count_include_pad": False}
