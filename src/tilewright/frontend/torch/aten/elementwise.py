@@ -9,13 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import ml_dtypes
+
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import TensorType, bool_, f32, f64, i32, i64
+from tilewright.core.types import DType, TensorType, bool_, f32, f64, i32, i64
 from tilewright.frontend.nodes import expand, is_negative, next_after, reshape, slice_axis, with_sign_of
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote, wide
 from tilewright.frontend.torch.aten.random import dropped
 
 Convert = Callable[[AtenCall], Result]
@@ -44,6 +46,26 @@ def _rounding(op: OpDef) -> Convert:
 
 def _binary(op: OpDef, left: str = "self", right: str = "other") -> Convert:
     return lambda c: c.b(op, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+
+
+def _multiplied(op: OpDef) -> Convert:
+    """A product or a quotient. A number that half a precision has no place for is one of f32, as in PyTorch.
+
+    A mask times -1e9 is 0 where the mask is, which -infinity would make NaN, and a number over 70,000 is not 0 in f16.
+    """
+
+    def convert(c: AtenCall) -> Node:
+        dtype = wide(c.dtype) if any(_has_no_place(c[name], c.dtype) for name in ("self", "other")) else c.dtype
+        return cast(c.b, c.b(op, c.tensor("self", dtype), c.tensor("other", dtype)), c.dtype)
+
+    return convert
+
+
+def _has_no_place(number: object, dtype: DType) -> bool:
+    """Would a finite number other than 0 be an infinity, or lose digits to the least exponent, as half a precision?"""
+    if wide(dtype) is dtype or not isinstance(number, int | float) or not number or not math.isfinite(number):
+        return False
+    return not float(ml_dtypes.finfo(dtype.numpy).smallest_normal) <= abs(number) <= dtype.max
 
 
 def _compare(op: OpDef) -> Convert:
@@ -165,23 +187,26 @@ def _masked_fill(c: AtenCall) -> Node:
 
 def _lerp(c: AtenCall) -> Node:
     """From the nearer end, as PyTorch does: at weight 1 the result is ``end`` itself."""
-    b, x, y, w = c.b, c.tensor("self"), c.tensor("end", c.dtype), c.tensor("weight", c.dtype)
+    b, dtype = c.b, wide(c.dtype)
+    x, y, w = (c.tensor(name, dtype) for name in ("self", "end", "weight"))
     step = b(ops.sub, y, x)
     from_start = b(ops.add, x, b(ops.mul, w, step))
-    from_end = b(ops.sub, y, b(ops.mul, step, b(ops.sub, b.const(1, c.dtype), w)))
+    from_end = b(ops.sub, y, b(ops.mul, step, b(ops.sub, b.const(1, dtype), w)))
     if isinstance(c["weight"], int | float):
-        return from_start if abs(c["weight"]) < 0.5 else from_end
-    return b(ops.where, b(ops.lt, b(ops.abs, w), b.const(0.5, c.dtype)), from_start, from_end)
+        return cast(b, from_start if abs(c["weight"]) < 0.5 else from_end, c.dtype)
+    is_low = b(ops.lt, b(ops.abs, w), b.const(0.5, dtype))
+    return cast(b, b(ops.where, is_low, from_start, from_end), c.dtype)
 
 
 def _addcmul(op: OpDef) -> Convert:
     """``self + value * tensor1 op tensor2``."""
 
     def convert(c: AtenCall) -> Node:
-        term = c.b(op, c.tensor("tensor1", c.dtype), c.tensor("tensor2", c.dtype))
+        dtype = wide(c.dtype)
+        term = c.b(op, c.tensor("tensor1", dtype), c.tensor("tensor2", dtype))
         if c["value"] != 1:
-            term = c.b(ops.mul, term, c.tensor("value", c.dtype))
-        return c.b(ops.add, c.tensor("self", c.dtype), term)
+            term = c.b(ops.mul, term, c.tensor("value", dtype))
+        return cast(c.b, c.b(ops.add, c.tensor("self", dtype), term), c.dtype)
 
     return convert
 
@@ -410,8 +435,7 @@ _UNARY: Mapping[str, OpDef] = {
     "mish": ops.mish, "hardswish": ops.hard_swish, "softsign": ops.softsign,
 }  # fmt: skip
 _BINARY: Mapping[str, OpDef] = {
-    "mul.Tensor": ops.mul, "mul.Scalar": ops.mul, "div.Tensor": ops.div, "div.Scalar": ops.div,
-    "true_divide.Tensor": ops.div, "floor_divide.default": ops.floor_div, "floor_divide.Scalar": ops.floor_div,
+    "floor_divide.default": ops.floor_div, "floor_divide.Scalar": ops.floor_div,
     "remainder.Tensor": ops.mod, "remainder.Scalar": ops.mod, "fmod.Tensor": ops.fmod, "fmod.Scalar": ops.fmod,
     "max.other": ops.maximum, "min.other": ops.minimum,
     "maximum.default": ops.maximum, "minimum.default": ops.minimum, "atan2.default": ops.atan2,
@@ -419,6 +443,10 @@ _BINARY: Mapping[str, OpDef] = {
     "bitwise_left_shift.Tensor_Scalar": ops.shift_left, "bitwise_right_shift.Tensor_Scalar": ops.shift_right,
     "__lshift__.Scalar": ops.shift_left, "__rshift__.Scalar": ops.shift_right,
     "__lshift__.Tensor": ops.shift_left, "__rshift__.Tensor": ops.shift_right,
+}  # fmt: skip
+_MULTIPLIED: Mapping[str, OpDef] = {
+    "mul.Tensor": ops.mul, "mul.Scalar": ops.mul, "div.Tensor": ops.div, "div.Scalar": ops.div,
+    "true_divide.Tensor": ops.div,
 }  # fmt: skip
 _COMPARE: Mapping[str, OpDef] = {
     "eq": ops.eq, "ne": ops.ne, "lt": ops.lt, "le": ops.le, "gt": ops.gt, "ge": ops.ge,
@@ -439,6 +467,7 @@ TABLE: Mapping[str, Convert] = {
     **{f"{name}.default": _unary(op) for name, op in _UNARY.items()},
     **{f"{name}.default": _rounding(op) for name, op in _ROUNDING.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
+    **{name: _multiplied(op) for name, op in _MULTIPLIED.items()},
     **{f"{name}.{kind}": _compare(op) for name, op in _COMPARE.items() for kind in ("Tensor", "Scalar")},
     **{f"{name}.default": _logical(op) for name, op in _LOGIC.items()},
     **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},

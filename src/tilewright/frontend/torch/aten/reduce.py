@@ -14,9 +14,9 @@ from tilewright import ops
 from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import bool_, f32, f64, i64, u8
+from tilewright.core.types import DType, bool_, f32, f64, i64, u8
 from tilewright.frontend.nodes import reshape
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis, wide
 
 Convert = Callable[[AtenCall], Result]
 
@@ -74,20 +74,20 @@ def _correction(c: AtenCall) -> float:
     return 1 if given is None else given
 
 
-def _variance(c: AtenCall) -> tuple[Node, Node]:
+def _variance(c: AtenCall, dtype: DType) -> tuple[Node, Node]:
     """The variance and its operand."""
-    x = c.tensor("self", c.dtype)
+    x = cast(c.b, c.tensor("self", c.dtype), dtype)
     keep = bool(c.args.get("keepdim", False))
     axes = c.axes(len(x.shape))
     return c.b(ops.variance, x, axes=axes, keepdims=keep, correction=float(_correction(c))), x
 
 
 def _std(c: AtenCall) -> Node:
-    return c.b(ops.sqrt, _variance(c)[0])
+    return cast(c.b, c.b(ops.sqrt, _variance(c, wide(c.dtype))[0]), c.dtype)
 
 
 def _var_mean(c: AtenCall) -> Result:
-    variance, x = _variance(c)
+    variance, x = _variance(c, c.dtype)
     return variance, c.b(ops.reduce_mean, x, axes=c.axes(len(x.shape)), keepdims=bool(c.args.get("keepdim", False)))
 
 
@@ -113,8 +113,9 @@ def _norm_over(c: AtenCall, x: Node, order: float, axes: tuple[int, ...], keep: 
     if order == 0:
         nonzero = cast(c.b, c.b(ops.ne, x, c.b.const(0, x.dtype)), x.dtype)
         return c.b(ops.reduce_sum, nonzero, axes=axes, keepdims=keep)
-    total = c.b(ops.reduce_sum, c.b(ops.pow, size, c.b.const(order, x.dtype)), axes=axes, keepdims=keep)
-    return c.b(ops.pow, total, c.b.const(1 / order, x.dtype))
+    size = cast(c.b, size, wide(x.dtype))
+    total = c.b(ops.reduce_sum, c.b(ops.pow, size, c.b.const(order, size.dtype)), axes=axes, keepdims=keep)
+    return cast(c.b, c.b(ops.pow, total, c.b.const(1 / order, size.dtype)), x.dtype)
 
 
 def _length(c: AtenCall, difference: Node, order: float, axis: int) -> Node:
@@ -231,8 +232,8 @@ TABLE: Mapping[str, Convert] = {
     "all.dim": _truth(ops.reduce_all), "all.dims": _truth(ops.reduce_all),
     "max.dim": _extreme(ops.reduce_max, ops.argmax), "min.dim": _extreme(ops.reduce_min, ops.argmin),
     "argmax.default": _arg(ops.argmax), "argmin.default": _arg(ops.argmin),
-    "var.correction": lambda c: _variance(c)[0], "var.dim": lambda c: _variance(c)[0],
-    "var.default": lambda c: _variance(c)[0], "std.correction": _std, "std.dim": _std, "std.default": _std,
+    "var.correction": lambda c: _variance(c, c.dtype)[0], "var.dim": lambda c: _variance(c, c.dtype)[0],
+    "var.default": lambda c: _variance(c, c.dtype)[0], "std.correction": _std, "std.dim": _std, "std.default": _std,
     "var_mean.correction": _var_mean, "var_mean.dim": _var_mean,
     "logsumexp.default": _logsumexp, "linalg_vector_norm.default": _norm, "norm.ScalarOpt_dim": _norm,
     "norm.Scalar": _norm, "_cdist_forward.default": _cdist, "_pdist_forward.default": _pdist,
