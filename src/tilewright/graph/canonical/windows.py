@@ -10,11 +10,12 @@ Frontends round sizes up by padding at the end, so a pool of 2560x2560 over an i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
 from tilewright import ops
-from tilewright.core.dims import are_known, known, numbers
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import Replacement, Rewriting, Rule
 from tilewright.ops.convolution import spatial_axes, window_size
@@ -23,56 +24,56 @@ from tilewright.ops.pool import counts_at, total_pads
 POOLS = (ops.max_pool, ops.max_pool_indices, ops.avg_pool)
 
 
-@dataclass(frozen=True)
-class _Axis:
-    """A window along one axis of known size: ``first`` is the first of its taps that meets an element."""
-
-    first: int
-    kernel: int
-    pads: tuple[int, int]
+Taps: TypeAlias = tuple[int, tuple[int, int]]
+"""How many taps a window has along an axis, and its padding there."""
 
 
-def _met(size: int, kernel: int, stride: int, pads: tuple[int, int], dilation: int) -> _Axis | None:
-    """The taps that meet an element at some place of the window; None where they can't be a window of their own."""
-    n, (before, _) = known(window_size(size, kernel, stride, pads, dilation), 0), pads
-    starts = [p * stride - before for p in range(n)]
-    met = [t for t in range(kernel) if any(0 <= s + t * dilation < size for s in starts)]
-    if not met:
+def _met(size: int, kernel: int, stride: int, pads: tuple[Dim, Dim], dilation: int, places: int) -> Taps | None:
+    """The taps that meet an element at some of ``places``; None where they can't be a window of their own."""
+    before = pads[0]
+    if not is_known(before):
         return None
-    before -= met[0] * dilation
-    taps = met[-1] - met[0] + 1
-    after = max((n - 1) * stride + (taps - 1) * dilation + 1 - size - before, 0)
-    if before < 0 or window_size(size, taps, stride, (before, after), dilation) != n:
+    starts = [p * stride - before for p in range(places)]
+    firsts, lasts = zip(*(_inside(s, size, kernel, dilation) for s in starts), strict=True)
+    first, last = min(firsts), max(lasts)
+    if first > last or before < first * dilation:
         return None
-    return _Axis(met[0], taps, (before, after))
+    before, taps = before - first * dilation, last - first + 1
+    after = max((places - 1) * stride + (taps - 1) * dilation + 1 - size - before, 0)
+    return (taps, (before, after)) if window_size(size, taps, stride, (before, after), dilation) == places else None
 
 
-def _axes(node: Node, sizes: tuple[int, ...], kernel: tuple[int, ...]) -> list[_Axis] | None:
+def _inside(start: int, size: int, kernel: int, dilation: int) -> tuple[int, int]:
+    """The first and the last tap of a window that begins at ``start`` which lie among ``size`` elements."""
+    first, last = max(-(start // dilation), 0), min((size - 1 - start) // dilation, kernel - 1)
+    return (first, last) if first <= last else (kernel, -1)
+
+
+def _axes(node: Node, sizes: tuple[int, ...], places: tuple[int, ...]) -> list[Taps] | None:
     """For each spatial axis what is left of the window; None where nothing goes."""
-    a = node.attrs
+    a, kernel = node.attrs, tuple(node.attrs["kernel"])
     dilations = a["dilations"] or (1,) * len(kernel)
     if all((k - 1) * d < n for k, d, n in zip(kernel, dilations, sizes, strict=True)):
         return None
-    pads = [(known(before, 0), known(after, 0)) for before, after in total_pads(a)]
-    found = [_met(*v) for v in zip(sizes, kernel, a["strides"], pads, dilations, strict=True)]
+    found = [_met(*v) for v in zip(sizes, kernel, a["strides"], total_pads(a), dilations, places, strict=True)]
     axes = [x for x in found if x is not None]
-    return axes if len(axes) == len(kernel) and tuple(x.kernel for x in axes) != kernel else None
+    return axes if len(axes) == len(kernel) and tuple(taps for taps, _ in axes) != kernel else None
 
 
 def _smaller_pool(b: Rewriting, node: Node) -> Replacement:
     """A pool whose window is as large as what it meets; a mean goes on dividing by as many."""
     x, a = node.inputs[0], node.attrs
     spatial = spatial_axes(a["layout"], x.type.rank)
-    sizes = tuple(numbers(x.shape[k] for k in spatial))
-    if len(sizes) < len(spatial) or not all(sizes) or not are_known(p for pair in total_pads(a) for p in pair):
+    sizes, places = (tuple(n for n in (t.shape[k] for k in spatial) if is_known(n)) for t in (x.type, node.types[0]))
+    if not len(sizes) == len(places) == len(spatial) or 0 in (*sizes, *places):
         return None
-    axes = _axes(node, sizes, tuple(a["kernel"]))
+    axes = _axes(node, sizes, places)
     if axes is None:
         return None
-    smaller = {**a, "kernel": tuple(x.kernel for x in axes), "pads": tuple(x.pads for x in axes)}
+    smaller = {**a, "kernel": tuple(taps for taps, _ in axes), "pads": tuple(pads for _, pads in axes)}
     if node.op is ops.avg_pool and not a["divisor"]:
-        places = [range(n) for n in numbers(node.shape[k] for k in spatial)]
-        counts = {math.prod(numbers(counts_at(a, sizes, at))) for at in product(*places)}
+        every = product(*(range(n) for n in places))
+        counts = {math.prod(n for n in counts_at(a, sizes, at) if is_known(n)) for at in every}
         if len(counts) != 1:
             return None
         smaller |= {"divisor": counts.pop(), "ceil_pads": (), "count_include_pad": False}
