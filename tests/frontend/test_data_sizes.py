@@ -406,3 +406,49 @@ def test_a_size_that_data_decide_where_python_wants_a_number(f: Callable[..., An
         for x in ([1.0, -1, 2, 3, 0.5, -2], [-1.0, -1, -2, -3, -0.5, -2], [1.0, 1, 2, 3, 0.5, 2]):
             torch.testing.assert_close(compiled(torch.tensor(x)), f(torch.tensor(x)))
         assert torch._dynamo.config.capture_dynamic_output_shape_ops is is_set_by_user
+
+
+class SplitByCounts(torch.nn.Module):
+    """Experts as JetMoE and GraniteMoE have them: rows in the order of their experts, split by how many each gets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.weight = torch.nn.Linear(6, 4), torch.nn.Parameter(torch.randn(4, 6, 6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        score, expert = self.gate(x).topk(2, dim=1)
+        counts = torch.zeros(x.shape[0], 4).scatter(1, expert, 1).long().sum(0).tolist()
+        order = expert.flatten().argsort(stable=True)
+        row = order.div(2, rounding_mode="trunc")
+        parts = x[row].split(counts)
+        made = torch.cat([torch.nn.functional.linear(p, w) for p, w in zip(parts, self.weight, strict=True)])
+        return torch.zeros_like(x).index_add(0, row, made * score.flatten()[order, None])
+
+
+def test_parts_of_a_split_by_counts_are_as_many_rows_as_the_whole() -> None:
+    """The program asserts that the counts add up, so what the parts are joined to has the whole's size."""
+    torch.manual_seed(0)
+    module, given = SplitByCounts(), [torch.randn(16, 6), torch.ones(16, 6), -torch.arange(96.0).reshape(16, 6)]
+    compiled = tw.compile(module, (given[0],), cache=False)
+    for x in given:
+        torch.testing.assert_close(torch.as_tensor(compiled(x)), module(x).detach(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("counts", [(3, 2), (5, 5), (0, 0)])
+def test_a_promised_total_that_the_data_break_is_an_error(counts: tuple[int, int]) -> None:
+    class Promised(torch.nn.Module):
+        def forward(self, x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+            a, b = (k.clamp(0, 8) for k in n)
+            first, second = a.item(), b.item()
+            torch._check(first + second == 5)
+            joined = torch.cat([torch.ones(first), torch.zeros(second)])
+            return joined * x
+
+    x = torch.arange(5.0)
+    compiled = tw.compile(Promised(), (x, torch.tensor([2, 3])), cache=False)
+    n = torch.tensor(counts)
+    if sum(counts) == 5:
+        torch.testing.assert_close(torch.as_tensor(compiled(x, n)), Promised()(x, n))
+    else:
+        with pytest.raises(tw.TilewrightError, match="must hold"):
+            compiled(x, n)

@@ -65,6 +65,8 @@ class _BoundsFinder:
             return _joined([self.range(i, depth + 1) for i in node.inputs])
         if node.op is ops.where:
             return _joined([self.range(i, depth + 1) for i in node.inputs[1:]])
+        if node.op in _WRITES and node.attrs.get("reduction", "none") in ("none", "max", "min"):
+            return _joined([self.range(node.inputs[i], depth + 1) for i in (0, _WRITES[node.op])])
         if node.op in (ops.argmax, ops.argmin):
             return 0, node.inputs[0].shape[node.attrs.axis] - 1
         # A sum lies within as many times the range; with no element it is 0, which is why both ends count.
@@ -192,6 +194,8 @@ _SAME = frozenset({
 """Ops whose elements lie between those of their first operand, once these are rounded outwards."""
 
 _ANY_OF = frozenset({ops.concat, ops.pad})
+_WRITES: Mapping[OpDef, int] = {ops.scatter_elements: 2, ops.scatter_nd: 2, ops.dynamic_update_slice: 1}
+"""Ops that put elements of the operand at this place among those of their first one."""
 
 _ARITHMETIC: Mapping[OpDef, Callable[..., Range]] = {
     ops.add: _plus,

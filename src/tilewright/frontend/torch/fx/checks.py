@@ -87,6 +87,14 @@ def promises_of(condition: Any) -> Iterator[tuple[str, Any]]:
             yield less.name, more - 1 if kind.startswith("Strict") else more
 
 
+def totals_of(condition: Any) -> Iterator[tuple[Any, Any]]:
+    """Sums of sizes that data decide, with the size that a condition says each is: as of parts of a split."""
+    if type(condition).__name__ == "Equality":
+        for total, size in (condition.args, condition.args[::-1]):
+            if total.is_Add and is_about_data(total) and not is_about_data(size):
+                yield total, size
+
+
 def _call(node: Any) -> tuple[str, tuple[Any, ...]]:
     """The call's name and arguments, also where PyTorch keeps it in order by a token."""
     if str(node.target) == "with_effects":

@@ -113,6 +113,10 @@ class SymbolTable:
         if least is not None and (lo is None or least > lo):
             self._ranges[name] = (least, hi)
 
+    def promise_total(self, total: Any, size: Any) -> None:
+        """From now on a sympy expression is ``size`` where it is the size of a tensor."""
+        self._promises.add(total, size)
+
     def integer(self, value: Any) -> tuple[Dim, list[tuple[Sym, int]]]:
         """An integer argument, and the symbols that bring it in, each with a sign: it is the sum of sign times symbol.
 

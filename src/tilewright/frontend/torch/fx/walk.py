@@ -15,7 +15,6 @@ from typing import Any
 
 from tilewright import ops
 from tilewright.core.diag import CompileError, Loc, Problem
-from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum, symbols
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
@@ -47,6 +46,7 @@ from tilewright.frontend.torch.fx.checks import (
     lookup_of,
     picked_along,
     promised_by,
+    totals_of,
     truth,
 )
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
@@ -54,6 +54,7 @@ from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.torch.fx.known import made_of_numbers
 from tilewright.frontend.torch.fx.locations import location_of
+from tilewright.frontend.torch.fx.pinned import pinned
 from tilewright.frontend.torch.fx.strided import STRIDED, offset_within
 from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data, lone_symbol
 from tilewright.frontend.torch.tensors import is_complex_tensor, part_dtype, to_numpy
@@ -234,6 +235,8 @@ class Importer:
         conditions = conditions_of(graph.nodes)
         sizes = dict.fromkeys(c for n in graph.nodes for c in _equal_sizes(n))
         asserted = [c for c in conditions if not is_about_data(c)]
+        for total, size in (pair for c in conditions for pair in totals_of(c)):
+            self.symbols.promise_total(total, size)
         self.promises = promised_by(graph.nodes)
         for condition in dict.fromkeys(asserted):
             self.require(condition, f"the assertion {condition}")
@@ -376,7 +379,7 @@ class Importer:
         made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer, check))
         _check_results(made, types)
         self._bind_sizes(made, types)
-        made = _pinned(b, made, types)
+        made = pinned(b, made, types)
         self._need_elements(node, functional_name(name), args)
         if self.checks is not None and self.asks_lookups:
             self._check_lookup(node, lookup_of(functional_name(name), args))
@@ -467,31 +470,6 @@ class Importer:
         if item is None and node.users:
             raise Unsupported(f"result {node.args[1]} of {node.args[0].target} is not available")
         return item
-
-
-def _pinned(b: Builder, made: Result, types: Sequence[TensorType | None]) -> Result:
-    """Results in the sizes that PyTorch knows them to have: numbers and symbols in the place of longer expressions.
-
-    Guards may hold an equation that gives no symbol a value (``2*a + 3*b == 30``). What reads the result needs the
-    number then: no rule of an op could tell that the expression fits another operand's 30.
-    """
-    if isinstance(made, Node | Pair):
-        return _reshaped(b, made, types[0])
-    return [None if x is None else _reshaped(b, x, t) for x, t in zip(made, types, strict=False)]
-
-
-def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node | Pair:
-    if promised is None:
-        return x
-    shape = [_shorter(own, d) for own, d in zip(x.shape, promised.shape, strict=True)]
-    return reshape(b, x, shape) if isinstance(x, Node) else Pair(reshape(b, x.re, shape), reshape(b, x.im, shape))
-
-
-def _shorter(own: Dim, promised: Dim) -> Dim:
-    if is_known(promised) and is_decided_by_data(own):
-        return promised
-    is_short = is_known(promised) or (isinstance(promised, Sym) and not is_known(own))
-    return promised if is_short and not isinstance(own, Sym) and not is_decided_by_data(promised) else own
 
 
 def _check_results(made: Result, expected: Sequence[TensorType | None]) -> None:
