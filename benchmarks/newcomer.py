@@ -32,9 +32,11 @@ from benchmarks import (
     newcomer_geometry,
     newcomer_language,
     newcomer_methods,
+    newcomer_mixtures,
     newcomer_models,
     newcomer_pictures,
     newcomer_repositories,
+    newcomer_research,
     newcomer_science,
     newcomer_sequences,
     newcomer_signals,
@@ -71,6 +73,8 @@ TABLES = (
     newcomer_corners,
     newcomer_backbones,
     newcomer_toolkits,
+    newcomer_research,
+    newcomer_mixtures,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
