@@ -113,7 +113,10 @@ def in_proto(data: bytes, others: Any, rng: Generator) -> bytes:
         for key, value in said.items():
             outside[0].external_data.add(key=key, value=str(value).encode("utf-8", "replace").decode())
     else:
-        damage.change_field(m, rng)
+        try:
+            damage.change_field(m, rng)
+        except (TypeError, ValueError):  # names that an earlier change has left without text
+            return in_bytes(data, others, rng)
     return m.SerializeToString()
 
 
