@@ -111,6 +111,9 @@ def test_steps_in_between_have_more_than_half_a_precision(dtype: torch.dtype) ->
         "a small number": lambda x, y: (x * 1e-6, y / 1e-7),
         "addcmul": lambda x, y: torch.addcmul(-x.abs(), x, x, value=1 / 60_000),
         "addcdiv": lambda x, y: torch.addcdiv(x, y, y.abs(), value=3.3),
+        "softplus": lambda x, y: torch.nn.functional.softplus(x / 8192, 0.3),
+        "softplus of a threshold": lambda x, y: torch.nn.functional.softplus(x / 8192, 1.7, 3),
+        "floor": lambda x, y: (x / 4096) // 0.7,
     }
     check_functions(functions, x.to(dtype), y.to(dtype), rtol=0.6 * torch.finfo(dtype).eps)
 

@@ -61,6 +61,12 @@ def _multiplied(op: OpDef) -> Convert:
     return convert
 
 
+def _floor_divided(c: AtenCall) -> Node:
+    """By a number of f32, as in PyTorch: a quotient next to a whole number depends on every digit."""
+    dtype = wide(c.dtype) if isinstance(c["other"], float) else c.dtype
+    return cast(c.b, c.b(ops.floor_div, c.tensor("self", dtype), c.tensor("other", dtype)), c.dtype)
+
+
 def _has_no_place(number: object, dtype: DType) -> bool:
     """Would a finite number other than 0 be an infinity, or lose digits to the least exponent, as half a precision?"""
     if wide(dtype) is dtype or not isinstance(number, int | float) or not number or not math.isfinite(number):
@@ -274,15 +280,16 @@ LINEAR_SOFTPLUS = 20
 
 
 def _softplus(c: AtenCall) -> Node:
-    x, beta = c.tensor("self"), c.static("beta")
-    scale = c.b.const(beta, c.dtype)
-    scaled = x if beta == 1 else c.b(ops.mul, x, scale)
-    y = c.b(ops.softplus, scaled)
-    y = y if beta == 1 else c.b(ops.div, y, scale)
-    threshold = c.static("threshold")
-    if threshold >= LINEAR_SOFTPLUS:
-        return y
-    return c.b(ops.where, c.b(ops.gt, scaled, c.b.const(threshold, c.dtype)), x, y)
+    x, beta, threshold = c.tensor("self"), c.static("beta"), c.static("threshold")
+    if beta == 1 and threshold >= LINEAR_SOFTPLUS:
+        return c.b(ops.softplus, x)
+    x = cast(c.b, x, wide(c.dtype))
+    scale = c.b.const(beta, x.dtype)
+    scaled = c.b(ops.mul, x, scale)
+    y = c.b(ops.div, c.b(ops.softplus, scaled), scale)
+    if threshold < LINEAR_SOFTPLUS:
+        y = c.b(ops.where, c.b(ops.gt, scaled, c.b.const(threshold, x.dtype)), x, y)
+    return cast(c.b, y, c.dtype)
 
 
 def _log_sigmoid(c: AtenCall) -> Result:
@@ -435,7 +442,6 @@ _UNARY: Mapping[str, OpDef] = {
     "mish": ops.mish, "hardswish": ops.hard_swish, "softsign": ops.softsign,
 }  # fmt: skip
 _BINARY: Mapping[str, OpDef] = {
-    "floor_divide.default": ops.floor_div, "floor_divide.Scalar": ops.floor_div,
     "remainder.Tensor": ops.mod, "remainder.Scalar": ops.mod, "fmod.Tensor": ops.fmod, "fmod.Scalar": ops.fmod,
     "max.other": ops.maximum, "min.other": ops.minimum,
     "maximum.default": ops.maximum, "minimum.default": ops.minimum, "atan2.default": ops.atan2,
@@ -468,6 +474,7 @@ TABLE: Mapping[str, Convert] = {
     **{f"{name}.default": _rounding(op) for name, op in _ROUNDING.items()},
     **{name: _binary(op) for name, op in _BINARY.items()},
     **{name: _multiplied(op) for name, op in _MULTIPLIED.items()},
+    **dict.fromkeys(("floor_divide.default", "floor_divide.Scalar"), _floor_divided),
     **{f"{name}.{kind}": _compare(op) for name, op in _COMPARE.items() for kind in ("Tensor", "Scalar")},
     **{f"{name}.default": _logical(op) for name, op in _LOGIC.items()},
     **{f"{name}.{kind}": _bitwise(*pair) for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
