@@ -1,11 +1,11 @@
-"""Every architecture of ``transformers``, made small, at the four entry points of PyTorch's users.
+"""Architectures of ``transformers`` without a case of their own, made small, at PyTorch's users' four entry points.
 
     python -m benchmarks.architectures                        all of them
     python -m benchmarks.architectures --only '^mamba2 tw'    some, by a regular expression over names and entry points
 
 In: nothing; weights are random and seeded. Out: as ``benchmarks.newcomer``, which compares and counts. An architecture
 is ``skipped`` where no small configuration of it was found that eager PyTorch runs, or which PyTorch can't trace.
-Not its business: speed.
+Not its business: speed, and architectures that ``tilewright.tools.conformance.hf_models`` has with all of their inputs.
 
 A configuration is its class's default one with every number made small that says how large the model is: numbers are
 known by their names, which most architectures share. What a small model takes is found by trying: the model's main
@@ -29,8 +29,10 @@ import transformers
 from benchmarks import newcomer
 from benchmarks.newcomer_cases import Newcomer
 from torch import nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
+from tilewright.tools.conformance.hf_models import ARCHITECTURES
 from tilewright.tools.conformance.outcome import Status
 from tilewright.tools.conformance.workers import Case
 
@@ -162,10 +164,11 @@ def found(model_type: str) -> Newcomer:
 
 
 def cases() -> Sequence[Case]:
-    """Every architecture at every entry point; those that share a model class are one."""
-    seen: dict[str, str] = {}
+    """The others at every entry point; those that share a model class are one."""
+    written, seen = {a.config for a in ARCHITECTURES}, dict[str, str]()
     for model_type, kind in MODEL_MAPPING_NAMES.items():  # by names: to import every class takes minutes
-        seen.setdefault(str(kind), model_type)
+        if CONFIG_MAPPING_NAMES.get(model_type) not in written:
+            seen.setdefault(str(kind), model_type)
     return [Case(f"{name} {entry}", entry) for name in sorted(seen.values()) for entry in newcomer.ENTRIES]
 
 
