@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright import ops
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, minimum
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import TensorType
 from tilewright.frontend.complex_pairs import Pair
@@ -33,21 +32,7 @@ def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node |
     if promised is None:
         return x
     shape = [_shorter(own, d) for own, d in zip(x.shape, promised.shape, strict=True)]
-    return _cut(b, x, shape) if isinstance(x, Node) else Pair(_cut(b, x.re, shape), _cut(b, x.im, shape))
-
-
-def _cut(b: Builder, x: Node, shape: Sequence[Dim]) -> Node:
-    """The same elements in the sizes of ``shape``, which are equal to the operand's.
-
-    Where the data decide that, they may decide otherwise: then a check fails the call, which until then computes with
-    some of the elements, or with zeros beside them, and never with what lies behind them.
-    """
-    kept = [minimum(n, d) if is_decided_by_data(n) else n for n, d in zip(x.shape, shape, strict=True)]
-    if kept == list(x.shape):
-        return reshape(b, x, shape)
-    x = b(ops.slice, x, starts=(0,) * len(kept), stops=tuple(kept), steps=(1,) * len(kept))
-    missing = tuple((0, d - n if is_decided_by_data(n) else 0) for n, d in zip(kept, shape, strict=True))
-    return reshape(b, b(ops.pad, x, b.const(0, x.dtype), pads=missing), shape)
+    return reshape(b, x, shape) if isinstance(x, Node) else Pair(reshape(b, x.re, shape), reshape(b, x.im, shape))
 
 
 def _shorter(own: Dim, promised: Dim) -> Dim:
