@@ -150,17 +150,21 @@ def found(model_type: str) -> Newcomer:
             takes = inspect.signature(model.forward).parameters
             module = OneInput(model, name, {k: x for k, x in more.items() if k in takes and k != name})
             try:
-                torch.manual_seed(1)
-                x = make(2)
-                with torch.no_grad():
-                    once, again = module(x), module(x)
-                if any(not torch.equal(a, b) for a, b in zip(once, again, strict=True)):
-                    raise ValueError("it draws random numbers")
-                if once:
-                    return Newcomer(lambda: module, lambda n: (make(n),), (2,) if more else (2, 3))  # noqa: B023
+                return _case(module, make, (2,) if more else (2, 3))
             except Exception as e:
                 why = why or f"no input of {name}: {type(e).__name__}: {e}"
     raise ValueError(why[:200])
+
+
+def _case(module: nn.Module, make: Callable[[int], torch.Tensor], sizes: tuple[int, ...]) -> Newcomer:
+    """A model that eager PyTorch runs on an input, with the same results again."""
+    torch.manual_seed(1)
+    x = make(2)
+    with torch.no_grad():
+        once, again = module(x), module(x)
+    if not once or any(not torch.equal(a, b) for a, b in zip(once, again, strict=True)):
+        raise ValueError("it draws random numbers, or gives no tensor")
+    return Newcomer(lambda: module, lambda n: (make(n),), sizes)
 
 
 def cases() -> Sequence[Case]:

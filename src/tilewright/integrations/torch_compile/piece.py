@@ -40,6 +40,8 @@ Take = Callable[[Sequence[Any]], Array]
 Size = Callable[[Sequence[Any]], int]
 Result: TypeAlias = "Array | torch.Tensor"
 Give = Callable[[Sequence[Any], Sequence[Result]], Any]
+Placement: TypeAlias = tuple[tuple[Dim, ...], tuple[Dim, ...], Dim]
+"""Sizes, strides and the offset of a tensor in its memory."""
 
 
 @dataclass(frozen=True)
@@ -327,12 +329,16 @@ def _results(
         else:
             is_tensor = isinstance(value, Node | Pair) and hasattr(source.meta.get("val"), "stride")
             try:
+                placed = _placement(importer, source) if is_tensor else None
+                # The kernel that computes a result writes it in the order of axes that callers were traced with.
+                order = _stride_order(source.meta["val"]) if is_tensor and placed is None else ()
                 node = _output_node(b, value)
-                if is_tensor and (order := _result_order(importer, source)):
+                if order:
                     node = transpose(b, node, (*order, len(order)) if isinstance(value, Pair) else order)
                 if node not in outputs:
                     outputs.append(node)
-                give = _give(outputs.index(node), is_tensor, source, importer, inputs, parts)
+                k = outputs.index(node)
+                give = _give(k, source, placed, order, importer, inputs, parts) if is_tensor else partial(_number, k)
                 is_another = is_tensor and first.setdefault(node, source) is not source
                 gives.append(partial(_give_copy, give) if is_another else give)
             except Unsupported as e:
@@ -353,24 +359,32 @@ def _output_node(b: Builder, value: Any) -> Node:
     return value if isinstance(value, Node) else dim_scalar(b, value, i64)
 
 
+def _number(k: int, args: Sequence[Any], results: Sequence[Result]) -> Any:
+    return results[k].item()
+
+
 def _give(
-    k: int, is_tensor: bool, source: Any, importer: Importer, inputs: Sequence[Any], parts: Mapping[Sym, Size]
+    k: int,
+    source: Any,
+    placed: Placement | None,
+    order: Sequence[int],
+    importer: Importer,
+    inputs: Sequence[Any],
+    parts: Mapping[Sym, Size],
 ) -> Give:
-    if not is_tensor:
-        return lambda args, results: results[k].item()
+    """A result that is a tensor: output ``k``, whose axes are in ``order``, or copied to where it is ``placed``."""
     is_complex = source.meta["val"].is_complex()
-    placed = _placement(importer, source)
-    if placed is not None:
-        homes = {**parts, **_homes(importer, inputs)}
-        shape, strides, offset = placed
-        over = frozenset[Sym]().union(*(symbols(d) for d in (*strides, offset)))
-        if over - set(shape) - homes.keys():
-            raise Unsupported("a view of which data decide where it lies", "copy it by clone()")
-        return partial(_give_placed, k, is_complex, shape, strides, offset, homes)
-    return _GiveTensor(k, is_complex, _inverse(_result_order(importer, source)))
+    if placed is None:
+        return _GiveTensor(k, is_complex, _inverse(order))
+    homes = {**parts, **_homes(importer, inputs)}
+    shape, strides, offset = placed
+    over = frozenset[Sym]().union(*(symbols(d) for d in (*strides, offset)))
+    if over - set(shape) - homes.keys():
+        raise Unsupported("a view of which data decide where it lies", "copy it by clone()")
+    return partial(_give_placed, k, is_complex, shape, strides, offset, homes)
 
 
-def _placement(importer: Importer, source: Any) -> tuple[tuple[Dim, ...], tuple[Dim, ...], Dim] | None:
+def _placement(importer: Importer, source: Any) -> Placement | None:
     """Sizes, strides and offset of a result of symbolic size that is no row-major tensor of its own.
 
     AOTAutograd makes a result that aliases an argument from nothing but these three. Of known sizes, those of a result
@@ -443,14 +457,6 @@ def _stride_order(fake: Any) -> tuple[int, ...]:
     if all(hints[a] >= hints[b] for a, b in itertools.pairwise(moving)):
         return ()
     return tuple(sorted(range(len(hints)), key=lambda i: -hints[i]))
-
-
-def _result_order(importer: Importer, source: Any) -> tuple[int, ...]:
-    """The order in which a result's axes are to lie in memory, as callers were traced with it; nothing for their own.
-
-    The graph gives the result with its axes in this order, so that the kernel that computes it writes it there.
-    """
-    return () if _placement(importer, source) is not None else _stride_order(source.meta["val"])
 
 
 def _dense_order(fake: Any) -> tuple[int, ...]:
