@@ -17,7 +17,7 @@ from tilewright import ops
 from tilewright.core.diag import Loc
 from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum, minimum
 from tilewright.core.graph import Builder, Node, Pool
-from tilewright.core.types import DTYPES, DType, TensorType, bf16, bool_, f16, f32, i32, i64, u32, u64
+from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i32, i64, u32, u64
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.nodes import dim_scalar
 
@@ -179,14 +179,6 @@ def cast(b: Builder, x: Node, dtype: DType) -> Node:
     if wide is not None:
         x = b(ops.cast, x, dtype=wide)
     return x if x.dtype is dtype else b(ops.cast, x, dtype=dtype)
-
-
-def wide(dtype: DType) -> DType:
-    """What a call of several steps is computed in: PyTorch rounds to half a precision once, behind the last step.
-
-    A step of its own may be beyond the largest number of half a precision where the result is not.
-    """
-    return f32 if dtype in (f16, bf16) else dtype
 
 
 def clamp_index(index: Dim | Node | None, size: Dim, default: Dim) -> Dim:

@@ -17,8 +17,9 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, TensorType, bool_, f32, f64, i32, i64
 from tilewright.frontend.nodes import expand, is_negative, next_after, reshape, slice_axis, with_sign_of
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote, wide
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
+from tilewright.ops.common import wide
 
 Convert = Callable[[AtenCall], Result]
 
@@ -48,6 +49,11 @@ def _binary(op: OpDef, left: str = "self", right: str = "other") -> Convert:
     return lambda c: c.b(op, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
 
 
+def _in(c: AtenCall, op: OpDef, dtype: DType) -> Node:
+    """The call computed in a type and rounded once to its own: a step in half a precision may be infinite."""
+    return cast(c.b, c.b(op, c.tensor("self", dtype), c.tensor("other", dtype)), c.dtype)
+
+
 def _multiplied(op: OpDef) -> Convert:
     """A product or a quotient. A number that half a precision has no place for is one of f32, as in PyTorch.
 
@@ -55,16 +61,15 @@ def _multiplied(op: OpDef) -> Convert:
     """
 
     def convert(c: AtenCall) -> Node:
-        dtype = wide(c.dtype) if any(_has_no_place(c[name], c.dtype) for name in ("self", "other")) else c.dtype
-        return cast(c.b, c.b(op, c.tensor("self", dtype), c.tensor("other", dtype)), c.dtype)
+        is_odd = any(_has_no_place(c[name], c.dtype) for name in ("self", "other"))
+        return _in(c, op, wide(c.dtype) if is_odd else c.dtype)
 
     return convert
 
 
 def _floor_divided(c: AtenCall) -> Node:
     """By a number of f32, as in PyTorch: a quotient next to a whole number depends on every digit."""
-    dtype = wide(c.dtype) if isinstance(c["other"], float) else c.dtype
-    return cast(c.b, c.b(ops.floor_div, c.tensor("self", dtype), c.tensor("other", dtype)), c.dtype)
+    return _in(c, ops.floor_div, wide(c.dtype) if isinstance(c["other"], float) else c.dtype)
 
 
 def _has_no_place(number: object, dtype: DType) -> bool:

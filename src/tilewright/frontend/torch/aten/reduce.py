@@ -16,7 +16,8 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_, f32, f64, i64, u8
 from tilewright.frontend.nodes import reshape
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis, wide
+from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis
+from tilewright.ops.common import wide
 
 Convert = Callable[[AtenCall], Result]
 
