@@ -140,16 +140,14 @@ def plan_contraction(
         raise ScheduleError("contract", acc, "not an update by one operation below an assignment")
     machine, lanes = machine.holding(update.buffer.dtype), top.loops[-1]
     operands = operands_of(b, acc, root, lanes.sym)
-    reduced = reduced_loops(b, acc)
-    if not reduced:
-        raise ScheduleError("contract", acc, "a sum of one term has no loop to keep it in registers for")
+    reduced = _reduced(b, acc)
     dot = dot_for(machine, update, operands, reduced)
     if dot is None and not any(_may_be_lanes(op) for op in operands):
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
     if not may_vectorize(top.leaf, lanes.sym, packed=_repeating(b, leaf, lanes.sym)):
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
     width, wide = vector_width(machine, (*top.leaf, update)), widest_bytes((*top.leaf, update))
-    rest = [x for x in top.loops[:-1]]
+    rest = list(top.loops[:-1])
     free = [x for x in rest if is_known(lanes.extent) or x.sym not in symbols(lanes.extent)]
     # A loop that does not move an operand of the lanes is a row: a tile of rows reads that operand's vectors once.
     rows = [x for x in free if any(op.lane_stride != 0 and op.step(x.sym) == 0 for op in operands)]
@@ -219,6 +217,13 @@ def plan_contraction(
         tuple(x.buffer.name for k, (x, op) in pairs if k in copied and op.lane_stride),
         tuple(x.buffer.name for k, (x, op) in pairs if k in copied and not op.lane_stride),
     )  # fmt: skip
+
+
+def _reduced(b: ScheduleBuilder, acc: str) -> list[Loop]:
+    """The loops of a sum; ``ScheduleError`` where there are none."""
+    if reduced := reduced_loops(b, acc):
+        return reduced
+    raise ScheduleError("contract", acc, "a sum of one term has no loop to keep it in registers for")
 
 
 def _arranged(

@@ -22,8 +22,6 @@ from tilewright.ops.convolution import spatial_axes, window_size
 from tilewright.ops.pool import counts_at, total_pads
 
 POOLS = (ops.max_pool, ops.max_pool_indices, ops.avg_pool)
-
-
 Taps: TypeAlias = tuple[int, tuple[int, int]]
 """How many taps a window has along an axis, and its padding there."""
 
@@ -71,14 +69,12 @@ def _smaller_pool(b: Rewriting, node: Node) -> Replacement:
     if axes is None:
         return None
     smaller = {**a, "kernel": tuple(taps for taps, _ in axes), "pads": tuple(pads for _, pads in axes)}
-    if node.op is ops.avg_pool and not a["divisor"]:
-        every = product(*(range(n) for n in places))
-        counts = {math.prod(n for n in counts_at(a, sizes, at) if is_known(n)) for at in every}
+    if node.op is ops.avg_pool:
+        every = () if a["divisor"] else product(*(range(n) for n in places))
+        counts = {math.prod(n for n in counts_at(a, sizes, at) if is_known(n)) for at in every} or {a["divisor"]}
         if len(counts) != 1:
             return None
         smaller |= {"divisor": counts.pop(), "ceil_pads": (), "count_include_pad": False}
-    elif node.op is ops.avg_pool:
-        smaller |= {"ceil_pads": ()}
     made = b.results(b(node.op, x, **smaller))
     return made if len(made) > 1 else made[0]
 
