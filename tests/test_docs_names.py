@@ -39,7 +39,6 @@ OTHERS_WORDS = {
     "aten_pool",  # a file that moved, in the record that moved it
     "cython_blas", "cython_lapack",  # SciPy's
     "five_hundred",  # a part of a test's name, for pytest's option -k
-    "unsafe_rbg",  # a generator of JAX
     "x_dim1",  # made of an input's name
     "MADV_POPULATE_READ", "MAP_POPULATE",  # Linux's
     "ORT_ENABLE_ALL",  # ONNX Runtime's
