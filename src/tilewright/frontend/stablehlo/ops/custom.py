@@ -1,21 +1,30 @@
 """Calls of functions outside of StableHLO that JAX writes for the CPU: LAPACK, annotations, assertions on sizes.
 
 In: ``custom_call``, by its target. Out: nodes. LAPACK's are our own linear algebra; what only marks values is left out;
-any other target is refused by its name. Not its business: matrices of complex numbers.
+any other target is refused by its name. Not its business: how a matrix is factored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import i32
-from tilewright.frontend.matrices import orthogonal, solve_triangular, swapped
-from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result
+from tilewright.frontend.complex_matrices import (
+    adjoint,
+    complex_eigh,
+    complex_geqrf,
+    complex_lu,
+    complex_orthogonal,
+    complex_svd,
+)
+from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.matrices import orthogonal, swapped
+from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import order, window
-from tilewright.frontend.stablehlo.ops.linalg import cholesky, real_matrix
+from tilewright.frontend.stablehlo.ops.linalg import cholesky, matrix, triangular
 
 Convert = Callable[[Operation], Result]
 
@@ -42,50 +51,61 @@ def _none(c: Operation, batch: tuple[Dim, ...]) -> Node:
 
 
 def _potrf(c: Operation) -> Result:
-    x = real_matrix(c, 0)
-    made, info = cholesky(c, x, is_lower=_letter(c, "uplo") == "L")
+    made, info = cholesky(c, matrix(c, 0), is_lower=_letter(c, "uplo") == "L")
     return [made, _info(c, info)]
 
 
 def _getrf(c: Operation) -> Result:
-    made, pivots, info = c.b.results(c.b(ops.lu, real_matrix(c, 0)))
-    return [made, c.cast(pivots, i32), _info(c, info)]
+    x = matrix(c, 0)
+    packed, pivots, info = complex_lu(c.b, x) if isinstance(x, Pair) else c.b.results(c.b(ops.lu, x))
+    return [packed, _info(c, pivots), _info(c, info)]
 
 
 def _trsm(c: Operation) -> Result:
-    return solve_triangular(
-        c.b, real_matrix(c, 0), real_matrix(c, 1), _letter(c, "uplo") != "L", unit=_letter(c, "diag") == "U",
-        transposed=_letter(c, "trans_x") != "N", left=_letter(c, "side") == "L",
+    return triangular(
+        c, matrix(c, 0), matrix(c, 1), _letter(c, "uplo") != "L", unit_diagonal=_letter(c, "diag") == "U",
+        transposed=_letter(c, "trans_x"), left=_letter(c, "side") == "L",
     )  # fmt: skip
 
 
 def _geqrf(c: Operation) -> Result:
-    return list(c.b.results(c.b(ops.geqrf, real_matrix(c, 0))))
+    x = matrix(c, 0)
+    return complex_geqrf(c.b, x) if isinstance(x, Pair) else list(c.b.results(c.b(ops.geqrf, x)))
 
 
 def _orgqr(c: Operation) -> Result:
-    x = real_matrix(c, 0)
-    return orthogonal(c.b, x, real_matrix(c, 1), x.shape[-1])
+    x, taus = matrix(c, 0), c.operands[1]
+    if isinstance(x, Pair) and isinstance(taus, Pair):
+        return complex_orthogonal(c.b, x, taus, x.shape[-1])
+    return orthogonal(c.b, c.node(0), c.node(1), x.shape[-1])
 
 
 def _syevd(c: Operation) -> Result:
-    x = real_matrix(c, 0)
-    if _letter(c, "uplo") != "L":
-        x = swapped(c.b, x)
-    values, vectors = c.b.results(c.b(ops.eigh, x))
+    x, is_lower = matrix(c, 0), _letter(c, "uplo") == "L"
+    if isinstance(x, Pair):
+        values, pair = complex_eigh(c.b, x if is_lower else adjoint(c.b, x))
+        return [pair, values, _none(c, x.shape[:-2])]
+    values, vectors = c.b.results(c.b(ops.eigh, x if is_lower else swapped(c.b, x)))
     return [vectors, values, _none(c, x.shape[:-2])]
 
 
 def _gesdd(c: Operation) -> Result:
-    x = real_matrix(c, 0)
-    mode = _letter(c, "mode")
-    if mode == "N":
-        values = c.b(ops.svdvals, x)
-        shapes = [c.type(k).shape for k in (2, 3)]
-        blank = [c.expand(c.b.const(0, x.dtype), [n or 0 for n in s]) for s in shapes]
-        return [x, values, *blank, _none(c, x.shape[:-2])]
-    left, values, right = c.b.results(c.b(ops.svd, x, full=mode == "A"))
+    x, mode = matrix(c, 0), _letter(c, "mode")
+    if isinstance(x, Pair):
+        pairs = complex_svd(c.b, x, full=mode == "A")
+        parts: Sequence[Value] = pairs if mode != "N" else (_blank(c, x, 2), pairs[1], _blank(c, x, 3))
+        left, values, right = parts
+    elif mode == "N":
+        left, values, right = _blank(c, x, 2), c.b(ops.svdvals, x), _blank(c, x, 3)
+    else:
+        left, values, right = c.b.results(c.b(ops.svd, x, full=mode == "A"))
     return [x, values, left, right, _none(c, x.shape[:-2])]
+
+
+def _blank(c: Operation, like: Value, k: int) -> Value:
+    """What result ``k`` is when nobody wants it."""
+    zero = c.expand(c.b.const(0, like.dtype), [n or 0 for n in c.type(k).shape])
+    return Pair(zero, zero) if isinstance(like, Pair) else zero
 
 
 def _same(c: Operation) -> Result:
@@ -100,10 +120,10 @@ def _assertion(c: Operation) -> Result:
 
 _LAPACK: Mapping[str, Convert] = {
     "potrf": _potrf, "getrf": _getrf, "trsm": _trsm, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd,
-    "gesdd": _gesdd,
+    "gesdd": _gesdd, "ungqr": _orgqr, "heevd": _syevd,
 }  # fmt: skip
 TARGETS: Mapping[str, Convert] = {
-    **{f"lapack_{kind}{name}_ffi": made for name, made in _LAPACK.items() for kind in "sd"},
+    **{f"lapack_{kind}{name}_ffi": made for name, made in _LAPACK.items() for kind in "sdcz"},
     "Sharding": _same,
     "annotate_device_placement": _same,
     "xla.sdy.FuncResultSharding": _same,

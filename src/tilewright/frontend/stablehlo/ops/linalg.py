@@ -8,37 +8,50 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tilewright import ops
-from tilewright.core.dims import is_known
+from tilewright.core.dims import are_known, is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import product
+from tilewright.frontend.complex_matrices import complex_cholesky, solve_complex_triangular
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import transform_along, transform_of_real, transform_to_real
 from tilewright.frontend.matrices import solve_triangular, swapped
-from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
+from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
+from tilewright.frontend.stablehlo.ops.movement import each
 
 Convert = Callable[[Operation], Result]
 
-COMPLEX_MATRICES = ("matrices of complex numbers", "solve the real system of twice the size")
 
-
-def real_matrix(c: Operation, k: int) -> Node:
-    """Operand ``k``, matrices of real numbers."""
+def matrix(c: Operation, k: int) -> Value:
+    """Operand ``k``, matrices; complex ones must be of fixed sizes."""
     x = c.operands[k]
-    if isinstance(x, Pair):
-        raise NoForm(*COMPLEX_MATRICES)
+    if isinstance(x, Pair) and not are_known(x.shape[-2:]):
+        raise NoForm("complex matrices of a symbolic size", "give their rows and columns fixed sizes")
     return x
 
 
-def cholesky(c: Operation, x: Node, *, is_lower: bool) -> tuple[Node, Node]:
+def cholesky(c: Operation, x: Value, *, is_lower: bool) -> tuple[Value, Node]:
     """The factor, its other triangle 0, and what did not work."""
+    if isinstance(x, Pair):
+        return complex_cholesky(c.b, x, is_lower=is_lower)
     made, info = c.b.results(c.b(ops.cholesky, x if is_lower else swapped(c.b, x)))
     return (made if is_lower else swapped(c.b, made)), info
 
 
-def _cholesky(c: Operation) -> Node:
-    made, info = cholesky(c, real_matrix(c, 0), is_lower=c.flag("lower"))
-    return or_nan(c, made, info)
+def triangular(
+    c: Operation, a: Value, right: Value, upper: bool, *, unit_diagonal: bool, transposed: str, left: bool
+) -> Value:
+    """``x`` with ``op(a) @ x = right``, or the other way round; ``transposed`` is LAPACK's letter N, T or C."""
+    if isinstance(a, Pair) or isinstance(right, Pair):
+        return solve_complex_triangular(
+            c.b, as_pair(c, a), as_pair(c, right), upper, unit_diagonal=unit_diagonal, transposed=transposed, left=left
+        )
+    return solve_triangular(c.b, a, right, upper, unit=unit_diagonal, transposed=transposed != "N", left=left)
+
+
+def _cholesky(c: Operation) -> Value:
+    made, info = cholesky(c, matrix(c, 0), is_lower=c.flag("lower"))
+    return each(c, made, lambda part: or_nan(c, part, info))
 
 
 def or_nan(c: Operation, made: Node, info: Node) -> Node:
@@ -48,10 +61,13 @@ def or_nan(c: Operation, made: Node, info: Node) -> Node:
     return c.b(ops.where, failed, c.b.const(float("nan"), made.dtype), made)
 
 
-def _triangular_solve(c: Operation) -> Node:
-    return solve_triangular(
-        c.b, real_matrix(c, 0), real_matrix(c, 1), not c.flag("lower"), unit=c.flag("unit_diagonal"),
-        transposed="NO_TRANSPOSE" not in c.text("transpose_a"), left=c.flag("left_side"),
+_LETTERS = {"NO_TRANSPOSE": "N", "TRANSPOSE": "T", "ADJOINT": "C"}
+
+
+def _triangular_solve(c: Operation) -> Value:
+    return triangular(
+        c, matrix(c, 0), matrix(c, 1), not c.flag("lower"), unit_diagonal=c.flag("unit_diagonal"),
+        transposed=_LETTERS[c.text("transpose_a").rstrip(">").split()[-1]], left=c.flag("left_side"),
     )  # fmt: skip
 
 
