@@ -21,7 +21,7 @@ def agree(function, *arguments, tolerance=0.0):
     np.testing.assert_allclose(got.astype(wide), want.astype(wide), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "int4", "uint4"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e3m4", "int4", "uint4"])
 def test_constants_in_types_that_numpy_lacks(dtype: str) -> None:
     table = np.array([0, 1, -2 if dtype != "uint4" else 2, 3, 5, 7]).astype(getattr(ml_dtypes, dtype))
     agree(lambda x: jnp.asarray(table).astype(jnp.float32) + x, jnp.arange(6.0))
@@ -40,9 +40,42 @@ def test_int4_wraps() -> None:
     agree(lambda x: x.astype(jnp.int4) < 3, x)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2])
+FLOATS_OF_8_BITS = [
+    jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e4m3, jnp.float8_e3m4, jnp.float8_e4m3b11fnuz,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", FLOATS_OF_8_BITS)
 def test_float8_is_computed_wider_and_given_back(dtype) -> None:
     agree(lambda x: jnp.tanh(x) + x * x, jnp.linspace(-3, 3, 50).astype(dtype))
+
+
+OF_ALL_ELEMENTS = {
+    "product": lambda x, y: x @ y,
+    "product in f32": lambda x, y: lax.dot(x, y, preferred_element_type=jnp.float32),
+    "sum": lambda x, y: x.sum(0),
+    "largest": lambda x, y: lax.reduce(x, x[0, 0], lax.max, (1,)),
+    "place of the largest": lambda x, y: jnp.argmax(x, 1),
+    "sorted": lambda x, y: jnp.sort(x, 1),
+    "sorted by another": lambda x, y: lax.sort((x, y), num_keys=1),
+    "windows": lambda x, y: lax.reduce_window(x, x[0, 0], lax.min, (2, 2), (1, 1), "VALID"),
+    "prefixes": lambda x, y: jnp.cumsum(x, 1),
+    "added at places": lambda x, y: x.at[jnp.array([1, 0])].add(y[:2]),
+    "set at places": lambda x, y: x.at[jnp.array([1, 3])].set(y[:2]),
+    "another narrow type": lambda x, y: x.astype(jnp.float8_e5m2),
+}
+
+
+@pytest.mark.parametrize("name", OF_ALL_ELEMENTS)
+@pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e3m4])
+def test_narrow_numbers_are_added_and_ordered(dtype, name: str) -> None:
+    """Quarters, of which every sum on the way is exact."""
+    numbers = np.random.default_rng(0).permutation(np.arange(-8, 8)).reshape(4, 4) / 4
+
+    def f(x, y):
+        return jax.tree.map(lambda a: a.astype(jnp.float32), OF_ALL_ELEMENTS[name](x, y))
+
+    agree(f, numbers.astype(dtype), numbers.T.astype(dtype))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int4, jnp.uint4])

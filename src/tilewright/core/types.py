@@ -126,11 +126,15 @@ NARROW: tuple[DType, ...] = tuple(
     for name, bits, numpy_type in (
         ("f8e4m3fn", 8, ml_dtypes.float8_e4m3fn), ("f8e4m3fnuz", 8, ml_dtypes.float8_e4m3fnuz),
         ("f8e5m2", 8, ml_dtypes.float8_e5m2), ("f8e5m2fnuz", 8, ml_dtypes.float8_e5m2fnuz),
-        ("f8e8m0", 8, ml_dtypes.float8_e8m0fnu), ("f4e2m1", 4, ml_dtypes.float4_e2m1fn),
+        ("f8e4m3", 8, ml_dtypes.float8_e4m3), ("f8e3m4", 8, ml_dtypes.float8_e3m4),
+        ("f8e4m3b11fnuz", 8, ml_dtypes.float8_e4m3b11fnuz), ("f8e8m0", 8, ml_dtypes.float8_e8m0fnu),
+        ("f6e2m3", 6, ml_dtypes.float6_e2m3fn), ("f6e3m2", 6, ml_dtypes.float6_e3m2fn),
+        ("f4e2m1", 4, ml_dtypes.float4_e2m1fn),
         ("i4", 4, ml_dtypes.int4), ("u4", 4, ml_dtypes.uint4), ("i2", 2, ml_dtypes.int2), ("u2", 2, ml_dtypes.uint2),
     )
 )  # fmt: skip
-f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e8m0, f4e2m1, i4, u4, i2, u2 = NARROW
+f8e4m3fn, f8e4m3fnuz, f8e5m2, f8e5m2fnuz, f8e4m3, f8e3m4, f8e4m3b11fnuz, f8e8m0, *_SIX_OR_FEWER_BITS = NARROW
+f6e2m3, f6e3m2, f4e2m1, i4, u4, i2, u2 = _SIX_OR_FEWER_BITS
 WHOLE = (i4, u4, i2, u2)
 """Narrow integers."""
 INTS: tuple[DType, ...] = tuple(d for d in DTYPES if d.is_integer)

@@ -1,4 +1,4 @@
-"""Narrow element types (float8, float4, 4-bit and 2-bit integers): to and from types that are computed with.
+"""Narrow element types (float8, float6, float4, 4-bit and 2-bit integers): to and from types that are computed with.
 
 In: operand types or arrays. Out: ``decode`` and ``encode``, by table and by bit arithmetic on f32.
 Not its business: scales and zero points (``ops.quant``), storage in files (the frontends unpack to a byte each).
@@ -56,13 +56,17 @@ ROUNDINGS = ("nearest", "up", "down")
 
 @dataclass(frozen=True)
 class FloatFormat:
-    """A float format: mantissa bits, exponent bias, the codes of infinity (0 of none) and NaN, whether -0 exists."""
+    """A float format: mantissa bits, exponent bias, the codes of infinity (0 of none) and NaN, whether -0 exists.
+
+    Without NaN the code is that of what NaN becomes, and what is too large becomes the largest value.
+    """
 
     mantissa: int
     bias: int
     infinity: int
     nan: int
     has_negative_zero: bool = True
+    has_nan: bool = True
 
 
 FORMATS = {
@@ -70,7 +74,12 @@ FORMATS = {
     types.f8e4m3fnuz: FloatFormat(3, 8, 0, 0x80, False),
     types.f8e5m2: FloatFormat(2, 15, 0x7C, 0x7E),
     types.f8e5m2fnuz: FloatFormat(2, 16, 0, 0x80, False),
-    types.f4e2m1: FloatFormat(1, 1, 0, 0x08),
+    types.f8e4m3: FloatFormat(3, 7, 0x78, 0x7C),
+    types.f8e3m4: FloatFormat(4, 3, 0x70, 0x78),
+    types.f8e4m3b11fnuz: FloatFormat(3, 11, 0, 0x80, False),
+    types.f6e2m3: FloatFormat(3, 1, 0, 0x20, has_nan=False),
+    types.f6e3m2: FloatFormat(2, 3, 0, 0x20, has_nan=False),
+    types.f4e2m1: FloatFormat(1, 1, 0, 0x08, has_nan=False),
 }
 
 
@@ -190,7 +199,7 @@ def _float_code(b: Builder, x: Node, f: FloatFormat, a: Attrs) -> Node:
     )
     tiny = b(cast, b(mul, rounded, b.const(2.0 ** (f.mantissa - least), types.f32)), dtype=types.i32)
     code = b(where, b(ge, rounded, b.const(2.0**least, types.f32)), normal, tiny)
-    if not a.saturate and a.dtype is not types.f4e2m1:
+    if not a.saturate and f.has_nan:
         code = b(where, too_big, _int(b, f.infinity or f.nan & 0x7F), code)
     sign = b(shift_left, _field(b, bits, 31, 1), _int(b, a.dtype.bits - 1))
     signed = b(bitwise_or, code, sign)
@@ -198,7 +207,7 @@ def _float_code(b: Builder, x: Node, f: FloatFormat, a: Attrs) -> Node:
         signed = b(where, b(eq, code, _int(b, 0)), _int(b, 0), signed)
         if not a.saturate:
             signed = b(where, too_big, _int(b, f.nan), signed)
-    nan = b(bitwise_or, _int(b, f.nan), sign) if f.has_negative_zero and a.dtype is not types.f4e2m1 else _int(b, f.nan)
+    nan = b(bitwise_or, _int(b, f.nan), sign) if f.has_negative_zero and f.has_nan else _int(b, f.nan)
     return b(where, b(isnan, x), nan, signed)
 
 

@@ -31,7 +31,8 @@ Result = Value | Sequence[Value]
 _SPELLED = {d.name.replace("u", "ui") if d.kind == "uint" else d.name: d for d in DTYPES if d is not bool_}
 _NARROW = {
     "f8E4M3FN": "f8e4m3fn", "f8E4M3FNUZ": "f8e4m3fnuz", "f8E5M2": "f8e5m2", "f8E5M2FNUZ": "f8e5m2fnuz",
-    "f8E8M0FNU": "f8e8m0", "f4E2M1FN": "f4e2m1", "i4": "i4", "ui4": "u4", "i2": "i2", "ui2": "u2",
+    "f8E4M3": "f8e4m3", "f8E3M4": "f8e3m4", "f8E4M3B11FNUZ": "f8e4m3b11fnuz", "f8E8M0FNU": "f8e8m0",
+    "f6E2M3FN": "f6e2m3", "f6E3M2FN": "f6e3m2", "f4E2M1FN": "f4e2m1", "i4": "i4", "ui4": "u4", "i2": "i2", "ui2": "u2",
 }  # fmt: skip
 DTYPE_OF_MLIR: Mapping[str, DType] = {
     "i1": bool_,

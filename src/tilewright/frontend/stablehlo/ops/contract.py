@@ -18,6 +18,7 @@ from tilewright.frontend.complex_pairs import Pair, bilinear
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
 from tilewright.frontend.stablehlo.ops.movement import pad_real
+from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded
 
 Convert = Callable[[Operation], Result]
 Bilinear = Callable[[Node, Node], Node]
@@ -32,9 +33,13 @@ def _by_parts(c: Operation, of: Bilinear) -> Result:
 
 
 def _in(c: Operation, dtype: DType, of: Callable[[Node, Node, DType], Node]) -> Bilinear:
-    """A product with results of ``dtype``; booleans are counted."""
+    """A product with results of ``dtype``; booleans are counted, and narrow numbers are multiplied in a wider type."""
 
     def made(x: Node, y: Node) -> Node:
+        x, y = decoded(c, x), decoded(c, y)
+        if dtype.is_narrow:
+            wide = x.dtype if x.dtype.is_float else i32
+            return encoded(c, of(x, y, wide), dtype)
         if x.dtype is bool_ or y.dtype is bool_ or dtype is bool_:
             return c.cast(of(c.cast(x, i32), c.cast(y, i32), i32), dtype)
         if x.dtype is not y.dtype and not (x.dtype.is_integer and y.dtype.is_integer):

@@ -13,11 +13,11 @@ import ml_dtypes
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import DType, bool_, dtype_named, f32, u8
+from tilewright.core.types import WHOLE, DType, bool_, dtype_named, f32, i32, u8
 from tilewright.frontend.complex_pairs import Pair, magnitude
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import complex_functions
-from tilewright.frontend.stablehlo.ops.narrow import in_wider
+from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded, in_wider
 
 Convert = Callable[[Operation], Result]
 
@@ -244,11 +244,12 @@ def convert(c: Operation) -> Value:
         return Pair(c.cast(pair.re, target.dtype), c.cast(pair.im, target.dtype))
     if isinstance(x, Pair):
         x = x.re
-    if x.dtype.is_narrow and x.dtype.name[0] == "f":
-        return c.cast(c.b(ops.decode, x), target.dtype)
-    if target.dtype.is_narrow and target.dtype.name[0] == "f":
-        return c.b(ops.encode, c.cast(x, f32), dtype=target.dtype, saturate=False)
-    return c.cast(x, target.dtype)
+    if x.dtype is target.dtype:
+        return x
+    x = decoded(c, x)
+    if not target.dtype.is_narrow:
+        return c.cast(x, target.dtype)
+    return encoded(c, c.cast(x, i32 if target.dtype in WHOLE else f32), target.dtype)
 
 
 def _bitcast(c: Operation) -> Value:

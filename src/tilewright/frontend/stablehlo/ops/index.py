@@ -24,6 +24,7 @@ from tilewright.core.types import TensorType, bool_, i64, product, u8
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.movement import each
+from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.regions import SECOND, combiner_of
 
 Convert = Callable[[Operation], Result]
@@ -338,5 +339,5 @@ TABLE: Mapping[str, Convert] = {
     "stablehlo.gather": _gather,
     "stablehlo.dynamic_gather": _gather,
     "stablehlo.torch_index_select": _torch_index_select,
-    "stablehlo.scatter": _scatter,
+    "stablehlo.scatter": all_in_wider(_scatter),
 }

@@ -24,14 +24,40 @@ def in_wider(convert: Convert) -> Convert:
         narrow = next((x.dtype for x in c.operands if isinstance(x, Node) and x.dtype.is_narrow), None)
         if narrow is None:
             return convert(c)
-        made = convert(Operation(c.walker, c.b, c.op, tuple(_decoded(c, x) for x in c.operands)))
+        made = convert(Operation(c.walker, c.b, c.op, tuple(_wide(c, x) for x in c.operands)))
         return encoded(c, made, narrow) if isinstance(made, Node) and c.type().dtype is narrow else made
 
     return converted
 
 
-def _decoded(c: Operation, x: Value) -> Value:
-    return x if isinstance(x, Pair) or not x.dtype.is_narrow else c.b(ops.decode, x)
+def all_in_wider(convert: Convert) -> Convert:
+    """``convert`` of an operation with regions or several results: each is encoded whose stated type is narrow.
+
+    A reduction is therefore rounded once, not at every step.
+    """
+
+    def converted(c: Operation) -> Result:
+        if not any(isinstance(x, Node) and x.dtype.is_narrow for x in c.operands):
+            return convert(c)
+        made = convert(Operation(c.walker, c.b, c.op, tuple(_wide(c, x) for x in c.operands)))
+        results = [made] if isinstance(made, Node | Pair) else list(made)
+        return [_as_stated(c, x, k) for k, x in enumerate(results)]
+
+    return converted
+
+
+def _wide(c: Operation, x: Value) -> Value:
+    return x if isinstance(x, Pair) else decoded(c, x)
+
+
+def _as_stated(c: Operation, x: Value, k: int) -> Value:
+    dtype = c.type(k).dtype
+    return encoded(c, x, dtype) if isinstance(x, Node) and dtype.is_narrow and x.dtype is not dtype else x
+
+
+def decoded(c: Operation, x: Node) -> Node:
+    """The numbers in the type that they are computed in."""
+    return c.b(ops.decode, x) if x.dtype.is_narrow else x
 
 
 def encoded(c: Operation, x: Node, dtype: DType) -> Node:

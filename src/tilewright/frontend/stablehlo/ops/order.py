@@ -19,6 +19,7 @@ from tilewright.core.graph import Node
 from tilewright.core.types import Array, DType, i64
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import total_order
+from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.regions import only_chooses, results_of, samples
 
 Convert = Callable[[Operation], Result]
@@ -141,4 +142,4 @@ def _top_k(c: Operation) -> Result:
     return [values, c.cast(places, c.type(1).dtype)]
 
 
-TABLE: Mapping[str, Convert] = {"stablehlo.sort": _sort, "chlo.top_k": _top_k}
+TABLE: Mapping[str, Convert] = {"stablehlo.sort": all_in_wider(_sort), "chlo.top_k": all_in_wider(_top_k)}

@@ -20,6 +20,7 @@ from tilewright.core.types import DType, bool_
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.movement import each
+from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.regions import combiner_of, only_chooses, results_of, samples
 
 Convert = Callable[[Operation], Result]
@@ -183,4 +184,4 @@ def _appended(c: Operation, made: Value, x: Value, axis: int, at: int) -> Value:
     return append(made, x)
 
 
-TABLE: Mapping[str, Convert] = {"stablehlo.reduce": _reduce}
+TABLE: Mapping[str, Convert] = {"stablehlo.reduce": all_in_wider(_reduce)}

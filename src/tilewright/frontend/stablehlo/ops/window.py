@@ -24,6 +24,7 @@ from tilewright.core.types import i64, product
 from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.elementwise import direction
 from tilewright.frontend.stablehlo.ops.movement import each, padded
+from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.ops.reduce import by_neighbours, fold_of, joined
 from tilewright.frontend.stablehlo.regions import combiner_of
 
@@ -222,7 +223,7 @@ def _keeps_larger(c: Operation, region: Any) -> bool:
 
 
 TABLE: Mapping[str, Convert] = {
-    "stablehlo.reduce_window": _reduce_window,
-    "stablehlo.dynamic_reduce_window": _dynamic_reduce_window,
-    "stablehlo.select_and_scatter": _select_and_scatter,
+    "stablehlo.reduce_window": all_in_wider(_reduce_window),
+    "stablehlo.dynamic_reduce_window": all_in_wider(_dynamic_reduce_window),
+    "stablehlo.select_and_scatter": all_in_wider(_select_and_scatter),
 }
