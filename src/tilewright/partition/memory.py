@@ -16,8 +16,7 @@ half that span and a line behind each keeps them apart.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -96,12 +95,13 @@ def _best_packing(storages: Sequence[Storage], sizes: dict[int, int]) -> tuple[i
     bound = _bound_of(storages, sizes)
     by_size = sorted(sizes, key=lambda k: (-sizes[k], storages[k].first))
     by_life = sorted(sizes, key=lambda k: (-(storages[k].last - storages[k].first), -sizes[k]))
-    best = min((_pack_in_order(storages, sizes, order) for order in (by_size, by_life)), key=lambda r: r[0])
+    beside = _alive_beside(storages, sizes)
+    best = min((_pack_in_order(sizes, order, beside) for order in (by_size, by_life)), key=lambda r: r[0])
     order = by_size
     for _ in range(EFFORT.attempts):
         if best[0] <= bound:
             break
-        top, placed = _pack_in_order(storages, sizes, order)
+        top, placed = _pack_in_order(sizes, order, beside)
         if top < best[0]:
             best = top, placed
         highest = max(order, key=lambda k: placed[k] + sizes[k])
@@ -109,24 +109,32 @@ def _best_packing(storages: Sequence[Storage], sizes: dict[int, int]) -> tuple[i
     return best
 
 
+def _alive_beside(storages: Sequence[Storage], which: Iterable[int]) -> dict[int, list[int]]:
+    """For each of ``which``, those others whose lives overlap its own: few, where a program has many steps."""
+    found: dict[int, list[int]] = {}
+    alive: list[int] = []
+    for k in sorted(which, key=lambda k: storages[k].first):
+        alive = [j for j in alive if storages[j].last >= storages[k].first]
+        found[k] = list(alive)
+        for j in alive:
+            found[j].append(k)
+        alive.append(k)
+    return found
+
+
 def _pack_in_order(
-    storages: Sequence[Storage], sizes: dict[int, int], order: Sequence[int]
+    sizes: Mapping[int, int], order: Sequence[int], beside: Mapping[int, Sequence[int]]
 ) -> tuple[int, dict[int, int]]:
     """Each storage at the lowest offset that is free during its life; the arena's size, and the offsets in order."""
     offsets: dict[int, int] = {}
-    placed: list[tuple[int, int, int]] = []  # offset, end, which
-    top = 0
     for k in order:
         at = 0
-        for lo, hi, other in placed:
+        for lo, hi in sorted([(offsets[j], offsets[j] + sizes[j]) for j in beside[k] if j in offsets]):
             if at + sizes[k] <= lo:
                 break
-            if _overlap(storages[k], storages[other]):
-                at = max(at, hi)
+            at = max(at, hi)
         offsets[k] = at
-        top = max(top, at + sizes[k])
-        insort(placed, (at, at + sizes[k], k))
-    return top, offsets
+    return max((offsets[k] + sizes[k] for k in order), default=0), offsets
 
 
 def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets: dict[int, Dim], start: int) -> Dim:
