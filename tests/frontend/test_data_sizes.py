@@ -452,3 +452,42 @@ def test_a_promised_total_that_the_data_break_is_an_error(counts: tuple[int, int
     else:
         with pytest.raises(tw.TilewrightError, match="must hold"):
             compiled(x, n)
+
+
+def written_by_kind(x: torch.Tensor, kind: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """As models of text and sound: each kind of token has layers of its own; the same places are found again."""
+    x = x * 2
+    x[~kind] += x[~kind].tanh()
+    x[kind] += x[kind].square().mean(-1, keepdim=True)
+    return x
+
+
+def placed_by_two_masks(x: torch.Tensor, kind: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As pictures among text: as many places of the one as of the other, which PyTorch's program asserts."""
+    found = x[kind] + other.nonzero()[:, :1]
+    return found, found.cumsum(0)
+
+
+def promised_to_be_as_many(x: torch.Tensor, kind: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    a, b = x[kind], x.flip(0)[other]
+    torch._check(a.shape[0] == b.shape[0])
+    return torch.stack([a, b]).sum((0, 1))
+
+
+@pytest.mark.parametrize("f", [written_by_kind, placed_by_two_masks, promised_to_be_as_many])
+def test_as_many_places_as_others_are_one_size(f: Callable[..., Any]) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, *tensors: torch.Tensor) -> Any:
+            return f(*tensors)
+
+    torch.manual_seed(0)
+    x, kind = torch.randn(2, 5, 4), torch.tensor([[True, False, True, True, False], [False, False, True, False, True]])
+    compiled = tw.compile(Module(), (x, kind, kind.flip(1)), cache=False)
+    masks = [(kind, kind), (kind, kind.flip(0)), (kind, kind.roll(2, 1))]
+    for mask, other in (*masks, *((m, m) for m in (torch.zeros_like(kind), torch.ones_like(kind)))):
+        found, expected = (y if isinstance(y, tuple) else (y,) for y in (g(x, mask, other) for g in (compiled, f)))
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(torch.as_tensor(a), b)
+    if f is not written_by_kind:
+        with pytest.raises(tw.TilewrightError, match="must hold"):
+            compiled(x, kind, kind.new_ones(2, 5))

@@ -25,6 +25,7 @@ class Homes:
 
     def __init__(self) -> None:
         self._homes: dict[Sym, Node] = {}
+        self._counted: dict[tuple[object, ...], Node] = {}
         self.sizes: dict[Node, Dim] = {}  # for a number that is used as a size, the symbol that it became
 
     def house(self, pool: Pool, node: Node) -> None:
@@ -37,6 +38,17 @@ class Homes:
                 if isinstance(d, Sym) and d not in given and d not in self._homes:
                     home = node if len(node.types) == 1 else pool.add(PROJ, (node,), {"index": k}, node.loc)
                     self._homes[d] = home
+
+    def counted(self, node: Node) -> Node:
+        """The node, or an earlier one that lets the same data decide a size: equal counts have one symbol."""
+        if node.op.bound is None:
+            return node
+        rest = tuple((name, value) for name, value in node.attrs.items() if name != "count")
+        return self._counted.setdefault((node.op, node.inputs, rest), node)
+
+    def has(self, size: Dim) -> bool:
+        """Have data decided this size by now?"""
+        return size in self._homes
 
     def tied(self, pool: Pool, op: OpDef, inputs: Sequence[Node], attrs: Mapping[str, Any], loc: Loc) -> Sequence[Node]:
         """The operands for a node ``op``: tied to the homes of what its attributes use and no operand brings in."""
@@ -68,6 +80,7 @@ class TyingBuilder(Builder):
 
     def __call__(self, op: OpDef, *inputs: Node, **attrs: AttrValue) -> Node:
         node = self.pool.add(op, self.homes.tied(self.pool, op, inputs, attrs, self.loc), attrs, self.loc)
+        node = self.homes.counted(node)
         self.homes.house(self.pool, node)
         return node
 

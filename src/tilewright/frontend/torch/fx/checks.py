@@ -95,6 +95,13 @@ def totals_of(condition: Any) -> Iterator[tuple[Any, Any]]:
                 yield total, size
 
 
+def counts_of(condition: Any) -> Iterator[tuple[str, str]]:
+    """Pairs of sizes that data decide, each a symbol, that a condition says are equal."""
+    if type(condition).__name__ == "Equality" and all(a.is_Symbol and is_about_data(a) for a in condition.args):
+        first, second = condition.args
+        yield first.name, second.name
+
+
 def _call(node: Any) -> tuple[str, tuple[Any, ...]]:
     """The call's name and arguments, also where PyTorch keeps it in order by a token."""
     if str(node.target) == "with_effects":

@@ -52,6 +52,7 @@ class SymbolTable:
         self._promises = promises or Promises()
         self._symbols: dict[str, Dim] = {}
         self._equal: dict[str, Any] = {}
+        self._same: dict[str, set[str]] = {}
         self._ranges: dict[str, tuple[int | None, int | None]] = {}
         self._environment: Any = None
         self.computed: dict[Any, Sym] | None = None
@@ -116,6 +117,16 @@ class SymbolTable:
     def promise_total(self, total: Any, size: Any) -> None:
         """From now on a sympy expression is ``size`` where it is the size of a tensor."""
         self._promises.add(total, size)
+
+    def promise_same(self, a: str, b: str) -> None:
+        """From now on two sizes that only data decide are one: each call that finds one is held to it."""
+        names = self._same.get(a, {a}) | self._same.get(b, {b})
+        self._same.update(dict.fromkeys(names, names))
+
+    def same_as(self, symbol: Sym) -> list[Dim]:
+        """What a size that only data decide has to be equal to, where that has a meaning by now."""
+        names = sorted(self._same.get(symbol.name, ()))
+        return [self._symbols[name] for name in names if name != symbol.name and name in self._symbols]
 
     def integer(self, value: Any) -> tuple[Dim, list[tuple[Sym, int]]]:
         """An integer argument, and the symbols that bring it in, each with a sign: it is the sum of sign times symbol.

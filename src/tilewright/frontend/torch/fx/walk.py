@@ -9,7 +9,7 @@ Not its business: where programs come from (``torch``, ``torch_compile``), and w
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -41,6 +41,7 @@ from tilewright.frontend.torch.fx.checks import (
     ASSERTIONS,
     asserted_values,
     conditions_of,
+    counts_of,
     follows_from_sizes,
     is_about_values,
     lookup_of,
@@ -237,6 +238,8 @@ class Importer:
         asserted = [c for c in conditions if not is_about_data(c)]
         for total, size in (pair for c in conditions for pair in totals_of(c)):
             self.symbols.promise_total(total, size)
+        for a, b in (pair for c in conditions for pair in counts_of(c)):
+            self.symbols.promise_same(a, b)
         self.promises = promised_by(graph.nodes)
         for condition in dict.fromkeys(asserted):
             self.require(condition, f"the assertion {condition}")
@@ -376,10 +379,11 @@ class Importer:
         gives_complex = is_complex_tensor(results[0]) if results else False
         b = self.builder(location_of(node))
         check = None if self.checks is None else lambda holds, text: self.require_truth(b, holds, f"{b.loc}: {text}")
+        known = dict(self._known_counts(types))
         made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer, check))
         _check_results(made, types)
         self._bind_sizes(made, types)
-        made = pinned(b, made, types)
+        made = self._held_to(b, pinned(b, made, types), types[0], known)
         self._need_elements(node, functional_name(name), args)
         if self.checks is not None and self.asks_lookups:
             self._check_lookup(node, lookup_of(functional_name(name), args))
@@ -426,6 +430,22 @@ class Importer:
                 for size, symbol in zip(node.shape, type_.shape, strict=True):
                     if size != symbol and is_decided_by_data(symbol):
                         self.symbols.bind(symbol, size)
+
+    def _known_counts(self, types: Sequence[TensorType | None]) -> Iterator[tuple[Sym, Dim]]:
+        """Of sizes that data decide in results of these types, what the program promises that they are: a size that
+        other data have decided."""
+        for symbol in (d for t in types if t is not None for d in t.shape):
+            if is_decided_by_data(symbol) and not self.homes.has(symbol):
+                yield from ((symbol, size) for size in self.symbols.same_as(symbol) if self.homes.has(size))
+
+    def _held_to(self, b: Builder, made: Result, type_: TensorType | None, known: Mapping[Sym, Dim]) -> Result:
+        """A result in the sizes that are ``known`` of it; a call ends where data decide on others."""
+        if not known or not isinstance(made, Node) or type_ is None:
+            return made
+        for symbol, size in known.items():
+            self.symbols.bind(symbol, size)
+        pairs = zip(made.shape, type_.shape, strict=True)
+        return reshape(b, made, [known.get(d, own) if isinstance(d, Sym) else own for own, d in pairs])
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the schema's names, defaults filled in."""
