@@ -10,8 +10,10 @@ import torch.nn.functional as F
 
 import tilewright
 from frontend.torch_compare import check, compare
+from tilewright import ops
 from tilewright.core.diag import ImportFailed
 from tilewright.core.expr import Sym
+from tilewright.core.graph import topological
 from tilewright.frontend.torch.export import import_exported, import_module
 from tilewright.frontend.torch.fx.inplace import writes_of
 from tilewright.frontend.torch.fx.walk import IGNORED
@@ -283,6 +285,18 @@ def test_in_place_calls(f: Any, is_plain: bool) -> None:
     program = torch.export.export(module, (SCALE,))
     assert (writes_of(program.graph, IGNORED) is not None) is is_plain
     compare(import_exported(program), module, (SCALE,))
+
+
+def test_rows_written_to_stay_rows_where_pytorch_rewrites_the_program() -> None:
+    """A row put back as a choice at every element would make reading a row as long as the list of writes before it."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):  # a sub-graph, which only PyTorch's rewriting takes apart
+            return written_by_slices(x)
+
+    assert writes_of(torch.export.export(Lambda(f), (SCALE,)).graph, IGNORED) is None
+    graph = check(Lambda(f), (SCALE,))
+    assert ops.where not in {node.op for node in topological(graph.outputs)}
 
 
 def test_bf16_and_integers() -> None:

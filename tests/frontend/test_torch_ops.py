@@ -1,5 +1,7 @@
 """Families of ATen calls: the imported graph computes what eager PyTorch computes."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -185,6 +187,21 @@ def test_reductions() -> None:
         },
         X,
     )
+
+
+def test_differences_of_neighbours() -> None:
+    def functions(end: str) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+        around = {"prepend": lambda x: x[:, :1], "append": lambda x: x[:, 1:]}
+        ends = {name: part for name, part in around.items() if name in end}
+        return {
+            f"{n} along {dim} {end}": lambda x, n=n, dim=dim: x.diff(n, dim, **{k: f(x) for k, f in ends.items()})
+            for n in (0, 1, 2, 5)
+            for dim in ((1,) if ends else (0, -1))
+        }
+
+    every = functions("") | functions("prepend") | functions("append") | functions("prepend, append")
+    for x in (X, INTS, BOOLS, X[:, :1].bfloat16(), torch.empty(2, 0)):
+        check_functions(every if x.numel() else functions(""), x)
 
 
 def test_movement() -> None:

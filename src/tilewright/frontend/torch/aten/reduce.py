@@ -12,10 +12,11 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known
+from tilewright.core.expr import maximum
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_, f32, f64, i64, u8
-from tilewright.frontend.nodes import reshape
+from tilewright.frontend.nodes import reshape, slice_axis
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast, norm_axis
 from tilewright.ops.common import wide
 
@@ -165,6 +166,22 @@ def _hash(c: AtenCall) -> Node:
     return b(ops.bitcast, joined, dtype=c.dtype)
 
 
+def _diff(c: AtenCall) -> Node:
+    """Each element less the one before it, ``n`` times over: fewer by one each time, as long as there are any.
+
+    What is put before and behind does not count where ``n`` is 0.
+    """
+    names = ("prepend", "self", "append") if c.static("n") else ("self",)
+    parts = [x for x in (c.optional(name, c.dtype) for name in names) if x is not None]
+    axis = c.axis(len(parts[0].shape))
+    x = parts[0] if len(parts) == 1 else c.b(ops.concat, *parts, axis=axis)
+    op = ops.logical_xor if x.dtype is bool_ else ops.sub
+    for _ in range(c.static("n")):
+        n = maximum(x.shape[axis] - 1, 0)
+        x = c.b(op, slice_axis(c.b, x, axis, x.shape[axis] - n, n), slice_axis(c.b, x, axis, 0, n))
+    return x
+
+
 def _scan(op: OpDef) -> Convert:
     """Running sums and products; of f32 they are in f64, as PyTorch's are: products that underflow and come back, and
     the ends of long sums, would differ in their first digits."""
@@ -242,7 +259,7 @@ TABLE: Mapping[str, Convert] = {
     "dist.default": lambda c: _norm_over(
         c, c.b(ops.sub, c.tensor("self", c.dtype), c.tensor("other", c.dtype)), c.static("p"),
         tuple(range(max(len(c["self"].shape), len(c["other"].shape)))), False),
-    "cumsum.default": _scan(ops.cumsum), "cumprod.default": _scan(ops.cumprod),
+    "diff.default": _diff, "cumsum.default": _scan(ops.cumsum), "cumprod.default": _scan(ops.cumprod),
     "_softmax.default": _softmax(ops.softmax), "softmax.int": _softmax(ops.softmax),
     "_log_softmax.default": _softmax(ops.log_softmax), "log_softmax.int": _softmax(ops.log_softmax),
     "_safe_softmax.default": _safe_softmax,

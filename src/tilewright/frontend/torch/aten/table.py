@@ -79,6 +79,7 @@ KEPT_WHOLE = (
     "adaptive_avg_pool1d.default", "avg_pool1d.default", "addcmul.default", "addcdiv.default", "lerp.Scalar",
     "eye.default", "linspace.default", "index_add.default", "baddbmm.default", "mv.default", "dot.default",
     "unfold.default", "masked_fill.Scalar", "masked_fill.Tensor", "isinf.default", "square.default",
+    "select_scatter.default",
     "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor",
 )  # fmt: skip
 """Overloads that PyTorch would take apart and that we want whole."""
