@@ -37,7 +37,7 @@ import tilewright as tw
 
 ALONE = re.compile(
     r"all_gather|all_reduce|all_to_all|collective|reduce_scatter|send|recv|infeed|outfeed|partition_id|replica_id"
-    r"|interpreter\.|quant\.uniform|quantized"
+    r"|interpreter\.\w|quant\.uniform|quantized"
 )
 """Programs for several devices or for the interpreter's own tools, and quantised types, which no op here has."""
 

@@ -3,8 +3,9 @@
 In: bytes. Out: a module of MLIR's Python bindings, which come with JAX; or ``ImportFailed`` with what MLIR says of it.
 Not its business: what the operations mean (``walk``).
 
-MLIR's reader of bytecode trusts it: a damaged file can end the process, or write where it must not. So a process of its
-own reads bytecode and gives the text back, which this one parses; what a caller made itself is read at once.
+MLIR's reader of bytecode trusts it: a damaged file can end the process, or write where it must not. So do its checks of
+some operations (``TRUSTING``), also in a text. So a process of its own reads such files and gives the text back, which
+this one parses; what a caller made itself is read at once.
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from tilewright.runtime.once import MAKING
 BYTECODE = b"ML\xefR"
 """How MLIR's bytecode begins."""
 
+TRUSTING = (b"chlo.scan",)
+"""Operations whose wrong types end the process that parses them (found with jaxlib 0.10)."""
+
 INSTALL = 'pip install "tilewright[jax]"'
 SECONDS, BYTES_PER_SECOND = 20, 1 << 20
 """What a process may take to read a file, before it counts as hanging: so long, and a second for so many bytes."""
 
 REFUSED = 3
-"""The exit code of a process that read bytecode and found it wrong."""
+"""The exit code of a process that read a module and found it wrong."""
 
 
 def parse(data: bytes, where: str, *, is_trusted: bool = False) -> Any:
@@ -39,7 +43,7 @@ def parse(data: bytes, where: str, *, is_trusted: bool = False) -> Any:
             from jax.interpreters import mlir
     except ImportError as e:
         raise OptionError(f"{where} is a StableHLO program, which MLIR's bindings read", remedy=INSTALL) from e
-    if data.startswith(BYTECODE) and not is_trusted:
+    if not is_trusted and (data.startswith(BYTECODE) or any(name in data for name in TRUSTING)):
         data = _text_of(data, where)
     context = mlir.make_ir_context()
     said: list[str] = []
@@ -64,7 +68,7 @@ def _unreadable(where: str, rule: str) -> ImportFailed:
 
 
 def _text_of(data: bytes, where: str) -> bytes:
-    """The text of bytecode, by another process."""
+    """The text of bytecode, or of a text that MLIR could read, by another process."""
     code = f"import sys; sys.path[:] = {sys.path!r}; from {__name__} import main; sys.exit(main(sys.argv[1]))"
     seconds = SECONDS + len(data) / BYTES_PER_SECOND
     try:
@@ -77,11 +81,11 @@ def _text_of(data: bytes, where: str) -> bytes:
         return done.stdout
     if done.returncode == REFUSED:
         raise _unreadable(where, done.stderr.decode(errors="replace").strip())
-    raise _unreadable(where, "the bytecode is damaged: MLIR's reader broke off")
+    raise _unreadable(where, "the module is damaged: MLIR's reader broke off")
 
 
 def main(where: str) -> int:
-    """Bytecode from standard input as text to standard output; what is wrong with it to standard error."""
+    """A module from standard input as text to standard output; what is wrong with it to standard error."""
     try:
         module = parse(sys.stdin.buffer.read(), where, is_trusted=True)
         text = module.operation.get_asm(enable_debug_info=True)

@@ -20,6 +20,7 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array, DType
+from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation
 
 COMBINERS: Mapping[str, OpDef] = {
@@ -32,7 +33,7 @@ OTHER = "other"
 """Of a region without a name."""
 
 _CHOOSING = frozenset(
-    f"stablehlo.{name}" for name in "compare select and or not xor constant return maximum minimum".split()
+    f"stablehlo.{name}" for name in "compare select and or not xor constant return maximum minimum real imag".split()
 )
 
 
@@ -55,6 +56,24 @@ def only_chooses(region: Any) -> bool:
     return all(op.operation.name in _CHOOSING for op in region.blocks[0].operations)
 
 
+def keeps_larger(c: Operation, region: Any) -> bool:
+    """Does a selection keep the larger one of its first two arguments, or the smaller?"""
+    block = region.blocks[0]
+    first = block.operations[0].operation
+    if first.name == "stablehlo.compare" and list(first.operands) == list(block.arguments)[:2]:
+        kind = direction_of(first)
+        if kind in ("GE", "GT"):
+            return True
+        if kind in ("LE", "LT"):
+            return False
+    raise NoForm(f"{c.name} by another selection than the largest or smallest", "use max or min")
+
+
+def direction_of(compare: Any) -> str:
+    """``LT`` of ``#stablehlo<comparison_direction LT>``."""
+    return str(compare.attributes["comparison_direction"]).rstrip(">").split()[-1]
+
+
 def samples(dtype: DType) -> Array:
     """Values of every kind that a comparison tells apart, two where there is room for two."""
     if dtype.is_float:
@@ -66,10 +85,14 @@ def samples(dtype: DType) -> Array:
 
 
 def results_of(c: Operation, region: Any, arguments: Sequence[Array]) -> list[Array]:
-    """What a region gives for arrays of scalars, by the ops' references."""
+    """What a region gives for arrays of scalars, real or complex ones, by the ops' references."""
     child = c.walker.child(Pool())
     pool = child.scope.pool
-    made = child.apply(region, [pool.const(a) for a in arguments])
+    given = [
+        Pair(pool.const(a.real.copy()), pool.const(a.imag.copy())) if np.iscomplexobj(a) else pool.const(a)
+        for a in arguments
+    ]
+    made = child.apply(region, given)
     nodes = tuple(x for x in made if isinstance(x, Node))
     if len(nodes) < len(made) or child.scope.captured:
         raise NoForm("a region that reads what is around it", "compare the elements alone")

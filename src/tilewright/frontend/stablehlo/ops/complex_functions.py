@@ -96,6 +96,28 @@ def power(c: Operation, x: Pair, y: Pair) -> Pair:
     return Pair(c.b(ops.where, zero, at_zero, made.re), c.b(ops.where, zero, none, made.im))
 
 
+def cbrt(c: Operation, x: Pair) -> Pair:
+    """The root whose angle is a third of that of ``x``."""
+    third = c.b.const(1 / 3, x.dtype)
+    found = log(c, x)
+    return exp_or_zero(c, x, Pair(c.b(ops.mul, found.re, third), c.b(ops.mul, found.im, third)))
+
+
+def exp_or_zero(c: Operation, x: Pair, power_: Pair) -> Pair:
+    """``exp(power_)``, and 0 where ``x`` is 0, of which the logarithm is no number."""
+    made, zero = exp(c, power_), c.b.const(0, x.dtype)
+    is_zero = c.b(ops.logical_and, c.b(ops.eq, x.re, zero), c.b(ops.eq, x.im, zero))
+    return Pair(c.b(ops.where, is_zero, zero, made.re), c.b(ops.where, is_zero, zero, made.im))
+
+
+def atan2(c: Operation, y: Pair, x: Pair) -> Pair:
+    """``-i log((x + i y) / sqrt(x x + y y))``."""
+    sum_ = Pair(c.b(ops.sub, x.re, y.im), c.b(ops.add, x.im, y.re))
+    squares = (product(c.b, x, x), product(c.b, y, y))
+    root = sqrt(c, Pair(c.b(ops.add, squares[0].re, squares[1].re), c.b(ops.add, squares[0].im, squares[1].im)))
+    return _turned_back(c, log(c, quotient(c.b, sum_, root)))
+
+
 def square(c: Operation, x: Pair) -> Pair:
     """By ``(|re| - |im|) (|re| + |im|)``, which does not cancel."""
     u, v = c.b(ops.abs, x.re), c.b(ops.abs, x.im)

@@ -6,18 +6,18 @@ In: calls. Out: nodes or pairs. Not its business: how a product is computed.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright import ops
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, floordiv
+from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Node
-from tilewright.core.types import DType, bool_, i32, product
+from tilewright.core.types import DType, bool_, i32, i64, product
 from tilewright.frontend.complex_pairs import Pair, bilinear
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
-from tilewright.frontend.stablehlo.ops.movement import pad_real
+from tilewright.frontend.stablehlo.ops.movement import pad_real, strided
 from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded
 
 Convert = Callable[[Operation], Result]
@@ -116,8 +116,6 @@ def _convolution(c: Operation) -> Result:
     numbers = stablehlo.ConvDimensionNumbers(c.attribute("dimension_numbers"))
     n = len(numbers.input_spatial_dimensions)
     ones = (1,) * n
-    if n > 3:
-        raise NoForm(f"a convolution over {n} axes", "use at most 3")
     turned = c.ints("window_reversal", (0,) * n)
     pads: tuple[tuple[Dim, Dim], ...] = c.pads("padding", n)
     if c.op.name == "stablehlo.dynamic_conv":  # JAX's, where padding follows from a symbolic size
@@ -135,6 +133,7 @@ def _convolve(c: Operation, x: Node, w: Node, a: _Convolution, dtype: DType) -> 
     d = a.numbers
     places, taps = list(d.input_spatial_dimensions), list(d.kernel_spatial_dimensions)
     is_last = list(d.output_spatial_dimensions) == list(range(1, len(places) + 1)) and a.batch_groups == 1
+    is_last = is_last and len(places) <= MOST_AXES
     batch, channel = d.input_batch_dimension, d.input_feature_dimension
     order = (batch, *places, channel) if is_last else (batch, channel, *places)
     image = c.transpose(x, order)
@@ -163,8 +162,47 @@ def _batch_as_groups(c: Operation, image: Node, groups: int) -> Node:
     return c.reshape(turned, (floordiv(n, groups), channels * groups, *places))
 
 
+MOST_AXES = 3
+"""Over so many axes the op ``conv`` goes."""
+
+
+def _by_taps(c: Operation, image: Node, kernel: Node, a: _Convolution, dtype: DType) -> Node:
+    """A convolution over more axes: for each tap of the first one over the others, the places of the first as a batch.
+
+    The channels stand behind the batch.
+    """
+    (lo, hi), step, gap = a.pads[0], a.strides[0], a.dilations[0]
+    rank = len(image.shape)
+    edges, between = [(lo, hi) if k == 2 else (0, 0) for k in range(rank)], [0] * rank
+    between[2] = a.spread[0] - 1
+    image = pad_real(c, image, c.b.const(0, image.dtype), edges, between)
+    taps = kernel.shape[2]
+    if not is_known(taps):
+        raise NoForm("a convolution over more than 3 axes by a kernel of a symbolic size", "give it a fixed size")
+    count = maximum(floordiv(image.shape[2] - (taps - 1) * gap - 1, step) + 1, 0)
+    rest = replace(
+        a, strides=a.strides[1:], pads=a.pads[1:], spread=a.spread[1:], dilations=a.dilations[1:], reversed_axes=()
+    )
+    total: Node | None = None
+    for tap in range(taps):
+        starts, stops, steps = [0] * rank, list(image.shape), [1] * rank
+        starts[2], stops[2], steps[2] = tap * gap, tap * gap + maximum((count - 1) * step + 1, 0), step
+        rows = strided(c, image, starts, stops, steps)
+        rows = c.transpose(rows, (0, 2, 1, *range(3, rank)))
+        rows = c.reshape(rows, (image.shape[0] * count, image.shape[1], *image.shape[3:]))
+        part = c.reshape(c.slice(kernel, 2, tap, tap + 1), (*kernel.shape[:2], *kernel.shape[3:]))
+        made = _correlated(c, rows, part, rest, "NCHW", dtype)
+        total = made if total is None else c.b(ops.add, total, made)
+    if total is None:
+        raise NoForm("a convolution by a kernel without elements", "write a constant")
+    apart = c.reshape(total, (image.shape[0], count, *total.shape[1:]))
+    return c.transpose(apart, (0, 2, 1, *range(3, rank)))
+
+
 def _correlated(c: Operation, image: Node, kernel: Node, a: _Convolution, layout: str, dtype: DType) -> Node:
     n = max(len(a.strides), 1)
+    if n > MOST_AXES:
+        return _by_taps(c, image, kernel, a, dtype)
     ones, groups = (1,) * n, a.groups * a.batch_groups
     strides, spread, dilations = a.strides or ones, a.spread or ones, a.dilations or ones
     pads = a.pads or ((0, 0),) * n
@@ -207,7 +245,54 @@ def _transposed(
     )  # fmt: skip
 
 
+# --- ragged products ------------------------------------------------------------------------------------------------
+
+
+def _ragged_dot(c: Operation) -> Result:
+    """A product whose rows belong to groups, each with matrices of its own; rows behind the last group are zero.
+
+    As JAX has it on CPUs, each group is a batch in which the rows of the others are zero, and the batches are summed.
+    Where groups cut the axis that is summed, each batch is a result. Where they cut a batch axis, they change nothing.
+    """
+    from jax.extend.mlir.dialects import chlo
+
+    n = chlo.RaggedDotDimensionNumbers(c.attribute("ragged_dot_dimension_numbers"))
+    batch = (tuple(n.lhs_batching_dimensions), tuple(n.rhs_batching_dimensions))
+    summed = (tuple(n.lhs_contracting_dimensions), tuple(n.rhs_contracting_dimensions))
+    (ragged,), groups = n.lhs_ragged_dimensions, tuple(n.rhs_group_dimensions)
+    x, y, sizes = c.node(0), c.node(1), c.cast(c.node(2), i64)
+    dtype = c.type().dtype
+    if ragged in batch[0]:
+        return _in(c, dtype, lambda x, y, out: dot(c, x, y, batch, summed, out))(x, y)
+    if len(sizes.shape) != 1:
+        raise NoForm("groups of other sizes in each batch", "give the sizes of groups as a vector")
+    by_group = c.b(ops.where, _members(c, sizes, ragged, x), x, c.b.const(0, x.dtype))
+
+    def up(axes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(k + 1 for k in axes)
+
+    y = c.transpose(y, (*groups, *(k for k in range(len(y.shape)) if k not in groups)))
+    if not groups:
+        y = c.expand(c.reshape(y, (1, *y.shape)), (sizes.shape[0], *y.shape))
+        sides = ((0, *up(batch[0])), (0, *up(batch[1]))), (up(summed[0]), up(summed[1]))
+    else:
+        (group,) = groups
+        moved = [tuple(k + (k < group) for k in axes) for axes in (batch[1], summed[1])]
+        sides = (up(batch[0]), moved[0]), ((0, *up(summed[0])), (0, *moved[1]))
+    return _in(c, dtype, lambda x, y, out: dot(c, x, y, *sides, out))(by_group, y)
+
+
+def _members(c: Operation, sizes: Node, axis: int, x: Node) -> Node:
+    """Which places along ``axis`` of ``x`` are of each group: the groups, then axes as those of ``x``."""
+    ends = c.b(ops.cumsum, sizes, axis=0)
+    places = c.b(ops.iota, extent=x.shape[axis], dtype=i64)
+    first, end = (c.reshape(edge, (*edge.shape, 1)) for edge in (c.b(ops.sub, ends, sizes), ends))
+    inside = c.b(ops.logical_and, c.b(ops.ge, places, first), c.b(ops.lt, places, end))
+    return c.reshape(inside, (sizes.shape[0], *(n if k == axis else 1 for k, n in enumerate(x.shape))))
+
+
 TABLE: Mapping[str, Convert] = {
+    "chlo.ragged_dot": _ragged_dot,
     "stablehlo.dot_general": _dot_general,
     "stablehlo.dot": _dot,
     "stablehlo.convolution": _convolution,

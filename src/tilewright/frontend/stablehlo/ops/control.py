@@ -1,4 +1,4 @@
-"""While, if and case: regions that become sub-graphs of ``loop`` and ``if_``.
+"""While, if, case and scan: regions that become sub-graphs of ``loop`` and ``if_``.
 
 In: calls with regions. Out: nodes or pairs. A while that counts is a loop with a number of trips: JAX writes its scans
 and fori_loops so. What such a loop does not change is an operand from outside, and a tensor of which each trip writes
@@ -300,4 +300,47 @@ class _Loop:
         return found
 
 
-TABLE: Mapping[str, Convert] = {"stablehlo.while": _while, "stablehlo.if": _if, "stablehlo.case": _case}
+# --- scans ----------------------------------------------------------------------------------------------------------
+
+
+def _scan(c: Operation) -> Result:
+    """A loop over slices along an axis: the region takes those of the inputs and what is carried, and gives both."""
+    n = int(c.attribute("operandSegmentSizes")[0])
+    inputs, carried, axis = c.operands[:n], c.operands[n:], c.integer("dimension")
+    if not inputs:
+        raise NoForm("a scan without inputs", "write a while")
+    length = inputs[0].shape[axis]
+
+    def turned(x: Node) -> Node:
+        return c.b(ops.reverse, x, axes=(axis,)) if c.flag("is_reverse") else x
+
+    child = c.walker.child(Pool())
+    pool = child.scope.pool
+    b = Builder(pool, c.b.loc)
+    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
+    starts, whole = flat(carried), [turned(x) for x in flat(inputs)]
+    now = [pool.input(f"carried_{k}", x.type) for k, x in enumerate(starts)]
+    read = [pool.input(f"scanned_{k}", x.type) for k, x in enumerate(whole)]
+    slices = like(inputs, [b(ops.gather, x, i, axis=axis) for x in read])
+    made = _whole(child.block(c.op.regions[0].blocks[0], [*slices, *like(carried, now)]))
+    rows, after = made[: len(made) - len(carried)], made[len(made) - len(carried) :]
+    outputs = (going, *flat(after), *flat(rows))
+    body = Graph("scan", pool, (i, going, *now, *read), outputs, ("going", *_names(outputs[1:])))
+    trips = c.reshape(c.dims([length]), ())
+    operands = (trips, c.b.const(True, bool_), *starts, *whole)
+    found = c.b.results(c.b(ops.loop, *operands, body=body, n_carried=len(starts), length=length))
+    stacks = [turned(_first_axis_at(c, x, axis)) for x in found[len(starts) :]]
+    return [*like(rows, stacks), *like(carried, found[: len(starts)])]
+
+
+def _first_axis_at(c: Operation, x: Node, axis: int) -> Node:
+    rest = range(1, len(x.shape))
+    return c.transpose(x, (*rest[:axis], 0, *rest[axis:]))
+
+
+TABLE: Mapping[str, Convert] = {
+    "stablehlo.while": _while,
+    "stablehlo.if": _if,
+    "stablehlo.case": _case,
+    "chlo.scan": _scan,
+}

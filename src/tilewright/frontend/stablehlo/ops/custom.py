@@ -128,6 +128,7 @@ TARGETS: Mapping[str, Convert] = {
     "annotate_device_placement": _same,
     "xla.sdy.FuncResultSharding": _same,
     "shape_assertion": _assertion,
+    "ApproxTopK": order.approximate_top_k,
     "mhlo.topk": order.TABLE["chlo.top_k"],
     "stablehlo.dynamic_reduce_window": window.TABLE["stablehlo.dynamic_reduce_window"],
 }

@@ -13,11 +13,12 @@ import ml_dtypes
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import WHOLE, DType, bool_, dtype_named, f32, i32, u8
-from tilewright.frontend.complex_pairs import Pair, magnitude
+from tilewright.core.types import WHOLE, DType, bool_, dtype_named, f32, i32, i64, u8
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, magnitude
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import complex_functions
 from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded, in_wider
+from tilewright.frontend.stablehlo.regions import direction_of
 
 Convert = Callable[[Operation], Result]
 
@@ -149,13 +150,8 @@ COMPARISONS: Mapping[str, OpDef] = {
 }  # fmt: skip
 
 
-def direction(c: Operation) -> str:
-    """``LT`` of ``#stablehlo<comparison_direction LT>``."""
-    return c.text("comparison_direction").rstrip(">").split()[-1]
-
-
 def _compare(c: Operation) -> Node:
-    op = COMPARISONS[direction(c)]
+    op = COMPARISONS[direction_of(c.op)]
     a, b = c.operands
     if isinstance(a, Pair) or isinstance(b, Pair):
         x, y = as_pair(c, a), as_pair(c, b)
@@ -253,40 +249,50 @@ def convert(c: Operation) -> Value:
 
 
 def _bitcast(c: Operation) -> Value:
-    """The same bits; of another width, the parts along a last axis."""
+    """The same bits; of another width, the parts along a last axis. A boolean is one bit."""
     x, target = c.operands[0], c.type()
     if target.is_complex == isinstance(x, Pair) and x.dtype is target.dtype:
         return x
+    if isinstance(x, Pair) and target.is_complex:
+        return from_parts(c.b, _real_bitcast(c, join_parts(c.b, x), target.dtype))
     if isinstance(x, Pair) or target.is_complex:
-        raise NoForm("the bits of complex numbers", "take them apart with real and imag")
-    if x.dtype is bool_ or target.dtype is bool_:
-        raise NoForm("the bits of booleans", "convert them")
-    if x.dtype.bits == target.dtype.bits:
-        return c.b(ops.bitcast, x, dtype=target.dtype)
-    if x.dtype.is_narrow or target.dtype.is_narrow:
-        raise NoForm(f"bits of {x.dtype} as {target.dtype}", "convert them")
-    return _narrower(c, x, target.dtype) if x.dtype.bits > target.dtype.bits else _wider(c, x, target.dtype)
+        raise NoForm("the bits of complex numbers as real ones", "take them apart with real and imag")
+    return _real_bitcast(c, x, target.dtype)
+
+
+def _real_bitcast(c: Operation, x: Node, target: DType) -> Node:
+    if x.dtype.bits == target.bits:
+        return c.b(ops.bitcast, x, dtype=target)
+    if x.dtype.is_narrow or target.is_narrow:
+        raise NoForm(f"bits of {x.dtype} as {target}", "convert them")
+    return _narrower(c, x, target) if x.dtype.bits > target.bits else _wider(c, x, target)
 
 
 def _narrower(c: Operation, x: Node, target: DType) -> Node:
-    whole, part = dtype_named(f"u{x.dtype.bits}"), dtype_named(f"u{target.bits}")
+    whole, part = dtype_named(f"u{x.dtype.bits}"), _unsigned(target)
     bits = x if x.dtype is whole else c.b(ops.bitcast, x, dtype=whole)
-    parts = [
-        c.reshape(c.cast(c.b(ops.shift_right, bits, c.b.const(k * part.bits, whole)), part), (*x.shape, 1))
-        for k in range(whole.bits // part.bits)
-    ]
-    made = c.b(ops.concat, *parts, axis=len(x.shape))
+    places = c.cast(c.b(ops.iota, extent=whole.bits // target.bits, dtype=i64), whole)
+    shifts = c.b(ops.mul, places, c.b.const(target.bits, whole))
+    pieces = c.b(ops.shift_right, c.reshape(bits, (*x.shape, 1)), shifts)
+    if target is bool_:
+        return c.cast(c.b(ops.bitwise_and, pieces, c.b.const(1, whole)), bool_)
+    made = c.cast(pieces, part)
     return made if target is part else c.b(ops.bitcast, made, dtype=target)
 
 
 def _wider(c: Operation, x: Node, target: DType) -> Node:
-    part, whole = dtype_named(f"u{x.dtype.bits}"), dtype_named(f"u{target.bits}")
-    bits = c.cast(x if x.dtype is part else c.b(ops.bitcast, x, dtype=part), whole)
-    axis, made = len(x.shape) - 1, c.b.const(0, whole)
-    for k in range(whole.bits // part.bits):
-        piece = c.reshape(c.slice(bits, axis, k, k + 1), x.shape[:-1])
-        made = c.b(ops.bitwise_or, made, c.b(ops.shift_left, piece, c.b.const(k * part.bits, whole)))
+    part, whole = _unsigned(x.dtype), dtype_named(f"u{target.bits}")
+    bits = c.cast(x if x.dtype in (part, bool_) else c.b(ops.bitcast, x, dtype=part), whole)
+    places = c.cast(c.b(ops.iota, extent=whole.bits // x.dtype.bits, dtype=i64), whole)
+    pieces = c.b(ops.shift_left, bits, c.b(ops.mul, places, c.b.const(x.dtype.bits, whole)))
+    # no two pieces have a bit in common, so that their sum is their union
+    made = c.b(ops.reduce_sum, pieces, axes=(len(x.shape) - 1,))
     return made if target is whole else c.b(ops.bitcast, made, dtype=target)
+
+
+def _unsigned(dtype: DType) -> DType:
+    """The integers that hold the bits of ``dtype``."""
+    return u8 if dtype is bool_ else dtype_named(f"u{dtype.bits}")
 
 
 def _reduce_precision(c: Operation) -> Node:
@@ -360,7 +366,7 @@ TABLE: Mapping[str, Convert] = {
         "power": either(two(ops.pow), complex_functions.power),
         "maximum": either(two(ops.maximum), complex_functions.larger(ops.gt)),
         "minimum": either(two(ops.minimum), complex_functions.larger(ops.lt)),
-        "atan2": two(ops.atan2),
+        "atan2": either(two(ops.atan2), complex_functions.atan2),
         "and": logical_or_bits(ops.logical_and, ops.bitwise_and),
         "or": logical_or_bits(ops.logical_or, ops.bitwise_or),
         "xor": logical_or_bits(ops.logical_xor, ops.bitwise_xor),
@@ -369,7 +375,7 @@ TABLE: Mapping[str, Convert] = {
         "shift_right_logical": _shift_right(to_sign=False),
         "shift_right_arithmetic": _shift_right(to_sign=True),
         "abs": _abs,
-        "cbrt": _cbrt,
+        "cbrt": either(_cbrt, complex_functions.cbrt),
         "ceil": one(ops.ceil),
         "floor": one(ops.floor),
         "cosine": either(one(ops.cos), complex_functions.cosine),

@@ -23,6 +23,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64, product, u8
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
+from tilewright.frontend.stablehlo.ops.control import flat, like
 from tilewright.frontend.stablehlo.ops.movement import each
 from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.regions import SECOND, combiner_of
@@ -207,12 +208,13 @@ def _scatter(c: Operation) -> Result:
     region = c.op.regions[0]
     if n == 1:
         op = combiner_of(region)
-        x = c.operands[0]
-        if isinstance(x, Pair) or isinstance(values[0], Pair):
-            return _scatter_complex(c, x, values[0], rows, windows, op)
-        if op in REDUCTIONS:
-            return _scattered(c, x, values[0], rows, windows, REDUCTIONS[op])
-    return _one_after_another(c, c.nodes()[:n], values, rows, windows)
+        x, update = c.operands[0], values[0]
+        if isinstance(x, Pair) and isinstance(update, Pair) and op in (ops.add, SECOND):
+            parts = ((x.re, update.re), (x.im, update.im))
+            return Pair(*(_scattered(c, p, q, rows, windows, REDUCTIONS[op]) for p, q in parts))
+        if isinstance(x, Node) and isinstance(update, Node) and op in REDUCTIONS:
+            return _scattered(c, x, update, rows, windows, REDUCTIONS[op])
+    return _one_after_another(c, c.operands[:n], values, rows, windows)
 
 
 def _scatter_windows(
@@ -289,48 +291,38 @@ def _scattered(c: Operation, x: Node, updates: Node, rows: Node, windows: Window
     return _back(c, c.b(ops.scatter_nd, _with_room(c, x, windows), at, updates, reduction=reduction), windows)
 
 
-def _scatter_complex(c: Operation, x: Value, updates: Value, rows: Node, windows: Windows, op: Any) -> Pair:
-    if op not in (ops.add, SECOND) or not isinstance(x, Pair) or not isinstance(updates, Pair):
-        raise NoForm("scattering complex numbers by this region", "add them, or set them")
-    parts = ((x.re, updates.re), (x.im, updates.im))
-    return Pair(*(_scattered(c, p, q, rows, windows, REDUCTIONS[op]) for p, q in parts))
-
-
 def _one_after_another(
-    c: Operation, xs: Sequence[Node], updates: Sequence[Value], rows: Node, windows: Windows
-) -> list[Node]:
+    c: Operation, xs: Sequence[Value], updates: Sequence[Value], rows: Node, windows: Windows
+) -> list[Value]:
     """A loop over all places, in order: the region takes what lies there and the update, and says what comes there."""
     # Updates that lie outside are dropped by writing them to room behind the last row, which nobody reads.
-    held = [_with_room(c, x, windows) for x in xs]
+    held = [_with_room(c, x, windows) for x in flat(xs)]
     count = product(rows.shape)
     whole = [windows.shape[k] for k in windows.whole_axes]
-    flat = c.reshape(rows, (count,))
-    given = [c.reshape(u, (count, *whole)) for u in updates if isinstance(u, Node)]
-    if len(given) < len(updates):
-        raise NoForm("scattering complex numbers by this region", "scatter their parts")
+    places = c.reshape(rows, (count,))
+    given = [c.reshape(u, (count, *whole)) for u in flat(updates)]
     # The loop's body is a graph of its own; what it reads of this one comes in as captures.
     child = c.walker.child(Pool())
     pool, inner = child.scope.pool, Operation(child, Builder(child.scope.pool, c.b.loc), c.op, ())
     b = inner.b
     i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
     now = [pool.input(f"carried_{k}", x.type) for k, x in enumerate(held)]
-    at, rest = (child.scope.inner(flat), [child.scope.inner(u) for u in given])
+    at, rest = (child.scope.inner(places), [child.scope.inner(u) for u in given])
     assert isinstance(at, Node)
     row = b(ops.gather, at, i, axis=0)
     old = [b(ops.gather, x, row, axis=0) for x in now]
     new = [b(ops.gather, u, i, axis=0) for u in rest if isinstance(u, Node)]
-    made = child.apply(c.op.regions[0], [*old, *new])
+    made = child.apply(c.op.regions[0], [*like(xs, old), *like(updates, new)])
     after = [
         b(ops.scatter_nd, x, b(ops.reshape, row, shape=(1, 1)), b(ops.reshape, v, shape=(1, *v.shape)))
-        for x, v in zip(now, made, strict=True)
-        if isinstance(v, Node)
+        for x, v in zip(now, flat(made), strict=True)
     ]
     names = ("going", *(f"carried_{k}" for k in range(len(after))))
     inputs = (i, going, *now, *child.scope.captured.values())
     body = Graph("scatter", pool, inputs, (going, *after), names)
     trips, captures = c.reshape(c.dims([count]), ()), tuple(child.scope.captured)
     node = c.b(ops.loop, trips, c.b.const(True, bool_), *held, *captures, body=body, n_carried=len(held))
-    return [_back(c, x, windows) for x in c.b.results(node)]
+    return like(xs, [_back(c, x, windows) for x in c.b.results(node)])
 
 
 TABLE: Mapping[str, Convert] = {

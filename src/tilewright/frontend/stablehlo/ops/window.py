@@ -22,11 +22,10 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import i64, product
 from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result, Value
-from tilewright.frontend.stablehlo.ops.elementwise import direction
 from tilewright.frontend.stablehlo.ops.movement import each, padded
 from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.ops.reduce import by_neighbours, fold_of, joined
-from tilewright.frontend.stablehlo.regions import combiner_of
+from tilewright.frontend.stablehlo.regions import combiner_of, keeps_larger
 
 Convert = Callable[[Operation], Result]
 
@@ -190,7 +189,7 @@ def _select_and_scatter(c: Operation) -> Node:
     select, scatter = c.op.regions
     if combiner_of(scatter) is not ops.add:
         raise NoForm("select_and_scatter by another region than a sum", "write it by reduce_window and scatter")
-    is_max = _keeps_larger(c, select)
+    is_max = keeps_larger(c, select)
     least, most = (-math.inf, math.inf) if x.dtype.is_float else (x.dtype.min, x.dtype.max)
     losing = c.b.const(least if is_max else most, x.dtype)
     count = product(x.shape)
@@ -207,19 +206,6 @@ def _select_and_scatter(c: Operation) -> Node:
     room = c.expand(start, (count + 1,))  # the last one is for what lies outside
     made = c.b(ops.scatter_nd, room, at, c.reshape(source, (product(source.shape),)), reduction="add")
     return c.reshape(c.slice(made, 0, 0, count), x.shape)
-
-
-def _keeps_larger(c: Operation, region: Any) -> bool:
-    """Does a selection keep the larger one of two elements, or the smaller?"""
-    block = region.blocks[0]
-    first = block.operations[0].operation
-    if first.name == "stablehlo.compare" and list(first.operands) == list(block.arguments):
-        kind = direction(Operation(c.walker, c.b, first, ()))
-        if kind in ("GE", "GT"):
-            return True
-        if kind in ("LE", "LT"):
-            return False
-    raise NoForm("select_and_scatter by another selection than the largest or smallest", "use max or min")
 
 
 TABLE: Mapping[str, Convert] = {
