@@ -1,14 +1,19 @@
 """Nests in the order of Pluto's loops: random ones compute what they did, stencils are skewed and tiled along time."""
 
+from dataclasses import replace
 from random import Random
 from threading import Thread
 
 import numpy as np
 import pytest
 
+from tilewright import ops
+from tilewright.build.kernels import optimise_and_split
+from tilewright.build.options import Clock, Options
 from tilewright.core.compute import Binary, Buffer, Const, Load
 from tilewright.core.expr import Sym
-from tilewright.core.types import i64
+from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.types import TensorType, f64, i64
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.interp import run
@@ -204,6 +209,19 @@ def test_the_cheapest_order_is_taken():
     lanes = [x for x in walk(b.kernel.body) if isinstance(x, For) and x.loop.kind is Kind.VECTOR]
     assert step.primitive == "resequence" and lanes
     np.testing.assert_array_equal(results(b.kernel)["s"], results(kernel)["s"])
+
+
+def test_no_order_is_sought_for_loops_of_an_op() -> None:
+    """An op's author chose their order; a search would find none better, in seconds."""
+    b = Builder(Pool())
+    a, right = (b.pool.input(name, TensorType(f64, (4, 4))) for name in ("a", "right"))
+    x = b(ops.solve_triangular, a, right, upper=False)
+    graph = Graph("solve", b.pool, (a, right), (x,), ("x",))
+    options = Options(target="x86-64-v3")
+    groups = optimise_and_split(graph, options, options.machine, Clock()).kernels.groups
+    (computation,) = (g.computation for g in groups.values())
+    assert ordered.nests_in_order(replace(computation, is_ordered=False))
+    assert not ordered.nests_in_order(computation)
 
 
 def test_threads_put_loops_in_order_at_one_time():

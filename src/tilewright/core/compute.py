@@ -318,12 +318,16 @@ class Serial:
 
 @dataclass(frozen=True)
 class Computation:
-    """A kernel's meaning: run ``items`` in order. Every buffer is an input, an output or a temporary."""
+    """A kernel's meaning: run ``items`` in order. Every buffer is an input, an output or a temporary.
+
+    ``is_ordered``: its author chose the order of the serial loops, so that nobody seeks a faster one.
+    """
 
     inputs: tuple[Buffer, ...]
     outputs: tuple[Buffer, ...]
     items: tuple[Stage | Serial, ...]
     temps: tuple[Buffer, ...] = field(default=())
+    is_ordered: bool = False
 
 
 def stages_alone(computation: Computation) -> list[Stage] | None:

@@ -47,6 +47,8 @@ class Trait(Enum):
     COMPOSITE = "composite"
     """Recognised as a whole because a fused form is better than its pieces; decomposes late."""
     STRUCTURAL = "structural"
+    PROGRAM = "program"
+    """Its kernel's loops are as a user wrote them, who need not have looked for the fastest order."""
 
 
 AttrKind = Literal[

@@ -25,7 +25,7 @@ from tilewright.core.dims import known_under
 from tilewright.core.expr import Dim, Expr, Sym, substitute, to_text
 from tilewright.core.graph import Attrs
 from tilewright.core.indices import is_chosen
-from tilewright.core.opdef import AuthorSchedule, OpDef
+from tilewright.core.opdef import AuthorSchedule, OpDef, Trait
 from tilewright.core.types import Array, TensorType
 from tilewright.language.trace import Item, Traced
 from tilewright.partition.computation import computation_text
@@ -64,6 +64,7 @@ def op_of(traced: Traced, author: AuthorSchedule | None) -> OpDef:
 
     return OpDef(
         name, tuple(b.name for b in c.inputs), {}, infer, reference, kernel=stages, author=author,
+        traits=frozenset({Trait.PROGRAM}),
         doc=f"The kernel {traced.name}.",
     )  # fmt: skip
 

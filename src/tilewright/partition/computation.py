@@ -29,7 +29,7 @@ from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.expr import Sym, is_nonneg, symbols, to_text
 from tilewright.core.graph import CONST, Node
 from tilewright.core.indices import is_chosen
-from tilewright.core.opdef import AuthorSchedule
+from tilewright.core.opdef import AuthorSchedule, Trait
 from tilewright.core.types import DType, dtype_of, product
 from tilewright.partition.facts import Facts
 from tilewright.partition.fuse import Group, scalar_constant
@@ -87,7 +87,9 @@ def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int
                 temps.append(fresh)
                 to[b] = fresh
         items.extend(_connect(x, to) for x in f.items)
-    computation = Computation(tuple(sources.values()), outputs, tuple(items), tuple(temps))
+    root = group.root.op
+    is_ordered = root.kernel is not None and Trait.PROGRAM not in root.traits
+    computation = Computation(tuple(sources.values()), outputs, tuple(items), tuple(temps), is_ordered)
     laid_out = window_weights(group, facts)
     constants = frozenset(b for n, b in sources.items() if n.op is CONST or n in laid_out)
     return GroupComputation(computation, tuple(sources), constants, computation_text(computation, constants))

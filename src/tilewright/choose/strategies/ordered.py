@@ -49,6 +49,8 @@ def nests_in_order(computation: Computation) -> list[str]:
     Those of one stage are in order only along the outer loops, and sums have rules that keep them in registers.
     """
     found: list[str] = []
+    if computation.is_ordered:
+        return found
     for k, item in enumerate(computation.items):
         if isinstance(item, Serial) and _is_in_order(item):
             nest = lower(computation).body[len(lower(replace(computation, items=computation.items[:k])).body)]
