@@ -44,7 +44,7 @@ def positive(*shape: int) -> torch.Tensor:
 
 def decompositions() -> Corners:
     made: Corners = {}
-    for shape in ((256, 256), (64, 64), (97, 97), (512, 3, 3), (8, 32, 32)):
+    for shape in ((256, 256), (64, 64), (97, 97), (512, 3, 3), (512, 8, 8), (100, 15, 15), (8, 32, 32)):
         name = "x".join(map(str, shape))
         x, s, p = randn(*shape), symmetric(*shape), positive(*shape)
         made |= {

@@ -116,7 +116,7 @@ CHECKS = (check_eigh, check_svd, check_factors)
 @st.composite
 def matrices(draw: st.DrawFn, largest: int = 40) -> torch.Tensor:
     """Batches of random matrices, some of low rank, some with many zeros."""
-    batch = draw(st.sampled_from([(), (3,), (2, 2), (1,)]))
+    batch = draw(st.sampled_from([(), (3,), (2, 2), (1,), (19,), (3, 7)]))
     m, n = (draw(st.integers(1, largest)) for _ in range(2))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
     dtype = draw(st.sampled_from([torch.float32, torch.float64]))

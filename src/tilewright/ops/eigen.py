@@ -229,7 +229,7 @@ eigvalsh = OpDef(
 
 
 def _any_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 3), (3, 4), (1, 1), (0, 3, 2), (2, 3, 0)):
+    for shape in ((3, 3), (2, 4, 3), (3, 4), (1, 1), (0, 3, 2), (2, 3, 0), (2, 8, 3, 2)):
         yield Sample((matrices(rng, *shape),))
     yield Sample((matrices(rng, 2, 5, 4).astype(np.float32),))
 

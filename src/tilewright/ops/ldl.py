@@ -196,7 +196,7 @@ def _ldl_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: t
 
 
 def _symmetric_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 6, 6), (1, 1), (0, 3, 3), (2, 0, 0)):
+    for shape in ((3, 3), (2, 6, 6), (1, 1), (0, 3, 3), (2, 0, 0), (2, 9, 4, 4)):
         x = matrices(rng, *shape)
         yield Sample((x + np.swapaxes(x, -1, -2),))
     yield Sample((np.array([[0.0, 1, 2], [1, 0, 3], [2, 3, 0]]),))

@@ -4,8 +4,8 @@ In: batches of matrices ``[..., m, n]``, f32 or f64. Out: factors in LAPACK's la
 Not its business: what is made of factors (inverse, determinant, solve), which frontends spell; QR (``qr``),
 eigenvalues (``eigen``).
 
-Where the process has LAPACK it is called (``runtime.cpu.routines``). The kernels are for where it is not: outer-product
-forms of Cholesky and LU (Golub and Van Loan, 3.2 and 4.2). Right, not fast: no blocking.
+Where the process has LAPACK it is called for large matrices (``runtime.cpu.routines``). The kernels are for small ones,
+and for where it is not: outer-product forms of Cholesky and LU (Golub and Van Loan, 3.2 and 4.2), without blocks.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, DType, TensorType
 from tilewright.ops.common import check_dtype
+from tilewright.ops.lanes import Body, Buffers, fill_lanes, one_by_one, side_by_side
 from tilewright.ops.rules import Types
 from tilewright.ops.stages import Items, clamped, index_value, write
 
 SMALL_SIDE = 64
 """Rows of matrices up to which our QR factors and triangular systems are faster than a call of LAPACK with its copies
-(``docs/choices.md``, "Small matrices"). Cholesky's and LU's routines are no slower at any size."""
+(``docs/choices.md``, "Small matrices"). Cholesky's and LU's routines are no slower for matrices one by one."""
 
 
 def where_large(name: str, first: TensorType, *further: Dim) -> tuple[str, tuple[Dim, ...]] | None:
@@ -54,6 +55,11 @@ def where_large(name: str, first: TensorType, *further: Dim) -> tuple[str, tuple
     m, n = first.shape[-2:]
     is_small = known_at_most(m, SMALL_SIDE)
     return None if is_small else (name, (m, n, *further))
+
+
+def unless_in_lanes(name: str, t: TensorType, *sizes: Dim) -> tuple[str, tuple[Dim, ...]] | None:
+    """A routine for matrices that do not run side by side, which is faster than a call of LAPACK with its copies."""
+    return None if fill_lanes(t.shape[:-2], t.shape[-1]) else (name, sizes)
 
 
 def check_matrices(t: TensorType, what: str, *, square: bool = False) -> None:
@@ -104,17 +110,13 @@ def fold(out: Buffer, n: Dim, term: Callable[[tuple[Sym, ...], Sym], Value], op:
     return Stage((out,), axes, syms(axes), (term(syms(axes), r.sym),), Reduction((r,), op, (init,)))
 
 
-def batched(body: Callable[[tuple[Buffer, ...], tuple[Buffer, ...], Attrs, tuple[Sym, ...]], Items]) -> Callable[
-    [tuple[Buffer, ...], tuple[Buffer, ...], Attrs], Items
-]:  # fmt: skip
-    """Stages for one matrix, at the batch index that is given, inside serial loops over the batch."""
+def batched(body: Body) -> Callable[[Buffers, Buffers, Attrs], Items]:
+    """A kernel from the stages for one matrix."""
 
-    def kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> Items:
-        outer = axes_for(ins[0].shape[:-2], "batch")
-        items: tuple[Stage | Serial, ...] = tuple(body(ins, outs, a, syms(outer)))
-        for axis in reversed(outer):
-            items = (Serial(axis, items),)
-        return list(items)
+    def kernel(ins: Buffers, outs: Buffers, a: Attrs) -> Items:
+        batch = ins[0].shape[:-2]
+        run = side_by_side if fill_lanes(batch, outs[0].shape[-1]) else one_by_one
+        return run(body, ins, outs, a, batch)
 
     return kernel
 
@@ -125,7 +127,7 @@ def matrices(rng: np.random.Generator, *shape: int) -> Array:
 
 
 def square_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 3, 3), (2, 0, 0)):
+    for shape in ((3, 3), (2, 4, 4), (1, 1), (0, 3, 3), (2, 0, 0), (3, 7, 3, 3)):
         yield Sample((matrices(rng, *shape),))
     yield Sample((matrices(rng, 5, 5).astype(np.float32) + 4 * np.eye(5, dtype=np.float32),))
 
@@ -197,7 +199,7 @@ cholesky = OpDef(
     _ref_cholesky,
     kernel=batched(_cholesky_body),
     samples=_positive_samples,
-    routine=lambda ts, a: ("cholesky", ts[0].shape[-1:]),
+    routine=lambda ts, a: unless_in_lanes("cholesky", ts[0], ts[0].shape[-1]),
     doc="The lower factor of positive definite matrices, from their lower triangle, and for each matrix the order of "
     "the first leading minor that is not positive (0: none; from it on the factor means nothing).",
 )
@@ -281,7 +283,7 @@ def _lu_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tu
 
 
 def wide_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((3, 3), (2, 4, 3), (3, 5), (1, 1), (0, 3, 2), (2, 3, 0)):
+    for shape in ((3, 3), (2, 4, 3), (3, 5), (1, 1), (0, 3, 2), (2, 3, 0), (17, 4, 3), (2, 9, 2, 5)):
         yield Sample((matrices(rng, *shape),))
     yield Sample((matrices(rng, 2, 5, 4).astype(np.float32),))
 
@@ -294,7 +296,7 @@ lu = OpDef(
     _ref_lu,
     kernel=batched(_lu_body),
     samples=wide_samples,
-    routine=lambda ts, a: ("lu", (*ts[0].shape[-2:], smaller_side(ts[0]))),
+    routine=lambda ts, a: unless_in_lanes("lu", ts[0], *ts[0].shape[-2:], smaller_side(ts[0])),
     doc="LU factors with row pivots, in one matrix; the pivots as LAPACK counts them, from 1; and the first zero "
     "pivot, from 1 (0: none).",
 )
@@ -408,6 +410,8 @@ def _triangular_samples(rng: np.random.Generator) -> Iterator[Sample]:
         for unit in (False, True):
             x = matrices(rng, 2, 3, 3) + 3 * np.eye(3)
             yield Sample((x, matrices(rng, 2, 3, 2)), {"upper": upper, "unit": unit})
+            many = matrices(rng, 3, 6, 4, 4) + 4 * np.eye(4)
+            yield Sample((many, matrices(rng, 3, 6, 4, 3)), {"upper": upper, "unit": unit})
     yield Sample((np.zeros((0, 0)), np.zeros((0, 2))), {"upper": True})
 
 

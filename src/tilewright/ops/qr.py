@@ -171,6 +171,8 @@ def _reflect_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for transposed in (False, True):
         packed, taus = _ref_geqrf([matrices(rng, 2, 4, 3)], Attrs({}))
         yield Sample((packed, taus, matrices(rng, 2, 4, 2)), {"transposed": transposed})
+        packed, taus = _ref_geqrf([matrices(rng, 18, 4, 3)], Attrs({}))
+        yield Sample((packed, taus, matrices(rng, 18, 4, 2)), {"transposed": transposed})
     yield Sample((np.zeros((0, 0)), np.zeros((0,)), np.zeros((0, 2))), {})
 
 
@@ -207,7 +209,7 @@ def _orthogonal_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs
 
 
 def _orthogonal_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape in ((2, 4, 3), (3, 3), (0, 2, 1)):
+    for shape in ((2, 4, 3), (3, 3), (0, 2, 1), (2, 8, 5, 3)):
         yield Sample(_ref_geqrf([matrices(rng, *shape)], Attrs({})))
 
 
