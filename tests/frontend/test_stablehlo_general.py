@@ -211,3 +211,20 @@ def test_products_of_groups(tmp_path: Path, name: str) -> None:
         b = np.moveaxis(b, numbers["group"], 0)
         want = np.concatenate([a[:, p] @ b[g] for g, p in enumerate(parts)] + [np.zeros((2, 2, 5))], 1)
     np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-5)
+
+
+# --- windows at edges -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", (np.float32, np.int32))
+@pytest.mark.parametrize("join, start", [(lax.add, 2), (lax.mul, 3), (lax.max, 1), (lax.min, 1)])
+def test_what_windows_start_from_counts_once(join, start: int, dtype) -> None:
+    """As XLA has it: nothing stands at the edges, and between the elements of a spread operand."""
+
+    def f(x):
+        options = {"window_dimensions": (3,), "window_strides": (1,), "padding": ((2, 1),)}
+        return lax.reduce_window(x, dtype(start), join, **options), lax.reduce_window(
+            x, dtype(start), join, base_dilation=(2,), **options
+        )
+
+    agree(f, np.array([1, -3, 4, 2, 5], dtype))

@@ -17,8 +17,8 @@ from tilewright.core.dims import are_known, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DTYPES, NARROW, DType, bool_, i64
-from tilewright.frontend import nodes
 from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.moves import Moves
 from tilewright.frontend.stablehlo.known import Known
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def value_type(mlir_type: Any) -> ValueType:
 
 
 @dataclass(frozen=True)
-class Operation:
+class Operation(Moves):
     """``op`` is MLIR's operation, ``operands`` what its operands are here."""
 
     walker: BlockWalker
@@ -172,33 +172,7 @@ class Operation:
             raise NoForm(f"{what} is a size that the data decide", "compute sizes from shapes")
         return found
 
-    # --- movements --------------------------------------------------------------------------------------------------
-
-    def cast(self, x: Node, dtype: DType) -> Node:
-        return x if x.dtype is dtype else self.b(ops.cast, x, dtype=dtype)
-
-    def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
-        return nodes.reshape(self.b, x, shape)
-
-    def expand(self, x: Node, shape: Sequence[Dim]) -> Node:
-        return nodes.expand(self.b, x, shape)
-
-    def transpose(self, x: Node, perm: Sequence[int]) -> Node:
-        return nodes.transpose(self.b, x, perm)
-
-    def slice(self, x: Node, axis: int, start: Dim, stop: Dim) -> Node:
-        """The elements from ``start`` to before ``stop`` along one axis."""
-        return nodes.slice_axis(self.b, x, axis, start, stop - start)
-
-    def along(self, x: Node, axis: int, rank: int) -> Node:
-        """A vector as axis ``axis`` of ``rank`` axes."""
-        return self.reshape(x, [x.shape[0] if k == axis else 1 for k in range(rank)])
-
-    def dims(self, dims: Sequence[Dim]) -> Node:
-        """Sizes as a vector of i64."""
-        if are_known(dims):
-            return self.b.const(np.array(dims, np.int64).reshape(len(dims)))
-        return self.b(ops.dim_values, dims=tuple(dims))
+    # --- numbers of operands ----------------------------------------------------------------------------------------
 
     def starts(self, first: int, count: int) -> Node:
         """Scalar operands from ``first`` on as a vector of i64."""

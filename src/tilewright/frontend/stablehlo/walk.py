@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.core.diag import CompileError, Loc, Problem
+from tilewright.core.diag import CompileError, Loc, OpError, Problem
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Builder, Node, Pool
 from tilewright.core.types import TensorType
@@ -167,6 +167,8 @@ class BlockWalker:
             results = self._convert(op, given)
         except NoForm as e:
             self._fail(op, e.rule, e.remedy)
+        except OpError as e:
+            self._fail(op, e.message, e.remedy)
         except CompileError as e:
             self._fail(op, "; ".join(p.rule for p in e.problems), e.problems[0].remedy if e.problems else "")
         else:

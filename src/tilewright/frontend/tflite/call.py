@@ -121,4 +121,14 @@ class TfliteCall:
         return tuple(numbers(x.shape))
 
 
+MOST_ELEMENTS = 1 << 27
+"""Of what is made at import: a few bytes of a damaged file could ask for any size."""
+
+
+def check_size(n: int) -> None:
+    """``OpError`` for more elements than are made at import."""
+    if n > MOST_ELEMENTS:
+        raise OpError(f"{n} elements are more than the {MOST_ELEMENTS} that are read", remedy="convert the model anew")
+
+
 Converter = Callable[[TfliteCall], "Node | Sequence[Node]"]

@@ -22,6 +22,7 @@ from tilewright.frontend.tflite import (
     recurrent,
     segments,
     spectra,
+    stablehlo,
     volumes,
     windows,
 )
@@ -30,6 +31,7 @@ from tilewright.frontend.tflite.call import Converter
 CONVERTERS: Mapping[str, Converter] = {
     **arithmetic.TABLE, **windows.TABLE, **volumes.TABLE, **moves.TABLE, **segments.TABLE, **control.TABLE,
     **recurrent.TABLE, **boxes.TABLE, **lookups.TABLE, **spectra.TABLE,
+    **stablehlo.TABLE,
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
@@ -51,7 +53,7 @@ _REASONS: Mapping[tuple[str, str], str] = {
     ("works on text or tables of keys", "do this part before the model"):
         "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM CONCAT_EMBEDDINGS",
     ("draws numbers by a generator that the format leaves open", "pass the numbers as an argument"):
-        "RANDOM_STANDARD_NORMAL RANDOM_UNIFORM MULTINOMIAL STABLEHLO_RNG_BIT_GENERATOR",
+        "RANDOM_STANDARD_NORMAL RANDOM_UNIFORM MULTINOMIAL",
     ("is code of somebody else's, which the file only names", "convert without custom operators"):
         "CUSTOM DELEGATE PLACEHOLDER_FOR_GREATER_OP_CODES STABLEHLO_CUSTOM_CALL",
     ("is StableHLO within TFLite", "compile the StableHLO program itself"):
@@ -60,8 +62,8 @@ _REASONS: Mapping[tuple[str, str], str] = {
         "STABLEHLO_DIVIDE STABLEHLO_DOT_GENERAL STABLEHLO_DYNAMIC_SLICE STABLEHLO_DYNAMIC_UPDATE_SLICE "
         "STABLEHLO_EXPONENTIAL STABLEHLO_FLOOR STABLEHLO_IOTA STABLEHLO_LOG STABLEHLO_LOGISTIC "
         "STABLEHLO_NEGATE STABLEHLO_OR "
-        "STABLEHLO_POWER STABLEHLO_REDUCE STABLEHLO_REDUCE_WINDOW STABLEHLO_REMAINDER STABLEHLO_RESHAPE "
-        "STABLEHLO_RSQRT STABLEHLO_SCATTER STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
+        "STABLEHLO_POWER STABLEHLO_REDUCE STABLEHLO_REMAINDER STABLEHLO_RESHAPE "
+        "STABLEHLO_RSQRT STABLEHLO_SELECT STABLEHLO_SHIFT_LEFT STABLEHLO_SLICE STABLEHLO_SORT "
         "STABLEHLO_SUBTRACT STABLEHLO_TANH STABLEHLO_TRANSPOSE STABLEHLO_WHILE",
 }  # fmt: skip
 REFUSED: Mapping[str, tuple[str, str]] = {name: why for why, names in _REASONS.items() for name in names.split()}

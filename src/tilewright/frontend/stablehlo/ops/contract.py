@@ -15,9 +15,10 @@ from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, bool_, i32, i64, product
 from tilewright.frontend.complex_pairs import Pair, bilinear
+from tilewright.frontend.moves import pad_real
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
-from tilewright.frontend.stablehlo.ops.movement import pad_real, strided
+from tilewright.frontend.stablehlo.ops.movement import strided
 from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded
 
 Convert = Callable[[Operation], Result]

@@ -13,6 +13,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.moves import pad_real
 from tilewright.frontend.stablehlo.operation import Operation, Result, Value
 from tilewright.frontend.stablehlo.ops.elementwise import as_pair
 
@@ -109,26 +110,6 @@ def padded(c: Operation, x: Value, value: Value, edges: Sequence[tuple[Dim, Dim]
         pair, filler = as_pair(c, x), as_pair(c, value)
         return Pair(pad_real(c, pair.re, filler.re, edges, between), pad_real(c, pair.im, filler.im, edges, between))
     return pad_real(c, x, value, edges, between)
-
-
-def pad_real(c: Operation, x: Node, value: Node, edges: Sequence[tuple[Dim, Dim]], between: Sequence[int]) -> Node:
-    """:func:`padded`, of a real tensor."""
-    for axis, n in enumerate(between):
-        if n and x.shape[axis] != 0:
-            x = _spread(c, x, value, axis, n)
-    if not any(lo != 0 or hi != 0 for lo, hi in edges):
-        return x
-    return c.b(ops.pad, x, value, pads=tuple(edges))
-
-
-def _spread(c: Operation, x: Node, value: Node, axis: int, n: int) -> Node:
-    """``n`` times ``value`` between neighbours along an axis: behind each element as an axis of its own, joined."""
-    size = x.shape[axis]
-    shape = [*x.shape[: axis + 1], 1, *x.shape[axis + 1 :]]
-    pads = [(0, n) if k == axis + 1 else (0, 0) for k in range(len(shape))]
-    apart = c.b(ops.pad, c.reshape(x, shape), value, pads=tuple(pads))
-    joined = c.reshape(apart, [*x.shape[:axis], size * (n + 1), *x.shape[axis + 1 :]])
-    return c.slice(joined, axis, 0, size * (n + 1) - n)
 
 
 def _concatenate(c: Operation) -> Value:

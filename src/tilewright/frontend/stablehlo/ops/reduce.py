@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known
-from tilewright.core.graph import CONST, Node
+from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, bool_
 from tilewright.frontend.complex_pairs import Pair
@@ -22,43 +22,9 @@ from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, V
 from tilewright.frontend.stablehlo.ops.movement import each
 from tilewright.frontend.stablehlo.ops.narrow import all_in_wider
 from tilewright.frontend.stablehlo.regions import combiner_of, only_chooses, results_of, samples
+from tilewright.frontend.window_folds import fold_of, is_neutral, joined
 
 Convert = Callable[[Operation], Result]
-
-FOLDS: Mapping[OpDef | str, OpDef] = {
-    ops.add: ops.reduce_sum, ops.mul: ops.reduce_prod, ops.minimum: ops.reduce_min, ops.maximum: ops.reduce_max,
-}  # fmt: skip
-_OF_BOOLS: Mapping[OpDef | str, OpDef] = {
-    ops.add: ops.reduce_any, ops.maximum: ops.reduce_any, ops.bitwise_or: ops.reduce_any,
-    ops.mul: ops.reduce_all, ops.minimum: ops.reduce_all, ops.bitwise_and: ops.reduce_all,
-}  # fmt: skip
-
-
-def fold_of(op: OpDef | str, dtype: DType) -> OpDef | None:
-    """The reduction by ``op``, where there is one."""
-    return (_OF_BOOLS if dtype is bool_ else FOLDS).get(op)
-
-
-def is_neutral(start: Node, op: OpDef | str) -> bool:
-    """Is ``start`` a constant that changes nothing it is joined with?"""
-    if start.op is not CONST or start.shape:
-        return False
-    value, dtype = start.attrs["data"].array[()], start.dtype
-    if dtype is bool_:
-        return bool(value) == (op in (ops.mul, ops.minimum, ops.bitwise_and))
-    least: float = -np.inf if dtype.is_float else dtype.min
-    most: float = np.inf if dtype.is_float else dtype.max
-    neutral: Mapping[OpDef | str, float] = {ops.add: 0, ops.mul: 1, ops.maximum: least, ops.minimum: most}
-    return bool(value == neutral.get(op))
-
-
-def joined(c: Operation, made: Node, start: Node, op: OpDef) -> Node:
-    """A reduction's result with what it starts from."""
-    if is_neutral(start, op):
-        return made
-    if made.dtype is bool_:
-        op = {ops.bitwise_or: ops.logical_or, ops.bitwise_and: ops.logical_and}.get(op, op)
-    return c.b(op, made, start)
 
 
 def _reduce(c: Operation) -> Result:
