@@ -310,6 +310,8 @@ class Runs:
         for n in place:
             at = [place.get(batch.kernel_of.get(r, r), len(kernels)) for r in batch.readers[n]]
             self.last_read[n] = max([*at, len(kernels) if n in batch.kept else 0])
+        self.leaving = {c.n: {k.root: self._leaving(c, k) for k in kernels} for c in self.counts}
+        """What it costs, by how many cores compute, to write a result out that is read behind a run."""
         self.far: dict[tuple[RowKernel, Node], float] = {}
         """Bytes touched between two uses of a value where all kernels run once on the whole batch."""
         self.by_count = list(self._whole())
@@ -328,6 +330,10 @@ class Runs:
                 self.far[k, x] = clock + n_bytes - used[x] if x in used else max(n_bytes, clock)
             yield [c.n * (self._time(c, k, self.batch.size, 0.0, {}) + self._weights(c, k)) for c in self.counts]
             clock = self._touch(k, self.batch.size, clock, used)
+
+    def _leaving(self, cores: Cores, kernel: RowKernel) -> float:
+        n_bytes = self.batch.size * kernel.row_bytes
+        return cores.written_cycles(n_bytes, cores.level(n_bytes))
 
     def _touch(self, kernel: RowKernel, n_rows: float, clock: float, used: dict[Node, float]) -> float:
         for x in (*kernel.reads, kernel.root):
@@ -412,9 +418,7 @@ class Runs:
             for at, c in enumerate(self.ways):
                 # What is read of one part comes again when all other bytes of a part were touched.
                 again = (c if c.are_apart else self.each_core).cycles(shared, c.level(clock))
-                sizes = [self.batch.size * x.row_bytes for x in live]
-                all_cores, turns = Cores(c.n, c.options), c.turns(n_parts)
-                leaving = sum(all_cores.written_cycles(n, all_cores.level(n)) for n in sizes)
+                turns, leaving = c.turns(n_parts), sum([self.leaving[c.n][x.root] for x in live])
                 costs.append(c.n * (once[at] + turns * each[at] + (turns - 1) * again + leaving))
             # Ops on rows alone are one kernel in the end, whatever this estimate says. And it has to pay where threads
             # share each kernel, too: that none is woken for each would pay for any run of small ones.
