@@ -338,8 +338,14 @@ def lifted(x: torch.Tensor) -> torch.Tensor:
     return low
 
 
+def windows_of_two_kinds(x: torch.Tensor) -> torch.Tensor:
+    """As codecs of sound join two encoders, each with strides and borders of its own."""
+    narrow, wide = torch.ones(1, 1, 1), torch.full((1, 1, 16), 0.25)
+    return F.conv1d(x[:, None], narrow, stride=8) * F.conv1d(x[:, None], wide, stride=8, padding=4)
+
+
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("f", "n"), [(every_second, 2), (every_third, 3), (lifted, 8)])
+@pytest.mark.parametrize(("f", "n"), [(every_second, 2), (every_third, 3), (lifted, 8), (windows_of_two_kinds, 8)])
 def test_sizes_that_a_guard_makes_equal_are_equal(f: Step, n: int) -> None:
     model = tw.compile(Lambda(f), (torch.randn(2, 4 * n),), dynamic_shapes=(({1: Dim.AUTO},),), cache=False)
     compiled = torch.compile(f, backend="tilewright", dynamic=True, options={"fallback": False})

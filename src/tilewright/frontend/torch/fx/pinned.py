@@ -1,12 +1,14 @@
-"""Results of calls in the sizes that PyTorch knows them to have.
+"""Operands and results of calls in the sizes that PyTorch knows them to have.
 
-In: a converter's results, and the types that PyTorch's shape propagation gives. Out: the results, with numbers and
-symbols in the place of longer sizes. Not its business: where the knowledge comes from (``fx.symbols``, ``fx.guards``).
+In: a call's operands; a converter's results, and the types that PyTorch's shape propagation gives. Out: operands of
+equal sizes in one form; results with numbers and symbols in the place of longer sizes. Not its business: where the
+knowledge comes from (``fx.symbols``, ``fx.guards``), and holding calls to it (``frontend.size_rules``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
@@ -15,6 +17,30 @@ from tilewright.core.types import TensorType
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.nodes import reshape
 from tilewright.frontend.torch.aten.call import Result, is_decided_by_data
+
+
+def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call; of one that works on points, tensors of one size in each place that is not 1.
+
+    The program runs only where they fit: PyTorch guards sizes that it can't prove to be equal, such as
+    ``(n + 240) // 320`` and ``(n + 8) // 320 + 1``, and no rule of an op could tell.
+    """
+    import torch
+
+    tensors = {name: x for name, x in args.items() if isinstance(x, Node)}
+    if len({x.shape for x in tensors.values()}) < 2 or torch.Tag.pointwise not in getattr(call, "tags", ()):
+        return dict(args)
+    chosen: dict[int, Dim] = {}  # by the place from behind
+    for x in tensors.values():
+        for place, size in enumerate(reversed(x.shape)):
+            if size != 1:
+                chosen.setdefault(place, size)
+
+    def fit(x: Node) -> Node:
+        sizes = [n if n == 1 else chosen[place] for place, n in enumerate(reversed(x.shape))]
+        return reshape(b, x, sizes[::-1])
+
+    return {**args, **{name: fit(x) for name, x in tensors.items()}}
 
 
 def pinned(b: Builder, made: Result, types: Sequence[TensorType | None]) -> Result:
