@@ -89,6 +89,10 @@ def shrunk(config: Any, patterns: Sequence[tuple[str, int]]) -> Any:
                         setattr(config, name, small)
         elif name == "depths" and isinstance(value, list | tuple):
             config.depths = type(value)(min(n, 2) for n in value)
+    rotary = getattr(config, "rope_parameters", None)
+    sections = rotary.get("mrope_section") if isinstance(rotary, dict) else None
+    if sections:  # they are parts of half of a narrow head
+        rotary["mrope_section"] = [n * 8 // sum(sections) for n in sections]
     if getattr(config, "head_dim", 0) is None:
         config.head_dim = config.hidden_size // config.num_attention_heads
     special = {"use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
