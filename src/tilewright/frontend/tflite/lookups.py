@@ -14,6 +14,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Node
+from tilewright.frontend.distinct import distinct
 from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
 
 SUM, MEAN, ROOT = range(3)
@@ -21,10 +22,7 @@ SUM, MEAN, ROOT = range(3)
 
 
 def _unique(c: TfliteCall) -> list[Node]:
-    """Distinct elements in the order in which they are first met, and which of them each element is.
-
-    Sorted, equal elements are neighbours; the least place of a group is where its element is first met.
-    """
+    """Distinct elements in the order in which they are first met, and which of them each element is."""
     x = c.x()
     if len(c.size(x)) != 1:
         raise OpError(f"distinct elements are those of a vector, not of {x.type}")
@@ -32,21 +30,13 @@ def _unique(c: TfliteCall) -> list[Node]:
     check_size(n)
     if n == 0:
         return [x, c.b.const(np.zeros(0, c.dtypes[1].numpy))]
-    ordered, order = c.b.results(c.b(ops.sort, x, axis=0))
-    order = c.cast(order, types.i64)
-    before = c.b(ops.slice, ordered, starts=(0,), stops=(n - 1,), steps=(1,))
-    after = c.b(ops.slice, ordered, starts=(1,), stops=(n,), steps=(1,))
-    starts = c.b(ops.concat, c.b.const(np.ones(1, np.bool_)), c.b(ops.ne, after, before), axis=0)
-    one, last = c.b.const(1, types.i64), c.b.const(np.full(n, n - 1, np.int64))
-    group = c.b(ops.sub, c.b(ops.cumsum, c.cast(starts, types.i64), axis=0), one)
-    least = c.b(ops.scatter_elements, last, group, order, axis=0, reduction="min")
-    zeros, places = c.b.const(np.zeros(n, np.int64)), c.b.const(np.arange(n))
-    first = c.b(ops.scatter_elements, zeros, order, c.b(ops.gather, least, group, axis=0), axis=0)
-    is_first = c.b(ops.eq, first, places)
-    rank = c.b(ops.sub, c.b(ops.cumsum, c.cast(is_first, types.i64), axis=0), one)
-    rows, _ = c.b.results(c.b(ops.argwhere, is_first, count=f"unique_{x.serial}"))
-    found = c.b(ops.reshape, rows, shape=(rows.shape[0],))
-    return [c.b(ops.gather, x, found, axis=0), c.cast(c.b(ops.gather, rank, first, axis=0), c.dtypes[1])]
+
+    def places(flags: Node) -> Node:
+        rows, _ = c.b.results(c.b(ops.argwhere, flags, count=f"unique_{x.serial}"))
+        return c.b(ops.reshape, rows, shape=rows.shape[:1])
+
+    found = distinct(c.b, x, None, places, is_sorted=False)
+    return [found.values, c.cast(found.inverse, c.dtypes[1])]
 
 
 def _hashtable_lookup(c: TfliteCall) -> list[Node]:

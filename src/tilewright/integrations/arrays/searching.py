@@ -16,6 +16,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Builder, Node, Pool
+from tilewright.frontend.distinct import distinct
 from tilewright.frontend.nodes import count_passed, next_after
 from tilewright.integrations.arrays.functions import FUNCTIONS, offered, real
 from tilewright.integrations.arrays.making import reshaped
@@ -145,27 +146,17 @@ class UniqueInverse(NamedTuple):
 
 
 def _unique(pool: Pool, x: Any) -> UniqueAll:
-    """Sorted, equal elements are neighbours, and each group of them begins where one is not its predecessor."""
     given = lifted(pool, x)
-    n, shape = given.size, given.shape
-    if n == 0:
+    if given.size == 0:
         none = lifted(pool, np.zeros(0, np.int64))
-        return UniqueAll(reshaped(given, (0,)), none, reshaped(none, shape), none)
-    flat = reshaped(cast(given, np.uint8) if given.dtype == np.bool_ else given, (n,))
-    ordered, order = applied(ops.sort, flat, axis=0, stable=True)
-    order = cast(order, np.int64)
-    before, after = (
-        apply(ops.slice, ordered, starts=(k,), stops=(n - 1 + k,), steps=(1,)) for k in (0, 1)
-    )  # fmt: skip
-    starts = apply(ops.concat, lifted(pool, np.ones(1, np.bool_)), apply(ops.ne, after, before), axis=0)
-    one, zeros = lifted(pool, np.asarray(1)), lifted(pool, np.zeros(n, np.int64))
-    group = apply(ops.sub, apply(ops.cumsum, cast(starts, np.int64), axis=0), one)
-    sizes = apply(ops.scatter_elements, zeros, group, lifted(pool, np.ones(n, np.int64)), axis=0, reduction="add")
-    inverse = apply(ops.scatter_elements, zeros, order, group, axis=0)
-    at = _column(_rows_of(starts, "unique"), 0)
-    values, indices, groups = (apply(ops.gather, v, at, axis=0) for v in (ordered, order, group))
-    counts = apply(ops.gather, sizes, groups, axis=0)
-    return UniqueAll(cast(values, given.dtype), indices, reshaped(inverse, shape), counts)
+        return UniqueAll(reshaped(given, (0,)), none, reshaped(none, given.shape), none)
+
+    def places(flags: Node) -> Node:
+        return _column(_rows_of(TracedArray(pool, flags), "unique"), 0).node
+
+    found = distinct(Builder(pool, user_loc()), given.node, None, places)
+    values, firsts, inverse, counts = (TracedArray(pool, node) for node in found)
+    return UniqueAll(values, firsts, reshaped(inverse, given.shape), counts)
 
 
 @offered

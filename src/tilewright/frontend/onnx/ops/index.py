@@ -8,17 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known, known_at_most, known_under
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import f32, i64, product
+from tilewright.core.types import f32, i64
+from tilewright.frontend.distinct import distinct
+from tilewright.frontend.homes import TyingBuilder
 from tilewright.frontend.index_checks import index_check
-from tilewright.frontend.onnx.arithmetic import Formula
 from tilewright.frontend.onnx.call import Call, Results, Table
 from tilewright.frontend.onnx.ops.contract import refuse_misfit
 from tilewright.frontend.onnx.shapes import is_symbolic
 
-MAX_UNIQUE_WIDTH = 64  # elements of a row: one sort for each
 REDUCTIONS = ("none", "add", "mul", "min", "max")
 
 
@@ -164,18 +164,6 @@ def _non_max_suppression(c: Call) -> Node:
     return c.results(c(ops.suppress, boxes, scores, order, *thresholds, **form))[0]
 
 
-def _differ_from_before(c: Call, rows: Node) -> Node:
-    """Which rows are not equal to the one before; the first is not. There may be none."""
-    m = Formula(c)
-    at = m.steps(rows.shape[0])
-    before = c(ops.gather, rows, m.max(m.sub(at, 1), 0), axis=0)
-    differs = m.ne(rows, before)
-    if rows.dtype.is_float:  # NaN equals NaN
-        both_nan = m.both(c(ops.isnan, rows), c(ops.isnan, before))
-        differs = m.both(differs, c(ops.logical_not, both_nan))
-    return c(ops.logical_or, m.eq(at, 0), c(ops.reduce_any, differs, axes=(1,), keepdims=False))
-
-
 def _unique(c: Call) -> Results:
     x = c.x(0)
     axis = c.axis(c.int_("axis"), len(x.shape)) if c.has("axis") else None
@@ -183,40 +171,17 @@ def _unique(c: Call) -> Results:
 
 
 def unique(c: Call, x: Node, axis: int | None, *, is_sorted: bool) -> list[Node]:
-    """Distinct elements or slices, the place of the first of each, of which kind each is, how many there are of each.
-
-    Sorted, equal neighbours fall together; the first of each kind stands for it.
-    """
-    m = Formula(c)
-    rows = c.transpose(x, [axis, *(k for k in range(len(x.shape)) if k != axis)]) if axis is not None else x
-    n: Dim = rows.shape[0] if axis is not None else x.type.n_elements
-    width = product(rows.shape[1:]) if axis is not None else 1
+    """Distinct elements or slices, where each is first, which of them each is, and how many are equal to each."""
+    n = x.shape[axis] if axis is not None else x.type.n_elements
     if n == 0:
         return [x if axis is not None else c.reshape(x, (0,)), *(c.full(0, i64, (0,)) for _ in range(3))]
-    if not known_at_most(width, MAX_UNIQUE_WIDTH):
-        c.refuse(f"rows of {width} elements are not compared", f"at most {MAX_UNIQUE_WIDTH} are")
-    flat = c.reshape(rows, (n, width))
-    order = m.steps(n)
-    # stable sorts by one column after the other, the last first, leave rows in order
-    for k in reversed(range(width)):
-        column = c.reshape(c.slice_axis(flat, 1, k, k + 1), (n,))
-        ranks = c.results(c(ops.sort, c(ops.gather, column, order, axis=0), axis=0))[1]
-        order = c(ops.gather, order, ranks, axis=0)
-    ordered = c(ops.gather, flat, order, axis=0)
-    starts = _differ_from_before(c, ordered)
-    kind = m.sub(c(ops.cumsum, c.cast(starts, i64), axis=0), 1)  # of every element in sorted order
-    places = nonzero(c, starts)
-    count = places.shape[1]
-    firsts = c(ops.gather, order, c.reshape(places, (count,)), axis=0)
-    counts = c(ops.scatter_elements, c.full(0, i64, (count,)), kind, c.full(1, i64, (n,)), axis=0, reduction="add")
-    if not is_sorted:  # kinds in the order in which each is first met
-        firsts, by_place = c.results(c(ops.sort, firsts, axis=0))
-        counts = c(ops.gather, counts, by_place, axis=0)
-        ranks = c(ops.scatter_elements, c.full(0, i64, (count,)), by_place, m.steps(count), axis=0)
-        kind = c(ops.gather, ranks, kind, axis=0)
-    inverse = c(ops.scatter_elements, c.full(0, i64, (n,)), order, kind, axis=0)
-    values = c(ops.gather, x if axis is not None else c.reshape(x, (n,)), firsts, axis=axis or 0)
-    return [values, firsts, inverse, counts]
+
+    def places(flags: Node) -> Node:
+        found = nonzero(c, flags)
+        return c.reshape(found, (found.shape[1],))
+
+    b = TyingBuilder(c.emitter.pool, c.loc, c.emitter.homes)
+    return list(distinct(b, x, axis, places, is_sorted=is_sorted, nan_is_one=True))
 
 
 TABLE: Table = {

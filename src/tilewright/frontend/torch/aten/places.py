@@ -8,13 +8,15 @@ the operand's shape (``torch.aten.index``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from tilewright import ops
 from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.graph import Builder, Graph, Node, Pool
-from tilewright.core.types import TensorType, bool_, i64, product
-from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis, transpose
+from tilewright.core.graph import Node
+from tilewright.core.types import bool_, i64, product
+from tilewright.frontend.distinct import distinct, runs
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
     Result,
@@ -150,14 +152,12 @@ def _nothing(c: AtenCall) -> list[Node]:
 
 
 def _unique(c: AtenCall) -> Result:
-    """Sorted, equal neighbours fall together. Values, the place of each element among them, how often each occurs."""
+    """Values, the place of each element among them, how often each occurs."""
     x = c.tensor("self")
-    n = x.type.n_elements
-    if n == 0:
+    if x.type.n_elements == 0:
         return _nothing(c)
-    ordered, order = c.b.results(c.b(ops.sort, reshape(c.b, x, (n,)), axis=0))
-    values, kind, counts = _runs(c, ordered)
-    return _asked_for(c, values, reshape(c.b, _put(c.b, kind, order), x.shape), counts)
+    found = distinct(c.b, x, None, partial(_vector, c))
+    return _asked_for(c, found.values, reshape(c.b, found.inverse, x.shape), found.counts)
 
 
 def _unique_dim(c: AtenCall) -> Result:
@@ -165,36 +165,14 @@ def _unique_dim(c: AtenCall) -> Result:
     x = c.tensor("self")
     if x.type.n_elements == 0:
         return _nothing(c)
-    axis = norm_axis(c["dim"], len(x.shape))
-    order = _order_of_slices(c.b, x, axis)
-    values, kind, counts = _runs(c, c.b(ops.gather, x, order, axis=axis), axis)
-    return _asked_for(c, values, _put(c.b, kind, order), counts)
+    found = distinct(c.b, x, norm_axis(c["dim"], len(x.shape)), partial(_vector, c))
+    return _asked_for(c, found.values, found.inverse, found.counts)
 
 
-def _put(b: Builder, x: Node, order: Node) -> Node:
-    """``x`` back in the order before it was sorted."""
-    untouched = b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)
-    return b(ops.scatter_elements, untouched, order, x, axis=0)
-
-
-def _order_of_slices(b: Builder, x: Node, axis: int) -> Node:
-    """The lexicographic order of slices along ``axis``: stably sorted by each of their elements, the last one first."""
-    n = x.shape[axis]
-    slices = transpose(b, x, (*(k for k in range(len(x.shape)) if k != axis), axis))
-    m = product(slices.shape[:-1])
-    pool = Pool()
-    inner = Builder(pool, b.loc)
-    i, going = pool.input("i", TensorType(i64, ())), pool.input("going", TensorType(bool_, ()))
-    order = pool.input("order", TensorType(i64, (n,)))
-    columns, last = pool.input("columns", TensorType(x.dtype, (m, n))), pool.input("last", TensorType(i64, ()))
-    column = inner(ops.gather, columns, inner(ops.sub, last, i), axis=0)
-    _, finer = inner.results(inner(ops.sort, inner(ops.gather, column, order, axis=0), axis=0))
-    outputs = (going, inner(ops.gather, order, finer, axis=0))
-    body = Graph("by_one_element", pool, (i, going, order, columns, last), outputs, ("going_on", "ordered"))
-    count = dim_scalar(b, m, i64)
-    start, whole = b(ops.iota, extent=n, dtype=i64), reshape(b, slices, (m, n))
-    operands = (count, b.const(True, bool_), start, whole, b(ops.sub, count, b.const(1, i64)))
-    return b.results(b(ops.loop, *operands, body=body, n_carried=1))[0]
+def _vector(c: AtenCall, flags: Node) -> Node:
+    """:func:`places` of a vector."""
+    found = places(c, flags)
+    return reshape(c.b, found, found.shape[:1])
 
 
 def _asked_for(c: AtenCall, values: Node, inverse: Node, counts: Node) -> Result:
@@ -208,27 +186,11 @@ def _unique_consecutive(c: AtenCall) -> Result:
     x = c.tensor("self")
     if x.type.n_elements == 0:
         return _nothing(c)
-    if c["dim"] is not None:
-        return _asked_for(c, *_runs(c, x, norm_axis(c["dim"], len(x.shape))))
-    values, kind, counts = _runs(c, reshape(c.b, x, (x.type.n_elements,)))
-    return _asked_for(c, values, reshape(c.b, kind, x.shape), counts)
-
-
-def _runs(c: AtenCall, x: Node, axis: int = 0) -> tuple[Node, Node, Node]:
-    """Of each run of equal slices: the slice, the number of the run for every slice, and the length."""
-    n = x.shape[axis]
-    at = c.b(ops.iota, extent=n, dtype=i64)
-    others = tuple(k for k in range(len(x.shape)) if k != axis)
-    before = c.b(ops.gather, x, c.b(ops.maximum, c.b(ops.sub, at, c.b.const(1, i64)), c.b.const(0, i64)), axis=axis)
-    differs = c.b(ops.reduce_any, c.b(ops.ne, x, before), axes=others, keepdims=False)
-    starts = c.b(ops.logical_or, c.b(ops.eq, at, c.b.const(0, i64)), differs)
-    kind = c.b(ops.sub, c.b(ops.cumsum, cast(c.b, starts, i64), axis=0), c.b.const(1, i64))
-    found = places(c, starts)
-    count = found.shape[0]
-    zeros = c.b(ops.full, value=0.0, dtype=i64, shape=(count,))
-    ones = c.b(ops.full, value=1.0, dtype=i64, shape=(n,))
-    lengths = c.b(ops.scatter_elements, zeros, kind, ones, axis=0, reduction="add")
-    return c.b(ops.gather, x, reshape(c.b, found, (count,)), axis=axis), kind, lengths
+    flat = reshape(c.b, x, (x.type.n_elements,)) if c["dim"] is None else x
+    axis = 0 if c["dim"] is None else norm_axis(c["dim"], len(x.shape))
+    begins, numbers_, lengths = runs(c.b, flat, partial(_vector, c), axis)
+    values = c.b(ops.gather, flat, begins, axis=axis)
+    return _asked_for(c, values, numbers_ if flat is x else reshape(c.b, numbers_, x.shape), lengths)
 
 
 TABLE: Mapping[str, Convert] = {
