@@ -7,7 +7,7 @@ once. Not its business: how they work (``integrations.arrays``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as _numpy
 
@@ -24,6 +24,17 @@ __all__ = list(_OTHERS)
 __all__ += list(FUNCTIONS)
 
 
+class _FloatLimits(NamedTuple):
+    """What a type of floats holds, in Python's own numbers."""
+
+    bits: int
+    eps: float
+    max: float
+    min: float
+    smallest_normal: float
+    dtype: _numpy.dtype[Any]
+
+
 _OF_TYPES = ("can_cast", "finfo", "iinfo", "result_type")
 
 
@@ -32,7 +43,11 @@ def _of_types(name: str) -> Callable[..., Any]:
 
     def f(*xs: Any, **kwargs: Any) -> Any:
         of_arrays = (x.dtype if isinstance(x, TracedArray | _numpy.ndarray) else x for x in xs)
-        return getattr(_numpy, name)(*of_arrays, **kwargs)
+        found = getattr(_numpy, name)(*of_arrays, **kwargs)
+        if name != "finfo":
+            return found
+        eps, most, least, normal = (float(getattr(found, k)) for k in ("eps", "max", "min", "smallest_normal"))
+        return _FloatLimits(found.bits, eps, most, least, normal, found.dtype)
 
     f.__name__, f.__doc__ = name, f"The array API's ``{name}``."
     return f

@@ -146,13 +146,23 @@ def _divided(op: OpDef, _: str) -> Callable[..., Any]:
     def f(pool: Pool, x1: Any, x2: Any, /) -> TracedArray:
         x, y = promoted([x1, x2], pool)
         divisor = known(y)
-        if np.issubdtype(x.dtype, np.floating) or (divisor is not None and divisor.all()):
+        if np.issubdtype(x.dtype, np.floating):
+            made = apply(op, x, y)
+            return _by_an_infinity(x, y, made) if op is ops.floor_div else made
+        if divisor is not None and divisor.all():
             return apply(op, x, y)
         zero, one = (lifted(pool, np.asarray(n, x.dtype)) for n in (0, 1))
         is_zero = apply(ops.eq, y, zero)
         return apply(ops.where, is_zero, zero, apply(op, x, apply(ops.where, is_zero, one, y)))
 
     return f
+
+
+def _by_an_infinity(x: TracedArray, y: TracedArray, made: TracedArray) -> TracedArray:
+    """Floor division where one of both is infinite: the quotient, as the standard has it and NumPy has not."""
+    is_one = apply(ops.logical_xor, *(apply(ops.isinf, v) for v in (x, y)))
+    is_number = apply(ops.ne, y, lifted(y.pool, np.zeros((), y.dtype)))
+    return apply(ops.where, apply(ops.logical_and, is_one, is_number), apply(ops.div, x, y), made)
 
 
 def _power(op: OpDef, _: str) -> Callable[..., Any]:

@@ -12,14 +12,14 @@ import numpy as np
 
 
 class NamespaceInfo:
-    """NumPy's answers but for what is not offered: indices of bools, and complex types."""
+    """NumPy's answers but for complex types, which are not offered."""
 
     def __init__(self) -> None:
         self._numpy = np.__array_namespace_info__()
 
     def capabilities(self) -> dict[str, Any]:
         """What may be asked of arrays."""
-        return {**self._numpy.capabilities(), "boolean indexing": False, "data-dependent shapes": True}
+        return {**self._numpy.capabilities(), "boolean indexing": True, "data-dependent shapes": True}
 
     def default_device(self) -> str:
         """Where arrays are."""

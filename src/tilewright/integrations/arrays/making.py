@@ -14,8 +14,9 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import OpError
-from tilewright.core.graph import Pool
+from tilewright.core.graph import Builder, Pool
 from tilewright.core.opdef import OpDef
+from tilewright.core.types import Array
 from tilewright.integrations.arrays.functions import (
     Axis,
     axes_in_order,
@@ -24,7 +25,7 @@ from tilewright.integrations.arrays.functions import (
     offered,
     whole_numbers,
 )
-from tilewright.integrations.arrays.traced import TracedArray, apply, cast, known, lifted, promoted
+from tilewright.integrations.arrays.traced import TracedArray, apply, cast, known, lifted, promoted, user_loc
 
 Shape = int | Sequence[int]
 
@@ -46,9 +47,13 @@ for _name in ("arange", "empty", "eye", "full", "linspace", "ones", "zeros"):
 
 
 @offered
-def asarray(pool: Pool, obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> TracedArray:
+def asarray(
+    pool: Pool, obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None
+) -> TracedArray | Array:
     """An array of numbers or nested lists of them; of an array, itself or its cast."""
     x = obj if isinstance(obj, TracedArray) else lifted(pool, np.asarray(obj))
+    if copy is False and isinstance(obj, np.ndarray) and (dtype is None or dtype == obj.dtype):
+        return obj
     return x if dtype is None else cast(x, dtype)
 
 
@@ -232,14 +237,17 @@ def tile(pool: Pool, x: Any, repetitions: Shape, /) -> TracedArray:
 
 
 @offered
-def repeat(pool: Pool, x: Any, repeats: int, /, *, axis: int | None = None) -> TracedArray:
-    """Each element repeated."""
-    given = lifted(pool, x)
-    if np.ndim(repeats):
-        raise OpError("how often elements are repeated must be one number", remedy="use take")
-    (times,) = whole_numbers(repeats)
+def repeat(pool: Pool, x: Any, repeats: Any, /, *, axis: int | None = None) -> TracedArray:
+    """Each element repeated, all as often, or each by a number of its own."""
+    given, times = lifted(pool, x), known(lifted(pool, repeats))
+    if times is None:
+        raise OpError("how often elements are repeated decides a size", remedy="give numbers that are no arguments")
+    if times.dtype.kind not in "iu" or times.ndim > 1 or (times < 0).any():
+        raise OpError(f"{repeats!r} does not say how often", remedy="give a whole number, or a vector of them")
     given = reshaped(given, (given.size,)) if axis is None else given
     at = axis_of(given, 0 if axis is None else axis)
+    if times.size not in (1, given.shape[at]):
+        raise OpError(f"{times.size} numbers are given for {given.shape[at]} elements", remedy="give one for each")
     order = np.repeat(np.arange(given.shape[at], dtype=np.int64), times)
     return apply(ops.gather, given, lifted(pool, order), axis=at)
 
@@ -311,8 +319,10 @@ def diff(pool: Pool, x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = No
 
 
 def indexed(x: TracedArray, key: Any) -> TracedArray:
-    """``x[key]`` of numbers, slices, ``...`` and ``None``, and at most one array of integers."""
+    """``x[key]`` of numbers, slices, ``...`` and ``None``, and at most one array of integers; or of one mask alone."""
     keys = list(key) if isinstance(key, tuple) else [key]
+    if len(keys) == 1 and _is_array(key := keys[0]) and _is_mask(key):
+        return _masked(x, lifted(x.pool, np.asarray(key) if isinstance(key, list) else key))
     n_used = sum(k is not None and k is not Ellipsis for k in keys)
     if n_used > x.ndim:
         raise OpError(f"{n_used} indices are given for an array of {x.ndim} axes", remedy="give at most one for each")
@@ -372,6 +382,25 @@ def indexed(x: TracedArray, key: Any) -> TracedArray:
     # As NumPy has it, where a slice or None is between an array and a number, the array's axes come first.
     of_array = range(place, place + chosen.ndim)
     return apply(ops.transpose, made, perm=(*of_array, *(k for k in range(made.ndim) if k not in of_array)))
+
+
+def _is_mask(key: Any) -> bool:
+    return bool((key if isinstance(key, TracedArray) else np.asarray(key)).dtype == np.bool_)
+
+
+def _masked(x: TracedArray, mask: TracedArray) -> TracedArray:
+    """The slices where a mask of the first axes holds, in order. How many there are only a call may know."""
+    n = mask.ndim
+    if n == 0 or mask.shape != x.shape[:n]:
+        raise OpError(f"a mask of {mask.shape} is not of the first axes of {x.shape}", remedy="broadcast it to these")
+    rows = reshaped(x, (int(np.prod(mask.shape)), *x.shape[n:]))
+    numbers = known(mask)
+    if numbers is not None:
+        return apply(ops.gather, rows, lifted(x.pool, np.flatnonzero(numbers)), axis=0)
+    flat = reshaped(mask, (mask.size,))
+    found = apply(ops.argwhere, flat, count=f"mask_{flat.node.serial}")
+    at = Builder(x.pool, user_loc())(ops.reshape, found.node, shape=found.node.shape[:1])
+    return apply(ops.gather, rows, TracedArray(x.pool, at), axis=0)
 
 
 def _is_array(key: Any) -> bool:
