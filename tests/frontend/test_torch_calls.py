@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import tilewright as tw
+from frontend.torch_compare import check_functions
 from tilewright.frontend.torch.fx.known import made_of_numbers
 from tilewright.integrations.torch_compile.capture import FallbackWarning
 from tilewright.runtime.errors import InputError
@@ -352,3 +353,19 @@ def test_polynomials_of_a_number() -> None:
     x = torch.linspace(-2, 2, 9)
     for got, want in zip(tw.compile(Lambda(f), (x,), cache=False)(x), f(x), strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_bytes_read_as_another_dtype(width: int) -> None:
+    dtypes = [
+        torch.uint8, torch.int8, torch.int16, torch.uint16, torch.float16, torch.bfloat16, torch.int32, torch.float32,
+        torch.int64, torch.float64,
+    ]  # fmt: skip
+    read = {str(d): lambda x, d=d: x.view(d).view(torch.uint8) for d in dtypes}  # NaN have bits, too
+    read["written"] = lambda x: (x * 1).view(torch.int16).mul_(2).view(x.dtype)[0]
+    raw = torch.arange(96).reshape(2, 48).mul(37).to(torch.uint8)
+    for dtype in dtypes:
+        if dtype.itemsize == width:
+            check_functions(read, raw.view(dtype))
+    if width == 1:
+        check_functions({"bool": lambda x: (x.view(torch.bool), (x > 0).view(torch.int32))}, raw % 2)

@@ -13,7 +13,8 @@ import ml_dtypes
 from tilewright import ops
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import WHOLE, DType, bool_, dtype_named, f32, i32, i64, u8
+from tilewright.core.types import WHOLE, DType, bool_, dtype_named, f32, i32, u8
+from tilewright.frontend.bits import read_as
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, magnitude
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import complex_functions
@@ -261,38 +262,9 @@ def _bitcast(c: Operation) -> Value:
 
 
 def _real_bitcast(c: Operation, x: Node, target: DType) -> Node:
-    if x.dtype.bits == target.bits:
-        return c.b(ops.bitcast, x, dtype=target)
-    if x.dtype.is_narrow or target.is_narrow:
+    if x.dtype.bits != target.bits and (x.dtype.is_narrow or target.is_narrow):
         raise NoForm(f"bits of {x.dtype} as {target}", "convert them")
-    return _narrower(c, x, target) if x.dtype.bits > target.bits else _wider(c, x, target)
-
-
-def _narrower(c: Operation, x: Node, target: DType) -> Node:
-    whole, part = dtype_named(f"u{x.dtype.bits}"), _unsigned(target)
-    bits = x if x.dtype is whole else c.b(ops.bitcast, x, dtype=whole)
-    places = c.cast(c.b(ops.iota, extent=whole.bits // target.bits, dtype=i64), whole)
-    shifts = c.b(ops.mul, places, c.b.const(target.bits, whole))
-    pieces = c.b(ops.shift_right, c.reshape(bits, (*x.shape, 1)), shifts)
-    if target is bool_:
-        return c.cast(c.b(ops.bitwise_and, pieces, c.b.const(1, whole)), bool_)
-    made = c.cast(pieces, part)
-    return made if target is part else c.b(ops.bitcast, made, dtype=target)
-
-
-def _wider(c: Operation, x: Node, target: DType) -> Node:
-    part, whole = _unsigned(x.dtype), dtype_named(f"u{target.bits}")
-    bits = c.cast(x if x.dtype in (part, bool_) else c.b(ops.bitcast, x, dtype=part), whole)
-    places = c.cast(c.b(ops.iota, extent=whole.bits // x.dtype.bits, dtype=i64), whole)
-    pieces = c.b(ops.shift_left, bits, c.b(ops.mul, places, c.b.const(x.dtype.bits, whole)))
-    # no two pieces have a bit in common, so that their sum is their union
-    made = c.b(ops.reduce_sum, pieces, axes=(len(x.shape) - 1,))
-    return made if target is whole else c.b(ops.bitcast, made, dtype=target)
-
-
-def _unsigned(dtype: DType) -> DType:
-    """The integers that hold the bits of ``dtype``."""
-    return u8 if dtype is bool_ else dtype_named(f"u{dtype.bits}")
+    return read_as(c.b, x, target)
 
 
 def _reduce_precision(c: Operation) -> Node:

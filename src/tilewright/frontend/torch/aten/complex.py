@@ -299,7 +299,7 @@ _MOVES = (
     "full.default", "full_like.default", "zeros.default", "zeros_like.default", "new_zeros.default",
     "empty.memory_format", "empty_like.default", "new_empty.default", "empty_strided.default",
     "new_empty_strided.default", "empty_permuted.default", "new_full.default", "fill.Scalar", "fill.Tensor",
-    "view.dtype", "index_add.default", "_unsafe_index.Tensor", "pad.default", "embedding.default",
+    "index_add.default", "_unsafe_index.Tensor", "pad.default", "embedding.default",
     "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default", "replication_pad1d.default",
     "replication_pad2d.default", "replication_pad3d.default", "pixel_shuffle.default", "pixel_unshuffle.default",
     "scatter.value",

@@ -16,7 +16,8 @@ from tilewright import ops
 from tilewright.core.dims import are_known, is_known, known_over
 from tilewright.core.expr import Dim, ceildiv, maximum, symbols
 from tilewright.core.graph import Node
-from tilewright.core.types import i64
+from tilewright.core.types import bool_, i64, u8
+from tilewright.frontend.bits import read_as
 from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis, transpose
 from tilewright.frontend.torch.aten.call import (
     AtenCall,
@@ -57,6 +58,15 @@ def _transpose(c: AtenCall) -> Node:
 def _t(c: AtenCall) -> Node:
     x = c.tensor("self")
     return transpose(c.b, x, range(len(x.shape))[::-1])
+
+
+def _view_dtype(c: AtenCall) -> Node:
+    """The same bytes as another dtype's elements: of other widths the last axis is longer or shorter."""
+    x, target = c.tensor("self"), u8 if c.dtype is bool_ else c.dtype
+    x = cast(c.b, x, u8) if x.dtype is bool_ else x
+    if x.dtype.bits < target.bits:
+        x = reshape(c.b, x, (*c.shape, target.bits // x.dtype.bits))
+    return reshape(c.b, cast(c.b, read_as(c.b, x, target), c.dtype), c.shape)
 
 
 def _movedim(c: AtenCall) -> Node:
@@ -364,7 +374,7 @@ TABLE: Mapping[str, Convert] = {
         "unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "flatten.using_ints",
         "unflatten.int", "_reshape_alias.default", "unsqueeze_copy.default", "squeeze_copy.dim",
     ), _view),
-    "expand.default": _expand, "expand_copy.default": _expand, "expand_as.default": _expand,
+    "view.dtype": _view_dtype, "expand.default": _expand, "expand_copy.default": _expand, "expand_as.default": _expand,
     "broadcast_to.default": _expand,
     "permute.default": _permute, "permute_copy.default": _permute, "transpose.int": _transpose,
     "swapaxes.default": lambda c: _transpose(AtenCall(c.b, c.name, {
