@@ -213,6 +213,24 @@ def test_products_of_groups(tmp_path: Path, name: str) -> None:
     np.testing.assert_allclose(made, want, rtol=1e-4, atol=1e-5)
 
 
+# --- three diagonals ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1,), (2,), (7,), (3, 5)])
+@pytest.mark.parametrize("kind", ("any", "zeros to exchange", "singular"))
+def test_systems_of_three_diagonals(kind: str, shape: tuple[int, ...]) -> None:
+    lower, diagonal, upper = (R.standard_normal(shape) for _ in range(3))
+    lower[..., 0] = upper[..., -1] = 0  # as JAX asks
+    if kind == "zeros to exchange" and shape[-1] > 2:
+        diagonal[..., ::2] = 0
+        diagonal[..., -1] = 1
+    if kind == "singular":
+        lower[..., -1] = diagonal[..., -1] = upper[..., -2:] = 0
+    right = R.standard_normal((*shape, 2))
+    with jax.enable_x64(True):
+        agree(lax.linalg.tridiagonal_solve, lower, diagonal, upper, right)
+
+
 # --- windows at edges -----------------------------------------------------------------------------------------------
 
 

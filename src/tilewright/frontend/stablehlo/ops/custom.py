@@ -25,6 +25,7 @@ from tilewright.frontend.matrices import orthogonal, swapped
 from tilewright.frontend.stablehlo.operation import DAMAGED, NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import order, window
 from tilewright.frontend.stablehlo.ops.linalg import cholesky, matrix, triangular
+from tilewright.frontend.tridiagonal import solve_tridiagonal
 
 Convert = Callable[[Operation], Result]
 
@@ -102,6 +103,12 @@ def _gesdd(c: Operation) -> Result:
     return [x, values, left, right, _none(c, x.shape[:-2])]
 
 
+def _gtsv(c: Operation) -> Result:
+    lower, diagonal, upper, right = (c.node(k) for k in range(4))
+    found, info = solve_tridiagonal(c.b, lower, diagonal, upper, right)
+    return [lower, diagonal, upper, found, info]
+
+
 def _blank(c: Operation, like: Value, k: int) -> Value:
     """What result ``k`` is when nobody wants it."""
     zero = c.expand(c.b.const(0, like.dtype), [n or 0 for n in c.type(k).shape])
@@ -120,7 +127,7 @@ def _assertion(c: Operation) -> Result:
 
 _LAPACK: Mapping[str, Convert] = {
     "potrf": _potrf, "getrf": _getrf, "trsm": _trsm, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd,
-    "gesdd": _gesdd, "ungqr": _orgqr, "heevd": _syevd,
+    "gesdd": _gesdd, "gtsv": _gtsv, "ungqr": _orgqr, "heevd": _syevd,
 }  # fmt: skip
 TARGETS: Mapping[str, Convert] = {
     **{f"lapack_{kind}{name}_ffi": made for name, made in _LAPACK.items() for kind in "sdcz"},
