@@ -355,3 +355,16 @@ def test_sizes_that_a_guard_makes_equal_are_equal(f: Step, n: int) -> None:
         np.testing.assert_allclose(compiled(x), f(x), rtol=1e-6, atol=1e-6)
     with pytest.raises(InputError, match=str(4 * n + 1)):
         model(torch.randn(2, 4 * n + 1))
+
+
+def test_places_in_a_table_are_as_many_as_each_other() -> None:
+    """PyTorch finds out in the call; until then one list of places has a size of its own."""
+
+    def f(x: torch.Tensor, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(5, 5).index_put((row, column), x, accumulate=True)
+
+    x, row, column = torch.randn(9), torch.arange(9) % 5, torch.arange(9) // 2
+    model = tw.compile(Lambda(f), (x, row, column), dynamic_shapes=((None, None, {0: Dim.AUTO}),), cache=False)
+    torch.testing.assert_close(torch.as_tensor(model(x, row, column)), f(x, row, column))
+    with pytest.raises(InputError):
+        model(x, row, torch.zeros(12, dtype=torch.int64))

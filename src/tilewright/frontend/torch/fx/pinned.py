@@ -8,28 +8,40 @@ knowledge comes from (``fx.symbols``, ``fx.guards``), and holding calls to it (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Node
-from tilewright.core.types import TensorType
+from tilewright.core.types import TensorType, bool_, u8
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.nodes import reshape
 from tilewright.frontend.torch.aten.call import Result, is_decided_by_data
 
+Key = TypeVar("Key")
+
 
 def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; of one that works on points, tensors of one size in each place that is not 1.
+    """The arguments of a call; what works on points, and indices that are lists, of one size in each place but for 1.
 
     The program runs only where they fit: PyTorch guards sizes that it can't prove to be equal, such as
-    ``(n + 240) // 320`` and ``(n + 8) // 320 + 1``, and no rule of an op could tell.
+    ``(n + 240) // 320`` and ``(n + 8) // 320 + 1``, or finds out in the call, and no rule of an op could tell.
     """
     import torch
 
-    tensors = {name: x for name, x in args.items() if isinstance(x, Node)}
-    if len({x.shape for x in tensors.values()}) < 2 or torch.Tag.pointwise not in getattr(call, "tags", ()):
+    indices = args.get("indices")
+    if isinstance(indices, list):
+        places = {k: x for k, x in enumerate(indices) if isinstance(x, Node)}
+        if any(x.dtype in (bool_, u8) for x in places.values()):  # a mask has as many places as it marks
+            return dict(args)
+        fit = _of_one_size(b, places)
+        return {**args, "indices": [fit.get(k, x) for k, x in enumerate(indices)]}
+    if torch.Tag.pointwise not in getattr(call, "tags", ()):
         return dict(args)
+    return {**args, **_of_one_size(b, {name: x for name, x in args.items() if isinstance(x, Node)})}
+
+
+def _of_one_size(b: Builder, tensors: Mapping[Key, Node]) -> dict[Key, Node]:
     chosen: dict[int, Dim] = {}  # by the place from behind
     for x in tensors.values():
         for place, size in enumerate(reversed(x.shape)):
@@ -40,7 +52,7 @@ def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
         sizes = [n if n == 1 else chosen[place] for place, n in enumerate(reversed(x.shape))]
         return reshape(b, x, sizes[::-1])
 
-    return {**args, **{name: fit(x) for name, x in tensors.items()}}
+    return {name: fit(x) for name, x in tensors.items()}
 
 
 def pinned(b: Builder, made: Result, types: Sequence[TensorType | None]) -> Result:
