@@ -44,8 +44,8 @@ def compile(
     """Compile a model to native code.
 
     ``source`` is the path, bytes or ``ModelProto`` of an ONNX model, a ``torch.nn.Module`` (with ``example_inputs``, in
-    order or a dict by name, and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), an
-    ``ExportedProgram`` or the path of one (``.pt2``), or a ``Graph``.
+    order or a dict by name, and, for symbolic sizes, ``dynamic_shapes`` as ``torch.export`` takes them), a function of
+    tensors (with the same), an ``ExportedProgram`` or the path of one (``.pt2``), or a ``Graph``.
     ``input_shapes`` fixes or renames dimensions of an ONNX model's inputs; ``fix_dims`` gives symbolic dimensions a
     number. ``threads`` is the most threads a call uses (default: what affinity, container quota and
     ``TILEWRIGHT_THREADS`` allow). With ``precision="bf16"`` products and convolutions read operands rounded to bf16 and

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -86,6 +87,47 @@ def test_dynamic_shapes_of_a_wrong_type_are_named(shapes: Any) -> None:
 def test_what_is_right_is_taken() -> None:
     for inputs in ((X,), [X], {"features": X}, {"features": X, "shift": torch.ones(3)}):
         tw.compile(Net(), inputs, cache=False)
+
+
+INNER = torch.nn.Linear(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs"),
+    [
+        (lambda x: INNER(x) * 2, (X,)),  # what it reads beside its arguments is constant
+        (lambda x, *, scale: x * scale, {"x": X, "scale": X + 1}),
+        (torch.relu, (X,)),  # has no signature
+        (INNER.forward, (X,)),
+        (torch.nn.functional.softmax, (X, -1)),
+    ],
+)
+def test_functions_of_tensors_compile(function: Callable[..., Any], inputs: Any) -> None:
+    model = tw.compile(function, inputs, cache=False)
+    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs, {})
+    with torch.no_grad():
+        torch.testing.assert_close(model(*args, **kwargs), function(*args, **kwargs))
+
+
+def test_a_function_of_any_number_of_rows() -> None:
+    shapes = {"x": {0: torch.export.Dim("rows")}}
+    model = tw.compile(lambda x: x * 2, (X,), dynamic_shapes=shapes, cache=False)
+    torch.testing.assert_close(model(torch.ones(7, 4)), torch.full((7, 4), 2.0))
+
+
+@pytest.mark.parametrize(
+    ("source", "inputs", "remedy"),
+    [
+        (lambda x: x, None, r"tilewright\.jit"),
+        (lambda x: x, (X.numpy(),), r"tilewright\.jit"),
+        (torch.nn.Linear, (X,), r"an instance first: Linear\("),
+        (3, (X,), "a function of tensors"),
+    ],
+)
+def test_what_is_no_model_has_its_remedy(source: Any, inputs: Any, remedy: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        tw.compile(source, inputs, cache=False)
+    assert re.search(remedy, caught.value.remedy)
 
 
 def test_an_exported_program_without_elements() -> None:

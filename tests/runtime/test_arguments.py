@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -252,6 +253,13 @@ def test_a_file_that_can_not_be_written(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="can't write"):
         scale_model().save(tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
+def test_a_folder_without_new_files_is_not_to_be_made() -> None:
+    with pytest.raises(FileError, match=r"can't write '/proc/m\.tw'") as caught:
+        scale_model().save("/proc/m.tw")
+    assert "may write to" in caught.value.remedy
 
 
 def test_a_copy_shares_code_and_has_a_state_of_its_own() -> None:

@@ -25,9 +25,9 @@ from tilewright.runtime.structure import FLAT, Convention
 
 Source = Any
 """A path (``.pt2`` of an exported PyTorch program, ``.mlir`` or ``.mlirbc`` of a StableHLO one, ``.tflite``, else of an
-ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, ``torch.export.ExportedProgram``,
-``jax.export.Exported`` or ``Graph``. Within the compiler also a file that was read, ``FileContent``, and what was
-imported before, ``Called``."""
+ONNX model), ``bytes``, ``onnx.ModelProto``, ``torch.nn.Module``, a function of tensors,
+``torch.export.ExportedProgram``, ``jax.export.Exported`` or ``Graph``. Within the compiler also a file that was read,
+``FileContent``, and what was imported before, ``Called``."""
 
 Examples = torch_frontend.Examples
 
@@ -134,10 +134,28 @@ def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shape
                 remedy="compile(module, example_inputs=(x, ...)), or a dict of inputs by name",
             )
         return _called(torch_frontend.import_called(source, example_inputs, dynamic_shapes))
-    raise OptionError(
+    is_function = callable(source) and not isinstance(source, type)
+    if is_function and example_inputs is not None and torch_frontend.have_tensors(example_inputs):
+        module = torch_frontend.module_of(source)
+        name = torch_frontend.name_of(source)
+        return _called(torch_frontend.import_called(module, example_inputs, dynamic_shapes, name=name))
+    raise _not_a_model(source)
+
+
+def _not_a_model(source: object) -> OptionError:
+    if isinstance(source, type):
+        name = source.__qualname__
+        return OptionError(f"can't compile the class {name}", remedy=f"make an instance first: {name}(...)")
+    if callable(source):
+        return OptionError(
+            "a function is compiled for examples of its arguments, and none is a torch.Tensor",
+            remedy="of tensors: compile(function, (x, ...)), or torch.compile(function, backend='tilewright'); of "
+            "NumPy arrays: tilewright.jit(function); of JAX arrays: tilewright.jax.jit(function)",
+        )
+    return OptionError(
         f"can't compile a {type(source).__module__}.{type(source).__qualname__}",
-        remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, an ExportedProgram, a StableHLO file, "
-        "jax.export's Exported or a Graph",
+        remedy="pass an ONNX path, bytes or ModelProto, a torch.nn.Module, a function of tensors, an ExportedProgram, "
+        "a StableHLO file, jax.export's Exported or a Graph",
     )
 
 

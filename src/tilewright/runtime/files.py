@@ -103,9 +103,13 @@ def reason_of(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
+ELSEWHERE = "choose a place that you may write to"
+
+
 def _write_failure(path: str, error: OSError) -> FileError:
     remedies = {
-        errno.ENOENT: "make its folder first",
+        # Some file systems, such as /proc, say of a new file in a folder that is there that it is not there.
+        errno.ENOENT: ELSEWHERE if os.path.isdir(os.path.dirname(path) or ".") else "make its folder first",
         errno.ENOTDIR: "name a folder where its path has a file",
         errno.EISDIR: "name a file, not a folder",
         errno.EEXIST: "name another place, or remove what is there",
@@ -113,7 +117,7 @@ def _write_failure(path: str, error: OSError) -> FileError:
         errno.EDQUOT: "free some space of your quota",
         errno.ENAMETOOLONG: "choose a shorter name",
     }
-    remedy = remedies.get(error.errno or 0, "choose a place that you may write to")
+    remedy = remedies.get(error.errno or 0, ELSEWHERE)
     return FileError(f"can't write {path!r}: {error.strerror or error}", remedy=remedy)
 
 

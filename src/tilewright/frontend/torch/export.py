@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -82,6 +83,42 @@ def import_called(
     return import_with_values(
         program, name=name or type(module).__name__, dimension_names=dimensions, argument_names=names
     )
+
+
+def have_tensors(inputs: Examples) -> bool:
+    """Is one of the arguments a tensor, or in one of them?"""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+    from torch.utils import _pytree as pytree
+
+    leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else inputs)
+    return any(isinstance(x, torch.Tensor) for x in leaves)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """A name for the graph of a function."""
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+
+
+def module_of(function: Callable[..., Any]) -> torch.nn.Module:
+    """A module whose ``forward`` is the function, which is what ``torch.export`` takes.
+
+    Tensors and modules that the function reads beside its arguments are constants of the program.
+    """
+    import torch
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    module = torch.nn.Module()
+    try:
+        inspect.signature(function)
+    except ValueError:  # of a function that is no Python
+        module.forward = called
+    else:
+        module.forward = function
+    return module
 
 
 def export_module(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any = None) -> ExportedProgram:
