@@ -96,6 +96,13 @@ def test_a_few_queries_share_what_they_read():
     assert (4, 192) in [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL], "sums of all columns"
 
 
+def test_sums_that_the_first_cache_does_not_hold_stay_in_registers():
+    """Each step of whole rows would read and write all of them: 50 queries of 4,096 keys took four times as long."""
+    machine = dataclasses.replace(FAR, l1_bytes=4096)
+    kernel = check_default(attention(2, 4, 50, 32, 192), machine=machine)
+    assert (4, 192) not in [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL]
+
+
 @pytest.mark.parametrize(("heads", "in_whole_rows"), [(1, False), (2, True)])
 def test_values_of_all_heads_together_are_what_a_cache_may_hold(heads, in_whole_rows):
     """A head's alone would stay, but comes from memory when others have passed since."""

@@ -227,7 +227,8 @@ def _whole_rows(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, bloc
 
     Then an operand that a call brings, the values of a cache by the weights of a few queries, is read once, from
     memory: whole rows of it follow each other, where one block after the other would read a part of every row. 0 where
-    the operand is small, there are several tiles of rows, or the tile's block is a row.
+    the operand is small, there are several tiles of rows, the tile's block is a row, or the sums of all rows, which
+    each part reads and writes, leave no room beside them in the first-level cache.
     """
     if blocks != order[-1:] or len(plan.reduced) != 1 or plan.is_window or plan.group > 1:
         return 0
@@ -242,7 +243,8 @@ def _whole_rows(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, bloc
     read = [x.buffer for x in loads_of(update)]
     if max(estimate(x.shape) * x.dtype.n_bytes for x in read) <= machine.l2_bytes:  # the heads of a cache together
         return 0
-    return max(machine.l1_bytes // 2 // row_bytes, 1)
+    n_rows = plan.tile.rows * plan.tile.rows2
+    return max(machine.l1_bytes // 2 // row_bytes - n_rows, 0)
 
 
 def _blocked(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, around: list[str], depth: int) -> None:
