@@ -58,7 +58,7 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
     It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``), and forgets all writes
     to a tensor that is given the memory of another (``x.data = y``).
     """
-    writing = [n for n in captured.graph.nodes if n.args and hasattr(n.args[0], "meta") and _writes(n.target)]
+    writing = [n for n in captured.graph.nodes if n.args and hasattr(n.args[0], "meta") and writes(n.target)]
     moved = [n for n in writing if _name_of(n.target) == "set_"]
     if moved and len(moved) < len(writing):
         raise WritesLost(f"{moved[0].args[0].name} is given other memory, and the graph writes to a tensor")
@@ -68,7 +68,7 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
             raise WritesLost(f"{node.args[0].name}, whose elements share memory, is written")
 
 
-def _writes(target: Any) -> bool:
+def writes(target: Any) -> bool:
     """May what a node of a captured graph calls write to its first argument?"""
     name = _name_of(target)
     return name in _OPERATORS_THAT_WRITE or (name.endswith("_") and not name.endswith("__"))

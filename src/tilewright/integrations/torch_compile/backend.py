@@ -46,6 +46,7 @@ from tilewright.integrations.torch_compile.plan import (
     warn_of_fallback,
 )
 from tilewright.integrations.torch_compile.recurrence import keep_recurrences_whole
+from tilewright.integrations.torch_compile.scalar_indices import keep_scalar_indices
 from tilewright.integrations.torch_compile.weights import FrozenWeights, may_freeze
 from tilewright.integrations.torch_compile.widths import guard_widths
 from tilewright.runtime.errors import InputError
@@ -128,6 +129,7 @@ def make_backend(
         # before AOTAutograd traces: it leaves no recurrence in one piece, and then Dynamo collects no more guards
         keep_recurrences_whole(gm)
         spell_out_attention(gm)
+        keep_scalar_indices(gm)
         guard_widths(gm)
         strict = is_strict(given)
         if (fallback := given.pop("fallback", True)) not in (True, False):
