@@ -18,6 +18,7 @@ from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.interp import run
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Role, Space, Store, Update, walk
+from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loop_sym
 from tilewright.tile.schedule import PRIMITIVES, ScheduleBuilder
 from tilewright.tile.text import body_text
@@ -222,6 +223,19 @@ def test_no_order_is_sought_for_loops_of_an_op() -> None:
     (computation,) = (g.computation for g in groups.values())
     assert ordered.nests_in_order(replace(computation, is_ordered=False))
     assert not ordered.nests_in_order(computation)
+
+
+def test_a_program_that_would_take_long_is_left() -> None:
+    """Seven statements in lanes of a batch: ``isl`` would be at it for half a minute, and count few operations."""
+    b = Builder(Pool())
+    a, right = (b.pool.input(name, TensorType(f64, (517, 3, 3))) for name in ("a", "right"))
+    graph = Graph("solve", b.pool, (a, right), (b(ops.solve_triangular, a, right, upper=False),), ("x",))
+    options = Options(target="x86-64-v3")
+    (group,) = optimise_and_split(graph, options, options.machine, Clock()).kernels.groups.values()
+    kernel = lower(group.computation)
+    (nest,) = [s for s in kernel.body if isinstance(s, For)]
+    with pytest.raises(ScheduleError, match=r"integer program has \d+ rows"):
+        bands.bands_of(bands.nest_alone(kernel, nest), is_fused=True)
 
 
 def test_threads_put_loops_in_order_at_one_time():

@@ -28,6 +28,10 @@ from tilewright.tile.polyhedral.sets import Instance, instances, large_numbers, 
 
 OPERATIONS = 1000 * EFFORT.nodes
 """Of ``isl`` for one nest: a program that needs more would take seconds, and its nest stays as it is."""
+TABLEAU = EFFORT.nodes * EFFORT.listed
+"""Numbers in the integer program, which one operation of ``isl`` may walk several times: seven statements in four or
+five loops, of 70 pieces of dependences, are 43,000 numbers and take 6 to 25 seconds; heat in space's three dimensions
+is 7,000."""
 LARGEST = EFFORT.nodes
 """Of the numbers in a new loop's function: how often an old loop counts, and how far a statement is moved. Without a
 limit they may grow for hours in a program of few operations, which are what ``isl`` counts."""
@@ -123,11 +127,15 @@ def _limited(context: isl.Context, *, is_fused: bool) -> Iterator[None]:
 
 
 def _schedule(found: Iterable[Instance], kept: Sequence[Dependence]) -> isl.Schedule:
-    domain, order = isl.UnionSet("{ }"), isl.UnionMap("{ }")
-    for x in found:
+    domain, order, statements = isl.UnionSet("{ }"), isl.UnionMap("{ }"), list(found)
+    for x in statements:
         domain = domain.union(isl.UnionSet.from_set(x.domain))
     for d in kept:
         order = order.union(isl.UnionMap.from_map(d.pairs))
+    n_rows = sum(len(piece.get_constraints()) for d in kept for piece in d.pairs.get_basic_maps())
+    n_columns = sum(x.domain.dim(isl.dim_type.set) + 1 for x in statements)
+    if n_rows * n_columns > TABLEAU:
+        raise ScheduleError("resequence", "", f"its integer program has {n_rows} rows of {n_columns} numbers")
     asked = isl.ScheduleConstraints.on_domain(domain).set_validity(order).set_proximity(order).set_coincidence(order)
     return asked.compute_schedule()
 
