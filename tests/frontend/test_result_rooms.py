@@ -172,6 +172,11 @@ def test_finders_of_a_number_alone(finder: str, guards: Guards) -> None:
     assert check_torch(guards, finder, "itself", xs) or finder in ("repeat_interleave", "bincount")
 
 
+def test_what_a_mask_finds_of_one_number_is_added_up(guards: Guards) -> None:
+    """The index is the data's, and can only be 0: the number stays in a register."""
+    assert check_torch(guards, "masked_select", "sum", [torch.tensor(x) for x in (2.0, 0.0)])
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0)])
 @pytest.mark.parametrize("finder", ["masked_select", "rows"])
 def test_selections_of_nothing(finder: str, shape: tuple[int, ...], guards: Guards) -> None:

@@ -36,6 +36,7 @@ from tilewright.core.compute import (
     Stage,
     Value,
     buffers_of_value,
+    loads,
     loop_symbol,
     operands,
     rewrite_value,
@@ -99,11 +100,16 @@ def map_stage(stage: Stage, dims: dict[Sym, Dim], axes: tuple[Axis, ...], reduce
 
 
 def drop_unit_axes(computation: Computation) -> Computation:
-    """``for i<1`` -> ``i = 0`` in every stage; a stage keeps at least no axes at all."""
+    """``for i<1`` -> ``i = 0`` in every stage; a stage keeps at least no axes at all.
+
+    So is an index that the data choose among one: nothing else is within bounds.
+    """
 
     def go(item: Stage | Serial) -> Stage | Serial:
         if isinstance(item, Serial):
             return replace(item, body=tuple(go(x) for x in item.body))
+        if any(_chooses_of_one(x) for v in item.exprs for x in loads(v)):
+            item = replace(item, exprs=tuple(rewrite_value(v, _first_of_one) for v in item.exprs))
         reduced = item.reduction.axes if item.reduction else ()
         dims: dict[Sym, Dim] = {a.sym: 0 for a in (*item.axes, *reduced) if a.extent == 1}
         if not dims:
@@ -112,6 +118,16 @@ def drop_unit_axes(computation: Computation) -> Computation:
         return map_stage(item, dims, axes, tuple(a for a in reduced if a.sym not in dims))
 
     return replace(computation, items=tuple(go(x) for x in computation.items))
+
+
+def _chooses_of_one(x: Load) -> bool:
+    return any(n == 1 and is_chosen(i) for n, i in zip(x.buffer.shape, x.index, strict=True))
+
+
+def _first_of_one(v: Value) -> Value | None:
+    if not isinstance(v, Load) or not _chooses_of_one(v):
+        return None
+    return Load(v.buffer, tuple([0 if n == 1 else i for n, i in zip(v.buffer.shape, v.index, strict=True)]))
 
 
 def order_reductions(computation: Computation, constants: Container[Buffer]) -> Computation:
