@@ -48,6 +48,18 @@ def test_static_arguments_by_place_and_name() -> None:
         SMALL(lambda x, n: x, static_argnums=1)(x, [1])
 
 
+class Scaled:
+    def __call__(self, x):
+        return x * 3
+
+
+@pytest.mark.parametrize(("function", "name"), [(partial(jnp.sum, axis=0), "sum"), (Scaled(), "Scaled")])
+def test_what_is_called_without_a_name_of_its_own(function, name) -> None:
+    f, x = SMALL(function), jnp.arange(6.0).reshape(2, 3)
+    assert_equal(f(x), function(x))
+    assert f.__name__ == name
+
+
 def test_what_jax_makes_of_functions_inside() -> None:
     weights = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -96,6 +96,9 @@ class Jitted:
         self, function: Callable[..., Any], places: tuple[int, ...], names: tuple[str, ...], options: Mapping[str, Any]
     ) -> None:
         functools.update_wrapper(self, function)
+        if not hasattr(self, "__name__"):  # a partial has none, nor has an object with __call__
+            inner = getattr(function, "func", function)
+            self.__name__ = getattr(inner, "__name__", type(function).__name__)
         self._static = _static_of(function, places, names)
         places, names = self._static or ((), ())
         # None where there are none: JAX finds the names of places, and the places of names, where it is told one.
