@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -92,6 +93,11 @@ def test_what_is_right_is_taken() -> None:
 INNER = torch.nn.Linear(4, 3)
 
 
+class Scaled:
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return INNER(x) * 3
+
+
 @pytest.mark.parametrize(
     ("function", "inputs"),
     [
@@ -99,6 +105,8 @@ INNER = torch.nn.Linear(4, 3)
         (lambda x, *, scale: x * scale, {"x": X, "scale": X + 1}),
         (torch.relu, (X,)),  # has no signature
         (INNER.forward, (X,)),
+        (Scaled(), (X,)),
+        (partial(torch.sum, dim=0), (X,)),
         (torch.nn.functional.softmax, (X, -1)),
     ],
 )

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -111,13 +112,14 @@ def module_of(function: Callable[..., Any]) -> torch.nn.Module:
     def called(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    module = torch.nn.Module()
+    # torch.export asks for code, which an object with __call__ has not, and for a signature, which a function that is
+    # no Python need not tell.
+    has_code, module = isinstance(function, FunctionType | MethodType | partial), torch.nn.Module()
     try:
-        inspect.signature(function)
-    except ValueError:  # of a function that is no Python
-        module.forward = called
-    else:
-        module.forward = function
+        called.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
+    except ValueError:
+        has_code = False
+    module.forward = function if has_code else called
     return module
 
 
