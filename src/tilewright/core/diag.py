@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from tilewright.runtime.errors import TilewrightError
 
@@ -48,6 +49,12 @@ def loc_of_frame(frame: FrameType) -> Loc:
     """The line that runs."""
     file, line = frame.f_code.co_filename, frame.f_lineno
     return Loc(f"{Path(file).name}:{line} in {frame.f_code.co_name}", file, line)
+
+
+def name_of(function: Any) -> str:
+    """What something that is called is known by: a partial by its function, an object with ``__call__`` by its type."""
+    inner = getattr(function, "func", function)
+    return str(getattr(inner, "__name__", type(function).__name__))
 
 
 def join_locs(locs: Sequence[Loc]) -> Loc:

@@ -10,6 +10,7 @@ from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, bool_, dtype_named, i64, u8
 from tilewright.frontend.nodes import reshape
+from tilewright.ops.elementwise import cast_node
 
 
 def read_as(b: Builder, x: Node, target: DType) -> Node:
@@ -24,24 +25,20 @@ def _same_width(b: Builder, x: Node, target: DType) -> Node:
     return x if x.dtype is target else b(ops.bitcast, x, dtype=target)
 
 
-def _cast(b: Builder, x: Node, target: DType) -> Node:
-    return x if x.dtype is target else b(ops.cast, x, dtype=target)
-
-
 def _parts(b: Builder, x: Node, target: DType) -> Node:
     whole, part = dtype_named(f"u{x.dtype.bits}"), _unsigned(target)
-    places = _cast(b, b(ops.iota, extent=whole.bits // target.bits, dtype=i64), whole)
+    places = cast_node(b, b(ops.iota, extent=whole.bits // target.bits, dtype=i64), whole)
     shifts = b(ops.mul, places, b.const(target.bits, whole))
     pieces = b(ops.shift_right, reshape(b, _same_width(b, x, whole), (*x.shape, 1)), shifts)
     if target is bool_:
-        return _cast(b, b(ops.bitwise_and, pieces, b.const(1, whole)), bool_)
-    return _same_width(b, _cast(b, pieces, part), target)
+        return cast_node(b, b(ops.bitwise_and, pieces, b.const(1, whole)), bool_)
+    return _same_width(b, cast_node(b, pieces, part), target)
 
 
 def _joined(b: Builder, x: Node, target: DType) -> Node:
     part, whole = _unsigned(x.dtype), dtype_named(f"u{target.bits}")
-    bits = _cast(b, x if x.dtype is bool_ else _same_width(b, x, part), whole)
-    places = _cast(b, b(ops.iota, extent=whole.bits // x.dtype.bits, dtype=i64), whole)
+    bits = cast_node(b, x if x.dtype is bool_ else _same_width(b, x, part), whole)
+    places = cast_node(b, b(ops.iota, extent=whole.bits // x.dtype.bits, dtype=i64), whole)
     pieces = b(ops.shift_left, bits, b(ops.mul, places, b.const(x.dtype.bits, whole)))
     # no two pieces have a bit in common, so that their sum is their union
     return _same_width(b, b(ops.reduce_sum, pieces, axes=(len(x.shape) - 1,)), target)

@@ -24,7 +24,7 @@ from tilewright.core.types import i64
 from tilewright.frontend.complex_pairs import Pair, added, bilinear, conjugate, product, quotient
 from tilewright.frontend.loops import repeated
 from tilewright.frontend.matrices import eye, solve_triangular, swapped
-from tilewright.frontend.nodes import expand, reshape, slice_axis
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
@@ -295,7 +295,7 @@ def complex_orthogonal(b: Builder, packed: Pair, taus: Pair, columns: Dim) -> Pa
         made = _from_left(b, Reflection(v, tau, tau.re), Pair(*now), is_adjoint=False)
         return made.re, made.im
 
-    last = b(ops.sub, reshape(b, b(ops.dim_values, dims=(k,)), ()), b.const(1, i64))
+    last = b(ops.sub, dim_scalar(b, k, i64), b.const(1, i64))
     fixed = (packed.re, packed.im, taus.re, taus.im, last)
     return Pair(*repeated(b, "apply_reflections", k, (start.re, start.im), fixed, step))
 
@@ -322,7 +322,6 @@ def complex_eigh(b: Builder, x: Pair) -> tuple[Node, Pair]:
     re, _, q_re, q_im = repeated(
         b, "to_two_diagonals", maximum(n - 1, 0), (whole.re, whole.im, start.re, start.im), (), step
     )
-    rows, columns = _rows(b, n), _columns(b, n)
     apart = b(ops.abs, b(ops.sub, rows, columns))
     banded = b(ops.where, b(ops.le, apart, b.const(1, i64)), re, b.const(0, x.dtype))
     values, vectors = b.results(b(ops.eigh, banded))

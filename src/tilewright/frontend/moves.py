@@ -16,6 +16,7 @@ from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType
 from tilewright.frontend import nodes
+from tilewright.ops.elementwise import cast_node
 
 
 class Moves:
@@ -24,7 +25,7 @@ class Moves:
     b: Builder
 
     def cast(self, x: Node, dtype: DType) -> Node:
-        return x if x.dtype is dtype else self.b(ops.cast, x, dtype=dtype)
+        return cast_node(self.b, x, dtype)
 
     def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
         return nodes.reshape(self.b, x, shape)

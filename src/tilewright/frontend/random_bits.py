@@ -15,6 +15,7 @@ from tilewright.core.diag import OpError
 from tilewright.core.dims import is_known
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, dtype_named, product, u32, u64
+from tilewright.frontend.bits import read_as
 from tilewright.frontend.moves import Moves
 
 Words = Sequence[Node]
@@ -131,7 +132,7 @@ def drawn_bits(m: Moves, algorithm: str, state: Node, dtype: DType, shape: tuple
     bits, count = _drawn(m, generator, key, counter, drawn, axis, is_wide=dtype.bits == 64)
     bits = m.reshape(m.cast(bits, dtype_named(f"u{dtype.bits}")), shape)
     moved = m.b(ops.concat, *(m.reshape(x, (1,)) for x in (key, *_advanced(m, counter, count))), axis=0)
-    return moved, bits if bits.dtype is dtype else m.b(ops.bitcast, bits, dtype=dtype)
+    return moved, read_as(m.b, bits, dtype)
 
 
 def _drawn(

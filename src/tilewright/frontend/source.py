@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.core.diag import OptionError
+from tilewright.core.diag import OptionError, name_of
 from tilewright.core.graph import Graph
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
@@ -20,6 +20,7 @@ from tilewright.frontend.stablehlo import importer as stablehlo_frontend
 from tilewright.frontend.tflite.importer import SUFFIX as TFLITE
 from tilewright.frontend.tflite.importer import import_tflite, is_tflite
 from tilewright.frontend.torch import export as torch_frontend
+from tilewright.frontend.torch.examples import have_tensors
 from tilewright.runtime.files import FileContent, map_file
 from tilewright.runtime.structure import FLAT, Convention
 
@@ -135,9 +136,9 @@ def _import_sized(source: Source, example_inputs: Examples | None, dynamic_shape
             )
         return _called(torch_frontend.import_called(source, example_inputs, dynamic_shapes))
     is_function = callable(source) and not isinstance(source, type)
-    if is_function and example_inputs is not None and torch_frontend.have_tensors(example_inputs):
+    if is_function and example_inputs is not None and have_tensors(example_inputs):
         module = torch_frontend.module_of(source)
-        name = torch_frontend.name_of(source)
+        name = name_of(source).strip("<>")  # of a lambda
         return _called(torch_frontend.import_called(module, example_inputs, dynamic_shapes, name=name))
     raise _not_a_model(source)
 

@@ -17,13 +17,14 @@ from tilewright.core.diag import OpError
 from tilewright.core.dims import are_known, numbers
 from tilewright.core.graph import CONST, Builder, Node
 from tilewright.core.types import Array, DType
+from tilewright.frontend.moves import Moves
 from tilewright.frontend.tflite.quantisation import Quantisation
 
 ACTIVATIONS = ("NONE", "RELU", "RELU_N1_TO_1", "RELU6", "TANH", "SIGN_BIT")
 
 
 @dataclass(frozen=True)
-class TfliteCall:
+class TfliteCall(Moves):
     """``inputs`` has None for operands left out; ``options`` is the schema's table, None where there is none."""
 
     b: Builder
@@ -78,9 +79,6 @@ class TfliteCall:
 
     def number(self, value: float, like: Node) -> Node:
         return self.b.const(value, like.dtype)
-
-    def cast(self, x: Node, dtype: DType) -> Node:
-        return x if x.dtype is dtype else self.b(ops.cast, x, dtype=dtype)
 
     @property
     def activation(self) -> str:

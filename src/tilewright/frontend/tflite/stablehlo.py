@@ -7,7 +7,6 @@ In: calls. Out: nodes, by what StableHLO's own frontend is made of (``frontend.w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from tilewright import ops
@@ -16,7 +15,6 @@ from tilewright.core.diag import OpError
 from tilewright.core.graph import Builder, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import TensorType
-from tilewright.frontend.moves import Moves
 from tilewright.frontend.random_bits import drawn_bits
 from tilewright.frontend.tflite.arithmetic import two
 from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
@@ -81,10 +79,9 @@ def _stablehlo_gather(c: TfliteCall) -> Node:
     )  # fmt: skip
     _check(is_sound, "gather", x, indices)
     check_size(prod(sizes))
-    m = _At(c.b)
     windows = Windows(shape, tuple(sizes), tuple(start_map), (), (), index_shape_of(indices, vector))
-    rows = rows_of(m, starts_of(m, indices, vector, windows, clamp=True), windows)
-    return gathered(m, x, windows, rows, collapsed, offsets)
+    rows = rows_of(c, starts_of(c, indices, vector, windows, clamp=True), windows)
+    return gathered(c, x, windows, rows, collapsed, offsets)
 
 
 def _vector_size(index_shape: Sequence[int], vector: int) -> int:
@@ -109,13 +106,13 @@ def _stablehlo_scatter(c: TfliteCall) -> Node:
     )  # fmt: skip
     _check(is_sound, "scatter", x, indices, updates)
     numbers_ = ScatterNumbers(tuple(window), tuple(inserted), tuple(to_operand), vector)
-    windows, m = numbers_.windows(shape, update_shape, indices), _At(c.b)
+    windows = numbers_.windows(shape, update_shape, indices)
     left = [n for k, n in enumerate(shape) if k not in inserted]
     _check(all(update_shape[k] <= n for k, n in zip(window, left, strict=True)), "scatter", x, updates)
     check_size(prod(update_shape))
-    rows = rows_inside(m, starts_of(m, indices, vector, windows, clamp=False), windows, by_element=True)
+    rows = rows_inside(c, starts_of(c, indices, vector, windows, clamp=False), windows, by_element=True)
     op = _combiner(c, c.option("UpdateComputationSubgraphIndex"), x)
-    return scattered(m, x, numbers_.ordered(m, updates, windows), rows, windows, REDUCTIONS[op])
+    return scattered(c, x, numbers_.ordered(c, updates, windows), rows, windows, REDUCTIONS[op])
 
 
 REDUCTIONS = {ops.add: "add", ops.mul: "mul", ops.minimum: "min", ops.maximum: "max", None: "none"}
@@ -153,7 +150,7 @@ def _stablehlo_reduce_window(c: TfliteCall) -> Node:
     check_size(prod(max(n, 1) for n in whole) * prod(sizes))
     op = _combiner(c, c.option("BodySubgraphIndex"), x)
     w = WindowSizes(tuple(sizes), tuple(strides), tuple(dilations), tuple(spread_), edges)
-    made = None if op is None else windows_folded(_At(c.b), x, start, w, op, counts_edges=True)
+    made = None if op is None else windows_folded(c, x, start, w, op, counts_edges=True)
     if made is None:
         raise OpError(f"{c.name} of {x.type} by a computation that reduces none", remedy="use a sum or a maximum")
     return made
@@ -168,14 +165,7 @@ def _stablehlo_rng_bit_generator(c: TfliteCall) -> list[Node]:
     if not 0 <= kind < len(GENERATORS):
         raise OpError(f"the generator {kind} is not known")
     check_size(prod(c.shapes[1]))
-    return list(drawn_bits(_At(c.b), GENERATORS[kind], c.x(), c.dtypes[1], tuple(c.shapes[1])))
-
-
-@dataclass(frozen=True)
-class _At(Moves):
-    """Movements at the call's location."""
-
-    b: Builder
+    return list(drawn_bits(c, GENERATORS[kind], c.x(), c.dtypes[1], tuple(c.shapes[1])))
 
 
 def _ints(c: TfliteCall, name: str) -> list[int]:

@@ -7,6 +7,7 @@ In: a module and example inputs before ``torch.export`` sees them; or what it ra
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,26 @@ QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.sparse.quantized", "torch.ao.
 _SHAPES_REMEDY = "write dynamic_shapes as torch.export takes it: by the names of forward's arguments, or in their order"
 
 
+def leaves_of(inputs: Any) -> list[Any]:
+    """What arguments are made of, in order or by name, inside of all their containers."""
+    from torch.utils import _pytree as pytree
+
+    given = dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs) if isinstance(inputs, Sequence) else inputs
+    return pytree.tree_leaves(given)
+
+
+def have_tensors(inputs: Any) -> bool:
+    """Is one of the arguments a tensor, or in one of them?"""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+
+    return any(isinstance(x, torch.Tensor) for x in leaves_of(inputs))
+
+
 def check_examples(module: torch.nn.Module, inputs: Any) -> None:
     """Raise for what can be told before the module is captured."""
     import torch
-    from torch.utils import _pytree as pytree
 
     name = type(module).__name__
     if isinstance(module, torch.jit.ScriptModule):
@@ -41,7 +58,7 @@ def check_examples(module: torch.nn.Module, inputs: Any) -> None:
         remedy = "quantise the float module by tilewright.quantize or torchao, or compile it with precision='bf16'"
         raise ImportFailed(f"{name} has PyTorch's packed quantised weights in {_listed(quantised)}", remedy=remedy)
     _check_names(module, inputs)
-    leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else tuple(inputs))
+    leaves = leaves_of(inputs)
     check_has_elements(name, {**dict(module.named_parameters()), **dict(module.named_buffers())})
     if any(isinstance(x, torch.Tensor) and x.is_meta for x in leaves):
         raise OptionError("example_inputs has a meta tensor", remedy="make the example inputs with device='cpu'")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import io
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -84,22 +83,6 @@ def import_called(
     return import_with_values(
         program, name=name or type(module).__name__, dimension_names=dimensions, argument_names=names
     )
-
-
-def have_tensors(inputs: Examples) -> bool:
-    """Is one of the arguments a tensor, or in one of them?"""
-    if "torch" not in sys.modules:
-        return False
-    import torch
-    from torch.utils import _pytree as pytree
-
-    leaves = pytree.tree_leaves(dict(inputs) if isinstance(inputs, Mapping) else inputs)
-    return any(isinstance(x, torch.Tensor) for x in leaves)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    """A name for the graph of a function."""
-    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
 def module_of(function: Callable[..., Any]) -> torch.nn.Module:

@@ -25,7 +25,16 @@ from tilewright.integrations.arrays.functions import (
     offered,
     whole_numbers,
 )
-from tilewright.integrations.arrays.traced import TracedArray, apply, cast, known, lifted, promoted, user_loc
+from tilewright.integrations.arrays.traced import (
+    TracedArray,
+    applied,
+    apply,
+    cast,
+    known,
+    lifted,
+    promoted,
+    user_loc,
+)
 
 Shape = int | Sequence[int]
 
@@ -397,10 +406,19 @@ def _masked(x: TracedArray, mask: TracedArray) -> TracedArray:
     numbers = known(mask)
     if numbers is not None:
         return apply(ops.gather, rows, lifted(x.pool, np.flatnonzero(numbers)), axis=0)
-    flat = reshaped(mask, (mask.size,))
-    found = apply(ops.argwhere, flat, count=f"mask_{flat.node.serial}")
-    at = Builder(x.pool, user_loc())(ops.reshape, found.node, shape=found.node.shape[:1])
-    return apply(ops.gather, rows, TracedArray(x.pool, at), axis=0)
+    return apply(ops.gather, rows, column(rows_of(reshaped(mask, (mask.size,)), "mask"), 0), axis=0)
+
+
+def rows_of(flags: TracedArray, name: str) -> TracedArray:
+    """Where flags are set, a row of indices each, in order."""
+    return applied(ops.argwhere, flags, count=f"{name}_{flags.node.serial}")[0]
+
+
+def column(rows: TracedArray, k: int) -> TracedArray:
+    """A column of rows whose number a call brings."""
+    b, (n, _) = Builder(rows.pool, user_loc()), rows.node.shape
+    part = b(ops.slice, rows.node, starts=(0, k), stops=(n, k + 1), steps=(1, 1))
+    return TracedArray(rows.pool, b(ops.reshape, part, shape=(n,)))
 
 
 def _is_array(key: Any) -> bool:

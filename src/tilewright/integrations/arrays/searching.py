@@ -19,10 +19,9 @@ from tilewright.core.graph import Builder, Node, Pool
 from tilewright.frontend.distinct import distinct
 from tilewright.frontend.nodes import count_passed, next_after
 from tilewright.integrations.arrays.functions import FUNCTIONS, offered, real
-from tilewright.integrations.arrays.making import reshaped
+from tilewright.integrations.arrays.making import column, reshaped, rows_of
 from tilewright.integrations.arrays.traced import (
     TracedArray,
-    applied,
     apply,
     cast,
     lifted,
@@ -68,26 +67,14 @@ def from_dlpack(pool: Pool, x: Any, /, *, device: Any = None, copy: bool | None 
 # --- places ---------------------------------------------------------------------------------------------------------
 
 
-def _rows_of(flags: TracedArray, name: str) -> TracedArray:
-    """Where flags are set, a row of indices each, in order."""
-    return applied(ops.argwhere, flags, count=f"{name}_{flags.node.serial}")[0]
-
-
-def _column(rows: TracedArray, k: int) -> TracedArray:
-    """A column of rows whose number a call brings."""
-    b, (n, _) = Builder(rows.pool, user_loc()), rows.node.shape
-    part = b(ops.slice, rows.node, starts=(0, k), stops=(n, k + 1), steps=(1, 1))
-    return TracedArray(rows.pool, b(ops.reshape, part, shape=(n,)))
-
-
 @offered
 def nonzero(pool: Pool, x: Any, /) -> tuple[TracedArray, ...]:
     """The indices of elements that are not zero, an array for each axis."""
     given = lifted(pool, x)
     if not given.ndim:
         raise OpError("an array of no axes has no indices", remedy="give it an axis by reshape")
-    rows = _rows_of(FUNCTIONS["not_equal"](given, lifted(pool, np.zeros((), given.dtype))), "nonzero")
-    return tuple(_column(rows, k) for k in range(given.ndim))
+    rows = rows_of(FUNCTIONS["not_equal"](given, lifted(pool, np.zeros((), given.dtype))), "nonzero")
+    return tuple(column(rows, k) for k in range(given.ndim))
 
 
 @offered
@@ -152,7 +139,7 @@ def _unique(pool: Pool, x: Any) -> UniqueAll:
         return UniqueAll(reshaped(given, (0,)), none, reshaped(none, given.shape), none)
 
     def places(flags: Node) -> Node:
-        return _column(_rows_of(TracedArray(pool, flags), "unique"), 0).node
+        return column(rows_of(TracedArray(pool, flags), "unique"), 0).node
 
     found = distinct(Builder(pool, user_loc()), given.node, None, places)
     values, firsts, inverse, counts = (TracedArray(pool, node) for node in found)

@@ -18,6 +18,7 @@ import jax
 from jax.extend.source_info_util import register_exclusion
 
 from tilewright.build import driver
+from tilewright.core.diag import name_of
 from tilewright.core.types import Array
 from tilewright.frontend.stablehlo.importer import import_module
 from tilewright.integrations.jax.arrays import Give, giver, kind_of, taker
@@ -97,8 +98,7 @@ class Jitted:
     ) -> None:
         functools.update_wrapper(self, function)
         if not hasattr(self, "__name__"):  # a partial has none, nor has an object with __call__
-            inner = getattr(function, "func", function)
-            self.__name__ = getattr(inner, "__name__", type(function).__name__)
+            self.__name__ = name_of(function)
         self._static = _static_of(function, places, names)
         places, names = self._static or ((), ())
         # None where there are none: JAX finds the names of places, and the places of names, where it is told one.

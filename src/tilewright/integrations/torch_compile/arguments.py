@@ -43,6 +43,14 @@ def name_arguments(functional: Any, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def tensor_of(argument: Any) -> Any:
+    """The tensor that an argument of a captured graph's node was; None for anything else."""
+    import torch
+
+    value = getattr(argument, "meta", {}).get("example_value")
+    return value if isinstance(value, torch.Tensor) else None
+
+
 def refuse_cut_short(value: Any, node: Any) -> None:
     """Raise ``InputError`` where the value of an input is a tensor that is larger than its memory."""
     if hasattr(value, "untyped_storage") and is_cut_short(value):

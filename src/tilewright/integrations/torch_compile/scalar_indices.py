@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tilewright.integrations.torch_compile.apart import writes
+from tilewright.integrations.torch_compile.arguments import tensor_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ IN_PLACE = {
 def keep_scalar_indices(gm: GraphModule) -> None:
     """Let integers that tensors hold index without leaving their tensor."""
     indexing = [n for n in gm.graph.nodes if n.target in (operator.getitem, operator.setitem)]
-    indexing = [n for n in indexing if _value(n.args[0]) is not None and any(map(_is_scalar, _index_of(n)))]
+    indexing = [n for n in indexing if tensor_of(n.args[0]) is not None and any(map(_is_scalar, _index_of(n)))]
     if not all(_is_basic(part) for n in indexing for part in _index_of(n)):
         return
     updates = [n.args[2] for n in indexing if _is_update(n)]
@@ -67,20 +68,20 @@ def _is_update(node: Any) -> bool:
 
 def _is_apart(node: Any) -> bool:
     """Has a written value other memory than what it is written into?"""
-    value = _value(node.args[2])
-    return value is None or _memory(value) != _memory(_value(node.args[0])) or _is_update(node)
+    value = tensor_of(node.args[2])
+    return value is None or _memory(value) != _memory(tensor_of(node.args[0])) or _is_update(node)
 
 
 def _is_read_before(node: Any, order: Mapping[Any, int], write: int) -> bool:
     """Is a view read before the place of a write, itself and views of it, and no result?"""
-    if _value(node) is None:
+    if tensor_of(node) is None:
         return False
-    memory, views = _memory(_value(node)), [node]
+    memory, views = _memory(tensor_of(node)), [node]
     while views:
         for user in views.pop().users:
             if user.op == "output" or order[user] >= write:
                 return False
-            if _value(user) is not None and _memory(_value(user)) == memory and user.target not in IN_PLACE:
+            if tensor_of(user) is not None and _memory(tensor_of(user)) == memory and user.target not in IN_PLACE:
                 views.append(user)
     return True
 
@@ -91,7 +92,7 @@ def _memory(value: torch.Tensor) -> int:
 
 def _read_through(gm: GraphModule, node: Any, index: tuple[Any, ...]) -> None:
     with gm.graph.inserting_before(node):
-        places, lost = _as_places(gm, index, _value(node.args[0]).dim())
+        places, lost = _as_places(gm, index, tensor_of(node.args[0]).dim())
         found = gm.graph.call_function(operator.getitem, (node.args[0], places))
         made = gm.graph.call_method("squeeze", (found, lost))
     made.meta = dict(node.meta)
@@ -101,11 +102,11 @@ def _read_through(gm: GraphModule, node: Any, index: tuple[Any, ...]) -> None:
 
 def _write_through(gm: GraphModule, node: Any, index: tuple[Any, ...]) -> None:
     source, value = node.args[0], node.args[2]
-    rank = _value(source).dim()
+    rank = tensor_of(source).dim()
     with gm.graph.inserting_before(node):
         places, lost = _as_places(gm, index, rank)
         # Numbers, and tensors that have the lost dimension's successors alone, spread over it by themselves.
-        given = _value(value)
+        given = tensor_of(value)
         after = _rank_of(index, rank) - lost
         if given is not None and given.dim() > after:
             value = gm.graph.call_method("unsqueeze", (value, given.dim() - after))
@@ -147,7 +148,7 @@ def _rank_of(index: tuple[Any, ...], rank: int) -> int:
 
 
 def _is_scalar(part: Any) -> bool:
-    value = _value(part)
+    value = tensor_of(part)
     return value is not None and value.dim() == 0 and _is_integer(value.dtype)
 
 
@@ -163,11 +164,3 @@ def _is_basic(part: Any) -> bool:
         return all(x is None or isinstance(x, int) for x in (part.start, part.stop, part.step))
     is_number = isinstance(part, int) and not isinstance(part, bool)
     return part is None or part is Ellipsis or is_number or _is_scalar(part)
-
-
-def _value(argument: Any) -> Any:
-    """The tensor that an argument was when the graph was captured; None for anything else."""
-    import torch
-
-    value = getattr(argument, "meta", {}).get("example_value")
-    return value if isinstance(value, torch.Tensor) else None

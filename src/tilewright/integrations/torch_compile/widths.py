@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tilewright.integrations.torch_compile.arguments import tensor_of
+
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
@@ -25,11 +27,11 @@ def guard_widths(gm: GraphModule) -> None:
         if node.op != "call_function":
             continue
         for operand, width in calls.get(node.target, ()):
-            value = _value(node.args[operand])
+            value = tensor_of(node.args[operand])
             if value is not None and not value.is_nested:
                 bool(value.shape[-1] == node.args[width])  # a comparison of a symbolic size leaves a guard
         if node.target is torch.nn.functional.scaled_dot_product_attention:
-            _guard_attention(*(_value(_argument(node, k, name)) for k, name in enumerate(("query", "key", "value"))))
+            _guard_attention(*(tensor_of(_argument(node, k, name)) for k, name in enumerate(("query", "key", "value"))))
 
 
 def _guard_attention(query: Any, key: Any, value: Any) -> None:
@@ -43,8 +45,3 @@ def _guard_attention(query: Any, key: Any, value: Any) -> None:
 
 def _argument(node: Any, k: int, name: str) -> Any:
     return node.args[k] if k < len(node.args) else node.kwargs.get(name)
-
-
-def _value(argument: Any) -> Any:
-    """The tensor that an argument was when the graph was captured."""
-    return getattr(argument, "meta", {}).get("example_value")

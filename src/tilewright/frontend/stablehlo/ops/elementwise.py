@@ -206,7 +206,7 @@ def _popcount(c: Operation) -> Node:
     """Sums of bits side by side: of 2, 4, then 8, and of all bytes by a product (Warren, Hacker's Delight)."""
     x = c.node(0)
     dtype = dtype_named(f"u{x.dtype.bits}")
-    x = x if x.dtype is dtype else c.b(ops.bitcast, x, dtype=dtype)
+    x = read_as(c.b, x, dtype)
 
     def mask(byte: int) -> Node:
         return c.b.const(int.from_bytes(bytes([byte]) * dtype.n_bytes, "little"), dtype)
@@ -225,7 +225,7 @@ def _leading_zeros(c: Operation) -> Node:
     """The bits below the highest one are set, then those that are not set are counted."""
     x = c.node(0)
     dtype = dtype_named(f"u{x.dtype.bits}")
-    bits = x if x.dtype is dtype else c.b(ops.bitcast, x, dtype=dtype)
+    bits = read_as(c.b, x, dtype)
     count = c.b.const(0, dtype)
     for k in range(dtype.bits):  # a bit at a place shows once everything above it is shifted out
         above = c.b(ops.shift_right, bits, c.b.const(k, dtype))
