@@ -61,6 +61,47 @@ def test_ops(name):
     check(CASES[name], rows())
 
 
+FAKE = {
+    "number": torch.fake_quantize_per_tensor_affine,
+    "tensor": lambda x, scale, zero, *limits: torch.fake_quantize_per_tensor_affine(
+        x, torch.tensor(scale), torch.tensor(zero, dtype=torch.int32), *limits),
+    "channels": lambda x, scale, zero, *limits: torch.fake_quantize_per_channel_affine(
+        x, scale * SCALES, torch.full((7,), zero, dtype=torch.int32), 1, *limits),
+    "switched off": lambda x, scale, zero, *limits: torch.ops.aten
+        ._fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
+        x, torch.tensor(scale), torch.tensor(zero), torch.tensor([0]), *limits),
+}  # fmt: skip
+
+
+@settings(max_examples=6)
+@given(
+    st.sampled_from(list(FAKE)),
+    st.sampled_from([torch.float16, torch.float32, torch.float64]),
+    st.sampled_from([(0, 255), (-128, 127), (1, 7)]),
+    st.floats(0.001, 30),
+    st.integers(1, 7),
+    st.integers(0, 1 << 30),
+)
+def test_quantised_and_back(name, dtype, limits, scale, zero, seed):
+    x = rows(seed, 5, 7) * 10
+    x[0, :4] = torch.tensor([np.nan, np.inf, -np.inf, 1e30])
+    check(lambda x: FAKE[name](x, scale, zero, *limits), x.to(dtype))
+
+
+def test_a_gradient_passes_within_the_limits():
+    def loss(x):
+        return torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 9).square().sum()
+
+    compiled = torch.compile(loss, backend="tilewright", options={"fallback": False})
+    gradients = []
+    for f in (loss, compiled):
+        x = rows().requires_grad_()
+        f(x).backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+    assert (gradients[0] == 0).any()
+
+
 def dynamic(x):
     scale, zero = Q.choose_qparams(x, -128, 127, 1e-5, torch.int8)
     stored = Q.quantize_per_tensor.tensor(x, scale, zero, *I8)

@@ -1,4 +1,5 @@
-"""Converters of ``quantized_decomposed`` overloads: the form in which PyTorch 2 exports a quantised module (PT2E).
+"""Converters of ``quantized_decomposed`` overloads, the form in which PyTorch 2 exports a quantised module (PT2E), and
+of ``fake_quantize``, by which a module is trained for it.
 
 In: an ``AtenCall``. Out: nodes of the graph IR, with the bits that PyTorch computes.
 Not its business: products of what is dequantised (``graph.forms.integers``).
@@ -111,6 +112,51 @@ def _dequantize_per_token(c: AtenCall) -> Node:
     return b(ops.cast, b(ops.mul, apart, scales), dtype=c.dtype)
 
 
+# --- quantised and back in one call ---------------------------------------------------------------------------------
+
+
+def _fake(c: AtenCall, scale: Node, zero: Node, of: DType, most_steps: float = np.inf) -> list[Node]:
+    """The nearest number that the type has, and whether that lies within the limits: what a gradient passes.
+
+    The last product is rounded to ``of``. NaN becomes the least number, as in PyTorch, and so does every count of
+    ``most_steps`` and beyond.
+    """
+    b, x = c.b, c.tensor("self")
+    real = f64 if x.dtype is f64 else f32
+    inverse = b(ops.cast, b(ops.div, b.const(1.0, f32), scale), dtype=real)
+    least, most = _limits(c, real)
+    steps = b(ops.round, b(ops.mul, b(ops.cast, x, dtype=real), inverse))
+    steps = b(ops.add, b(ops.cast, zero, dtype=real), steps)
+    is_within = b(ops.logical_and, b(ops.ge, steps, least), b(ops.le, steps, most))
+    is_number = b(ops.le if most_steps == np.inf else ops.lt, b(ops.abs, steps), b.const(most_steps, real))
+    kept = b(ops.clamp, b(ops.where, is_number, steps, least), least, most)
+    value = b(
+        ops.mul, b(ops.sub, b(ops.cast, kept, dtype=of), b(ops.cast, zero, dtype=of)), b(ops.cast, scale, dtype=of)
+    )
+    return [b(ops.cast, value, dtype=c.dtype), is_within]
+
+
+def _fake_per_tensor(c: AtenCall) -> list[Node]:
+    return _fake(c, _number(c, "scale", f32), _number(c, "zero_point", f32), f32)
+
+
+def _fake_where_enabled(c: AtenCall) -> list[Node]:
+    """As it is, and all within the limits, where ``fake_quant_enabled`` is 0."""
+    b = c.b
+    value, is_within = _fake_per_tensor(c)
+    enabled = b(ops.ne, _number(c, "fake_quant_enabled", i64), b.const(0, i64))
+    return [b(ops.where, enabled, value, c.tensor("self")), b(ops.logical_or, is_within, b(ops.logical_not, enabled))]
+
+
+def _fake_per_channel(c: AtenCall) -> list[Node]:
+    """PyTorch counts these steps as i64, where what is too large becomes the least number."""
+    if c.tensor("zero_point").dtype.kind == "float":
+        raise Unsupported("zero points that are no integers", "round them, and pass them as torch.int32")
+    rank = c.tensor("self").type.rank
+    scale, zero = (_by_channel(c, c.tensor(name, f32), rank) for name in ("scale", "zero_point"))
+    return _fake(c, scale, zero, f64 if c.dtype is f64 else f32, most_steps=2.0**63)
+
+
 # --- scales that the call chooses -----------------------------------------------------------------------------------
 
 
@@ -187,6 +233,9 @@ TABLE: Mapping[str, Callable[[AtenCall], Result]] = {
     **_overloads("dequantize_per_channel", _dequantize_per_channel, "default"),
     **_overloads("quantize_per_token", _quantize_per_token, "default"),
     **_overloads("dequantize_per_token", _dequantize_per_token, "default"),
+    "fake_quantize_per_tensor_affine_cachemask.default": _fake_per_tensor,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_where_enabled,
+    "fake_quantize_per_channel_affine_cachemask.default": _fake_per_channel,
     **_overloads("choose_qparams", _choose_for_tensor, "tensor"),
     **_overloads("choose_qparams_symmetric", _choose_symmetric, "tensor"),
     **_overloads("choose_qparams_per_token", _choose_for_rows, "default"),
