@@ -112,8 +112,10 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
     registers = machine.n_vector_registers // box.registers_per_element
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
-    limit = (registers // 4) if window else registers
-    limit = min(limit, machine.max_copies // prod(n for _, n in box.unrolled))
+    # More sums of a window than keep the units busy make its borders' versions longer, and save few loads.
+    most_sums = max(registers // 4, machine.waiting_sums) if window else registers
+    most_sums = min(most_sums, machine.max_copies // prod(n for _, n in box.unrolled))
+    most_held = registers if window else most_sums
     if window and (box.n_rows is None or box.n_rows >= machine.partial_sums):
         # A window shares nothing between vectors, and every one multiplies the border's versions; rows keep the units
         # busy.
@@ -123,10 +125,13 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
             for rows in _counts(box.row, box.n_rows, registers):
                 if not _fit_sets(box, machine, width, rows, rows2):
                     continue
-                accumulators = rows * rows2 * vectors
-                # All vectors, also of fewer rows: sketches see too little of the traffic of wider tiles.
-                beside = 0 if window else (vectors + 1 if rows * rows2 > 1 else 2) * box.registers_per_operand
-                if accumulators + beside + box.registers_between <= limit or accumulators == 1:
+                sums = rows * rows2 * vectors
+                if window:  # what the tile's rows read of a tap that their neighbours read of the next, and a weight
+                    beside = rows2 * min(rows, box.unrolled[-1][1]) * vectors + 1
+                else:  # all vectors, also of fewer rows: sketches see too little of the traffic of wider tiles
+                    beside = (vectors + 1 if rows * rows2 > 1 else 2) * box.registers_per_operand
+                fits = sums <= most_sums and sums + beside + box.registers_between <= most_held
+                if fits or sums == 1:
                     yield rows, rows2, vectors
 
 

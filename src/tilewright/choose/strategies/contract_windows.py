@@ -50,12 +50,15 @@ def moves_weights(loop: Loop, operands: tuple[Operand, ...]) -> bool:
 def taps_of_plane(reduced: list[Loop], machine: Target) -> tuple[list[Loop], list[Loop]]:
     """Loops of such a window that become copies, of all rows of a tile: (each in a block of its own, together in one).
 
-    A block for each row of taps: with all of them in one, what is read for the last is held from the start.
+    Together are the taps of one column: what they read of a row serves the tile's neighbouring rows too, while the taps
+    of another column read every row anew, an element further. A block for each column: with all of them in one, what is
+    read for the last is held from the start.
     """
-    for n in (2, 1):
-        sizes = [x.extent for x in reduced[-n:]]
-        if are_known(sizes) and 1 < estimate(sizes) <= min(machine.max_copies // 4, MAX_UNROLLED):
-            return reduced[-n:-1], reduced[-1:]
+    column, row = reduced[-1:], reduced[-2:-1]
+    for apart, together in ((column, row), ([], row), ([], column)):
+        sizes = [x.extent for x in (*apart, *together)]
+        if together and are_known(sizes) and 1 < estimate(sizes) <= min(machine.max_copies // 4, MAX_UNROLLED):
+            return apart, together
     return [], []
 
 
