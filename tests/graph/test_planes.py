@@ -228,7 +228,7 @@ def correlation(shape, kernel):
 
 @pytest.mark.parametrize(
     ("shape", "kernel", "stays"),
-    [((1, 256, 29, 29), 5, True), ((2, 96, 30, 34), 3, True), ((1, 256, 10, 10), 3, False), ((1, 9, 40, 40), 7, False)],
+    [((1, 256, 29, 29), 5, True), ((1, 256, 10, 10), 3, True), ((1, 9, 40, 40), 7, True), ((1, 64, 9, 9), 7, False)],
 )
 def test_weights_known_at_run_time_stay_as_they_came_too(shape, kernel, stays):
     """The image was transposed there and back around them, which took longer than the windows."""
@@ -241,10 +241,8 @@ def test_weights_known_at_run_time_stay_as_they_came_too(shape, kernel, stays):
 @pytest.mark.parametrize(
     ("shape", "windows", "kernel"),
     [
-        ((1, 32, 8, 8), (ops.conv,), 3),
-        ((1, 200, 17, 17), (ops.conv,), 3),
-        ((1, 1000, 17, 17), (ops.conv,), 5),
-        ((1, 128, 30, 32), (ops.conv,), 7),
+        ((1, 1152, 7, 7), (ops.conv,), 5),
+        ((1, 512, 7, 7), (ops.conv,), 7),
         ((1, 32, 4, 4), (ops.max_pool,), 3),
         ((1, 128, 30, Sym("w", 1)), (ops.max_pool,), 3),
     ],
@@ -257,7 +255,7 @@ def test_windows_that_channels_serve_better_are_channels_last(shape, windows, ke
     ("shape", "op", "kernel", "stride", "stays"),
     [
         ((1, 64, 56, 56), ops.max_pool, 3, 2, True),
-        ((1, 32, 28, 28), ops.max_pool, 3, 2, False),
+        ((1, 32, 28, 28), ops.max_pool, 3, 2, True),
         ((1, 64, 7, 7), ops.avg_pool, 2, 2, False),
         ((1, 16, 9, 9, 9), ops.max_pool, 3, 3, False),
         ((1, 16, 20, 20, 20), ops.max_pool, 2, 2, True),

@@ -53,7 +53,7 @@ OF_THE_WIDTH = ("load_cycles", "store_cycles")
 UNREAD = (
     "fma_latency", "load_ports", "store_ports", "issue_width", "window", "ghz", "set_span", "l2_ways", "llc_ways",
     "line_bytes", "l2_bytes_per_cycle", "llc_bytes_per_cycle", "memory_gb_per_s", "memory_gb_per_s_all", "wake_us",
-    "fork_cycles", *OF_THE_WIDTH,
+    "fork_cycles",
 )  # fmt: skip
 """Numbers that choices take from a CPU's family instead of from its own row, until it is measured what each changes."""
 _TRIPLES = {
@@ -291,6 +291,11 @@ class Target:
         """As many sums keep the units that multiply and add busy, though each waits for its last addition."""
         return ceil(self.fma_latency * self.fma_ports)
 
+    @property
+    def window_sums(self) -> int:
+        """The most sums of a window in a tile. More make its borders' versions longer, and save few loads."""
+        return max(self.n_vector_registers // 4, self.waiting_sums)
+
     def words_of_a_row(self, n_codes: int, begun: float | None = None) -> int:
         """Of words of so many codes, how many lie beside each other: with the sums of all codes, 32 bits each, of one
         row they keep the units that multiply and add busy, as far as registers hold them beside what is multiplied.
@@ -412,7 +417,7 @@ def _host() -> Target:
     else:
         machine = Target(llvm.get_default_triple(), cpu, features, has_fma=True, has_round=True)
     row = _TABLE.get(cpu, machine)
-    own = {*UNREAD} - ({*OF_THE_WIDTH} if row.vector_bytes != machine.vector_bytes else set())
+    own = {*UNREAD, *(OF_THE_WIDTH if row.vector_bytes == machine.vector_bytes else ())}
     for number, source in row.sources:
         if number in own or getattr(row, number) == getattr(machine, number):
             machine = machine.known(source, **{number: getattr(row, number)})

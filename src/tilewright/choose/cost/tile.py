@@ -112,8 +112,7 @@ def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, 
     registers = machine.n_vector_registers // box.registers_per_element
     max_vectors = 8 if box.n_lanes is None else min(8, -(-box.n_lanes // width))
     window = bool(box.unrolled)
-    # More sums of a window than keep the units busy make its borders' versions longer, and save few loads.
-    most_sums = max(registers // 4, machine.waiting_sums) if window else registers
+    most_sums = machine.window_sums if window else registers
     most_sums = min(most_sums, machine.max_copies // prod(n for _, n in box.unrolled))
     most_held = registers if window else most_sums
     if window and (box.n_rows is None or box.n_rows >= machine.partial_sums):

@@ -14,7 +14,7 @@ from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
 from tilewright.choose.strategies.contract_space import ordered
-from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows
+from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows, split_whole
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
 from tilewright.core.dims import is_known, known, known_at_most
@@ -59,7 +59,7 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
-    blocks, vectors, lanes = split_lanes(b, lane, piece)
+    blocks, vectors, lanes = split_lanes(b, lane, piece, are_whole=plan.is_window and not machine.has_masks)
     outer: list[str] = []
     inner: list[str] = []
     walked: dict[str, str] = {}
@@ -147,8 +147,13 @@ def _number_of(b: ScheduleBuilder, loop: str) -> int:
     return known(e, 1)
 
 
-def split_lanes(b: ScheduleBuilder, lane: str, piece: BoxPiece) -> tuple[list[str], list[str], str]:
-    """(block loops, loops of a tile's blocks and vectors, lane loop) after splitting the lane axis."""
+def split_lanes(
+    b: ScheduleBuilder, lane: str, piece: BoxPiece, *, are_whole: bool = False
+) -> tuple[list[str], list[str], str]:
+    """(block loops, loops of a tile's blocks and vectors, lane loop) after splitting the lane axis.
+
+    ``are_whole``: a last block that would be ragged begins earlier, where that may be.
+    """
     vectors, width = piece.tile.vectors, piece.width
     loop = find_loop(b.kernel, lane, "contract").loop
     n = known_iterations(loop)
@@ -156,7 +161,8 @@ def split_lanes(b: ScheduleBuilder, lane: str, piece: BoxPiece) -> tuple[list[st
     inside: list[str] = []
     for n_blocks in dict.fromkeys((max(piece.group, piece.blocks), piece.blocks)):
         if n is None or n > vectors * width * n_blocks:
-            block, lane = b.split(lane, vectors * width * n_blocks)
+            size = vectors * width * n_blocks
+            block, lane = split_whole(b, lane, size) if are_whole else b.split(lane, size)
             blocks.append(block)
             n = vectors * width * n_blocks
     if piece.blocks > 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tilewright.choose.strategies.view import may_vectorize, only_nest, statement_of
 from tilewright.core.compute import Load
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known_multiple
 from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
@@ -26,6 +26,17 @@ def attempt(b: ScheduleBuilder, action: Callable[[], object]) -> bool:
         b.back(mark)
         return False
     return True
+
+
+def split_whole(b: ScheduleBuilder, loop: str, size: int) -> tuple[str, str]:
+    """Split a loop so that every part is whole, the last one by what others do too; where that may not be, ragged."""
+    if not known_multiple(find_loop(b.kernel, loop, "split").loop.extent, size):
+        mark = b.mark()
+        try:
+            return b.split(loop, size, "shift")
+        except ScheduleError:
+            b.back(mark)
+    return b.split(loop, size)
 
 
 def copied_apart(b: ScheduleBuilder, reduced: str) -> str:

@@ -256,6 +256,7 @@ class Memory:
             whole = replace(address, offset=offset - first * size, pattern=tuple(range(n)))
             return self.arith.pick(self.load(whole, replace(ctx, mask=None)), element, [first + p for p in lanes])
         align = self._align(address, offset)
+        n = _room(n) if self._is_odd(n, address) else n
         # A vector of just the span reads no byte beyond; an odd one is loaded in parts, which masks spare.
         if span <= n:
             if span < n and self.arith.target.has_masks:

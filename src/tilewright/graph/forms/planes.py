@@ -65,9 +65,11 @@ class InPlanes(Pass):
     ``transpose(resize(x))`` becomes ``resize(transpose(x))`` where the resize makes known sizes larger and nothing
     else reads it.
 
-    Of the machine: ``fmas`` and ``loads`` of vectors, and instructions to ``issue``, that a cycle begins; bytes of a
-    cache's line. An image of ``near_bytes`` stays in a core's own cache, which gives ``near_speed`` bytes in a cycle;
-    the one behind it gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes`` is of ``Winograd``.
+    Of the machine: ``fmas`` and ``loads`` of vectors, and instructions to ``issue``, that a cycle begins; the ``sums``
+    that a tile of a window has at once; whether ``masks`` are for nothing, or take as long as a vector; bytes that
+    a load brings in a cycle, and of a cache's line. An image of ``near_bytes`` stays in a core's own cache, which gives
+    ``near_speed`` bytes in a cycle; the one behind it gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes``
+    is of ``Winograd``.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -76,6 +78,9 @@ class InPlanes(Pass):
     fmas: float = 2.0
     loads: float = 2.0
     issue: float = 4.0
+    sums: int = 8
+    masks: bool = True
+    load_bytes: int = 64
     line_bytes: int = 64
     near_bytes: int = 1 << 18
     near_speed: float = 64.0
@@ -89,8 +94,8 @@ class InPlanes(Pass):
         tiles = Winograd.on(target, per_lane)
         return InPlanes(
             tiles.lanes, per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles, target.issue_width,
-            target.line_bytes, target.l2_part_bytes, target.l2_bytes_per_cycle, tiles.cache_bytes, tiles.memory_bytes,
-            tiles.block_bytes,
+            target.window_sums, target.has_masks, target.vector_bytes // target.load_cycles, target.line_bytes,
+            target.l2_part_bytes, target.l2_bytes_per_cycle, tiles.cache_bytes, tiles.memory_bytes, tiles.block_bytes,
         )  # fmt: skip
 
     @property
@@ -111,20 +116,20 @@ class InPlanes(Pass):
     @property
     def crossing(self) -> float:
         """Loads of lines for each vector of pixels that begins anywhere."""
-        return 1 + self.vector_bytes / self.line_bytes
+        return 1 + self.load_bytes / self.line_bytes
 
     def transposes(self, *images: tuple[int, int]) -> float:
         """Cycles to transpose images of so many pixels and channels, in square tiles of vectors.
 
-        Each is loaded, shuffled and stored, and goes through the caches that don't keep the image. One pixel, or one
-        channel, lies as it is in both orders.
+        Each is loaded, shuffled and stored, while the caches that don't keep the image bring the next ones. One pixel,
+        or one channel, lies as it is in both orders.
         """
         cycles = 0.0
         for pixels, channels in images:
             if 1 in (pixels, channels):
                 continue
             far = self.vector_bytes / self.cache_bytes if pixels * channels * f32.n_bytes > self.near_bytes else 0.0
-            each = 1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed + far
+            each = max(1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed, far)
             cycles += _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes * each
         return cycles
 
@@ -219,10 +224,24 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     stride: int = a["strides"][-1]
     moved = options.transposes((prod(numbers(x.shape[1:-1])), channels), (n_rows * columns, channels))
     last = moved + n_rows * columns * _vectors(channels, options.lanes) * (n_taps / options.fmas + 1)
-    # With a stride, a vector of every so many-th element is shuffled together from as many vectors.
-    tap = options.crossing * stride / options.loads + (stride - 1)
-    planes = channels * n_rows * (_vectors(columns, options.lanes) * n_taps * tap + PASSED_CYCLES)  # a row's results
-    return planes * IDLE < last
+    # With a stride, a vector of every so many-th element is shuffled together from as many vectors, between which no
+    # multiplication begins.
+    load, tile = options.crossing / options.loads, min(options.sums, n_rows)
+    each = max(taps[-1] * _rows_read(node, taps, tile) * (stride * load + stride - 1), n_taps / options.fmas)
+    is_masked = columns < options.lanes and not options.masks
+    planes = n_rows * ((_vectors(columns, options.lanes) + is_masked) * each + PASSED_CYCLES / tile)
+    if node.op is ops.conv:  # a plane is read with its borders
+        *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
+        planes += prod(sizes) * _vectors(width, options.lanes) * load
+    return channels * planes < last
+
+
+def _rows_read(node: Node, taps: list[int], tile: int) -> float:
+    """Rows of a plane that a row of results reads: neighbours in a convolution's ``tile`` share them."""
+    rows = prod(taps[:-1])
+    if node.op is not ops.conv or len(taps) < 2 or node.attrs["strides"][-2] > 1:
+        return rows
+    return rows * (tile - 1 + taps[-2]) / (tile * taps[-2])
 
 
 def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:
