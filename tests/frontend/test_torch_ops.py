@@ -98,28 +98,6 @@ def test_binary_promotes_as_aten() -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_steps_in_between_have_more_than_half_a_precision(dtype: torch.dtype) -> None:
-    """The steps are beyond f16's 65,504 where results are not; each result is rounded once."""
-    x, y = (120_000 * torch.rand(20, 30, generator=torch.Generator().manual_seed(k)) - 60_000 for k in range(2))
-    functions = {
-        "std": lambda x, y: (x.std(1), x.std()),
-        "norm": lambda x, y: (x / 8).norm(3, 1),
-        "distance": lambda x, y: torch.dist(x[:3, :3] / 8, y[:3, :3] / 8, 4),
-        "lerp": lambda x, y: torch.lerp(x, -y, 0.7),
-        "lerp by a tensor": lambda x, y: torch.lerp(x, y, x.gt(0).to(x.dtype) / 4),
-        "a mask": lambda x, y: (x > 0).to(x.dtype) * -1e9,
-        "a large number": lambda x, y: (x / 70_000, x * -70_000, 0 * y * 1e300),
-        "a small number": lambda x, y: (x * 1e-6, y / 1e-7),
-        "addcmul": lambda x, y: torch.addcmul(-x.abs(), x, x, value=1 / 60_000),
-        "addcdiv": lambda x, y: torch.addcdiv(x, y, y.abs(), value=3.3),
-        "softplus": lambda x, y: torch.nn.functional.softplus(x / 8192, 0.3),
-        "softplus of a threshold": lambda x, y: torch.nn.functional.softplus(x / 8192, 1.7, 3),
-        "floor": lambda x, y: (x / 4096) // 0.7,
-    }
-    check_functions(functions, x.to(dtype), y.to(dtype), rtol=0.6 * torch.finfo(dtype).eps)
-
-
 def test_integer_division_and_remainders() -> None:
     check_functions(
         {

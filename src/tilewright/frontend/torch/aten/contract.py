@@ -13,9 +13,10 @@ from tilewright import ops
 from tilewright.core.dims import are_known, is_known
 from tilewright.core.expr import Dim, Expr, floordiv
 from tilewright.core.graph import Node
-from tilewright.core.types import i32, i64, product
+from tilewright.core.types import DType, i32, i64, product
 from tilewright.frontend.nodes import dim_scalar, reshape, slice_axis, transpose
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
+from tilewright.ops.common import wide
 from tilewright.ops.convolution import window_size
 
 Convert = Callable[[AtenCall], Result]
@@ -26,11 +27,11 @@ def swap_last(c: AtenCall, x: Node) -> Node:
     return transpose(c.b, x, [*range(rank - 2), rank - 1, rank - 2])
 
 
-def matmul_of(c: AtenCall, a: Node, b: Node) -> Node:
-    """NumPy's matmul with vectors allowed."""
+def matmul_of(c: AtenCall, a: Node, b: Node, dtype: DType | None = None) -> Node:
+    """NumPy's matmul with vectors allowed; sums of operands of another type than ``dtype`` are kept in that."""
     left = reshape(c.b, a, (1, *a.shape)) if len(a.shape) == 1 else a
     right = reshape(c.b, b, (*b.shape, 1)) if len(b.shape) == 1 else b
-    y = c.b(ops.matmul, left, right)
+    y = c.b(ops.matmul, left, right, out_dtype=None if dtype is a.dtype else dtype)
     shape = list(y.shape)
     if len(b.shape) == 1:
         del shape[-1]
@@ -47,15 +48,22 @@ def _add_product(left: str, right: str) -> Convert:
     """``beta * self + alpha * (left @ right)``."""
 
     def convert(c: AtenCall) -> Node:
-        y = matmul_of(c, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
-        if c["alpha"] != 1:
-            y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
-        if c["beta"] == 0:
-            return y
-        x = c.tensor("self", c.dtype)
-        return c.b(ops.add, y, x if c["beta"] == 1 else c.b(ops.mul, x, c.tensor("beta", c.dtype)))
+        a, b = c.tensor(left, c.dtype), c.tensor(right, c.dtype)
+        if c["alpha"] == 1 and c["beta"] == 1:
+            return c.b(ops.add, matmul_of(c, a, b), c.tensor("self", c.dtype))
+        return _added(c, matmul_of(c, a, b, wide(c.dtype)))
 
     return convert
+
+
+def _added(c: AtenCall, product: Node) -> Node:
+    """``beta * self + alpha * product`` in the product's type, rounded once."""
+    b, dtype = c.b, product.dtype
+    y = product if c["alpha"] == 1 else b(ops.mul, product, c.tensor("alpha", dtype))
+    if c["beta"] != 0:
+        x = c.tensor("self", dtype)
+        y = b(ops.add, y, x if c["beta"] == 1 else b(ops.mul, x, c.tensor("beta", dtype)))
+    return cast(b, y, c.dtype)
 
 
 def _linear(c: AtenCall) -> Node:
@@ -166,14 +174,8 @@ def _conv_pads(c: AtenCall, weight: Node, dilations: tuple[int, ...], n: int) ->
 
 def _sum_of_products(c: AtenCall) -> Node:
     """``beta * self + alpha * sum(batch1 @ batch2)``."""
-    total = c.b(ops.matmul, c.tensor("batch1", c.dtype), c.tensor("batch2", c.dtype))
-    total = c.b(ops.reduce_sum, total, axes=(0,), keepdims=False)
-    if c["alpha"] != 1:
-        total = c.b(ops.mul, total, c.tensor("alpha", c.dtype))
-    if c["beta"] == 0:
-        return total
-    x = c.tensor("self", c.dtype)
-    return c.b(ops.add, total, x if c["beta"] == 1 else c.b(ops.mul, x, c.tensor("beta", c.dtype)))
+    products = matmul_of(c, c.tensor("batch1", c.dtype), c.tensor("batch2", c.dtype), wide(c.dtype))
+    return _added(c, c.b(ops.reduce_sum, products, axes=(0,), keepdims=False))
 
 
 def _trilinear(c: AtenCall) -> Node:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import ml_dtypes
+import numpy as np
 
 from tilewright import ops
 from tilewright.core.expr import Dim
@@ -17,7 +17,7 @@ from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import DType, TensorType, bool_, f32, f64, i32, i64
 from tilewright.frontend.nodes import expand, is_negative, next_after, reshape, slice_axis, with_sign_of
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast, promote
+from tilewright.frontend.torch.aten.call import AtenCall, Result, SymFloat, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
 from tilewright.ops.common import wide
 
@@ -55,16 +55,12 @@ def _in(c: AtenCall, op: OpDef, dtype: DType) -> Node:
 
 
 def _multiplied(op: OpDef) -> Convert:
-    """A product or a quotient. A number that half a precision has no place for is one of f32, as in PyTorch.
+    """A product or a quotient. A number that half a precision does not hold is one of f32, as in PyTorch.
 
     A mask times -1e9 is 0 where the mask is, which -infinity would make NaN, and a number over 70,000 is not 0 in f16.
     """
 
-    def convert(c: AtenCall) -> Node:
-        is_odd = any(_has_no_place(c[name], c.dtype) for name in ("self", "other"))
-        return _in(c, op, wide(c.dtype) if is_odd else c.dtype)
-
-    return convert
+    return lambda c: _in(c, op, wide(c.dtype) if _is_rounded(c["other"], c.dtype) else c.dtype)
 
 
 def _floor_divided(c: AtenCall) -> Node:
@@ -72,11 +68,17 @@ def _floor_divided(c: AtenCall) -> Node:
     return _in(c, ops.floor_div, wide(c.dtype) if isinstance(c["other"], float) else c.dtype)
 
 
-def _has_no_place(number: object, dtype: DType) -> bool:
-    """Would a finite number other than 0 be an infinity, or lose digits to the least exponent, as half a precision?"""
-    if wide(dtype) is dtype or not isinstance(number, int | float) or not number or not math.isfinite(number):
+def _is_rounded(number: object, dtype: DType) -> bool:
+    """Would half a precision hold a finite number, or a 0-d tensor of another type, with fewer digits or not at all?"""
+    if wide(dtype) is dtype:
         return False
-    return not float(ml_dtypes.finfo(dtype.numpy).smallest_normal) <= abs(number) <= dtype.max
+    if isinstance(number, Node):
+        return not number.shape and number.dtype is not dtype
+    if isinstance(number, SymFloat):
+        return True
+    if not isinstance(number, int | float) or not math.isfinite(number):
+        return False
+    return number != 0 and float(np.float64(number).astype(dtype.numpy)) != number
 
 
 def _compare(op: OpDef) -> Convert:
@@ -91,32 +93,28 @@ def _logical(op: OpDef) -> Convert:
     return lambda c: c.b(op, c.tensor("self", bool_), c.tensor("other", bool_))
 
 
-def _sum(op: OpDef) -> Convert:
-    """``self + alpha * other`` and its relatives."""
+def _sum(op: OpDef, left: str = "self", right: str = "other") -> Convert:
+    """``left + alpha * right`` and its relatives, rounded once; ``alpha`` itself has the digits of the call's type."""
 
     def convert(c: AtenCall) -> Node:
-        x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
-        if c["alpha"] != 1:
-            y = c.b(ops.mul, y, c.tensor("alpha", c.dtype))
-        return c.b(op, x, y)
+        if c["alpha"] == 1:
+            return c.b(op, c.tensor(left, c.dtype), c.tensor(right, c.dtype))
+        dtype = wide(c.dtype)
+        x, y, alpha = (cast(c.b, c.tensor(name, c.dtype), dtype) for name in (left, right, "alpha"))
+        return cast(c.b, c.b(op, x, c.b(ops.mul, y, alpha)), c.dtype)
 
     return convert
 
 
-def _rsub(c: AtenCall) -> Node:
-    x = c.tensor("self", c.dtype)
-    if c["alpha"] != 1:
-        x = c.b(ops.mul, x, c.tensor("alpha", c.dtype))
-    return c.b(ops.sub, c.tensor("other", c.dtype), x)
-
-
 def _div_mode(c: AtenCall) -> Node:
-    x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
-    mode = c["rounding_mode"]
+    """By a number of f32, as in PyTorch."""
+    mode, dtype = c["rounding_mode"], wide(c.dtype) if _is_rounded(c["other"], c.dtype) else c.dtype
     if mode == "floor":
-        return c.b(ops.floor_div, x, y)
-    quotient = c.b(ops.div, x, y)
-    return c.b(ops.trunc, quotient) if mode == "trunc" and c.dtype.is_float else quotient
+        return _in(c, ops.floor_div, dtype)
+    if mode is None or not c.dtype.is_float:
+        return _in(c, ops.div, dtype)
+    x, y = c.tensor("self", dtype), c.tensor("other", dtype)
+    return cast(c.b, c.b(ops.trunc, c.b(ops.div, x, y)), c.dtype)
 
 
 def _square(c: AtenCall) -> Node:
@@ -374,13 +372,14 @@ def _angle(c: AtenCall) -> Node:
 
 def _hypot(c: AtenCall) -> Node:
     """Scaled by the larger operand, so that no square overflows."""
-    x, y = (c.b(ops.abs, c.tensor(n, c.dtype)) for n in ("self", "other"))
+    dtype = wide(c.dtype)
+    x, y = (c.b(ops.abs, c.tensor(n, dtype)) for n in ("self", "other"))
     large, small = c.b(ops.maximum, x, y), c.b(ops.minimum, x, y)
-    zero, one, infinity = (c.b.const(v, c.dtype) for v in (0, 1, math.inf))
+    zero, one, infinity = (c.b.const(v, dtype) for v in (0, 1, math.inf))
     ratio = c.b(ops.div, small, c.b(ops.where, c.b(ops.eq, large, zero), one, large))
     size = c.b(ops.mul, large, c.b(ops.sqrt, c.b(ops.add, one, c.b(ops.mul, ratio, ratio))))
     infinite = c.b(ops.logical_or, c.b(ops.eq, x, infinity), c.b(ops.eq, y, infinity))
-    return c.b(ops.where, infinite, infinity, size)
+    return cast(c.b, c.b(ops.where, infinite, infinity, size), c.dtype)
 
 
 def _nextafter(c: AtenCall) -> Node:
@@ -486,7 +485,7 @@ TABLE: Mapping[str, Convert] = {
     **{f"__{name.removeprefix('bitwise_')}__.{kind}": _bitwise(*pair)
        for name, pair in _BITS.items() for kind in ("Tensor", "Scalar")},
     "add.Tensor": _sum(ops.add), "add.Scalar": _sum(ops.add), "sub.Tensor": _sum(ops.sub),
-    "sub.Scalar": _sum(ops.sub), "rsub.Tensor": _rsub, "rsub.Scalar": _rsub,
+    "sub.Scalar": _sum(ops.sub), **dict.fromkeys(("rsub.Tensor", "rsub.Scalar"), _sum(ops.sub, "other", "self")),
     "div.Tensor_mode": _div_mode, "div.Scalar_mode": _div_mode,
     "pow.Tensor_Tensor": _binary(ops.pow, right="exponent"), "pow.Scalar": _binary(ops.pow, right="exponent"),
     "pow.Tensor_Scalar": _pow_scalar, "square.default": _square,
