@@ -10,7 +10,21 @@ from benchmarks.computations import ZERO, F, convolution, layer_norm, matmul, re
 
 from tilewright.choose.default import RULE_BROKE, schedule_with_steps
 from tilewright.core import types
-from tilewright.core.compute import Axis, Buffer, Computation, Const, Reduction, Stage, axes_for, syms
+from tilewright.core.compute import (
+    Axis,
+    Buffer,
+    Computation,
+    Const,
+    Inside,
+    Load,
+    Reduction,
+    Select,
+    Serial,
+    Stage,
+    Value,
+    axes_for,
+    syms,
+)
 from tilewright.core.expr import Dim, Sym, evaluate
 from tilewright.target.target import Target
 from tilewright.tile.interp import run
@@ -45,6 +59,17 @@ def elementwise(shape: Sequence[Dim], dtype: types.DType = F) -> Computation:
     x, y, z = (Buffer(n, dtype, tuple(shape)) for n in "XYZ")
     axes = axes_for(shape)
     return Computation((x, y), (z,), (Stage((z,), axes, syms(axes), (x[syms(axes)] + y[syms(axes)],)),))
+
+
+def running_sum(n: Dim, m: Dim, back: int = 1, *, is_guarded: bool = True) -> Computation:
+    """``Y[t, j] = Y[t - back, j] + X[t, j]``, from 0 on where it is guarded."""
+    x, y = Buffer("X", F, (n, m)), Buffer("Y", F, (n, m))
+    t, (j,) = axis("t", n), axes_for((m,))
+    before: Value = Load(y, (t.sym - back, j.sym))
+    if is_guarded:
+        before = Select(Inside((t.sym - back,)), before, ZERO)
+    stage = Stage((y,), (j,), (t.sym, j.sym), (before + x[t.sym, j.sym],))
+    return Computation((x,), (y,), (Serial(t, (stage,)),))
 
 
 def transpose(m: Dim, n: Dim, dtype: types.DType = F) -> Computation:

@@ -10,7 +10,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from tile.kernels import constants_of, elementwise, matmul, reduction
+from tile.kernels import constants_of, elementwise, matmul, reduction, running_sum
 from tile.test_hints import product_with
 from tile.test_online import Case
 from tile.test_ring import window
@@ -67,6 +67,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
         matmul(4, 2, 7, False), "accumulate(C, k0)",
         ("reorder(k0, i0_1, i1_1)", "kind(i0_1, unroll)", "kind(i1_1, vector)"),
     ),
+    "carry": (running_sum(6, 8), "carry(Y, t0)", ("kind(i0, vector)",)),
     "rfactor": (
         reduction((3, 32), 1, "add"), "rfactor(Y_c, i1, 1, 4)", ("cache(Y)", "compute_at(Y_c, Y_w0, reg)"),
     ),

@@ -38,12 +38,13 @@ from tilewright.choose.strategies.projected import projected
 from tilewright.choose.strategies.ring import ring
 from tilewright.choose.strategies.row_sums import row_sums
 from tilewright.choose.strategies.rows import rows
+from tilewright.choose.strategies.running import running
 from tilewright.choose.strategies.short_rows import few_columns, short_rows
 from tilewright.choose.strategies.strips import strips
 from tilewright.choose.strategies.tiles import tiles
 from tilewright.choose.strategies.transformed import Transformed, transformed
 from tilewright.choose.strategies.turned_rows import turned_rows
-from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage
+from tilewright.core.compute import Buffer, Computation, Load, Serial, Stage, buffers_of_value
 from tilewright.core.estimates import DOUBT
 from tilewright.target.target import Target
 from tilewright.tile.errors import RuleBroke, ScheduleError
@@ -373,7 +374,11 @@ class _Work:
         if self.is_copy(cluster):
             return [Strategy("copied", partial(copied, b, machine, names[0]))]
         if root.reduction is None:
-            return [Strategy("pointwise", partial(pointwise, b, machine, names[0]))]
+            is_running = root.out in buffers_of_value(root.expr)
+            return [
+                *([Strategy("running", partial(running, b, machine, names[0]), is_quiet=True)] if is_running else []),
+                Strategy("pointwise", partial(pointwise, b, machine, names[0])),
+            ]
         return []
 
 

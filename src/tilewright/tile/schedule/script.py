@@ -14,7 +14,18 @@ from typing import TypeAlias
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel
 from tilewright.tile.rewrite import loops_of
-from tilewright.tile.schedule import grids, loops, memory, online, online_fours, operands, partials, stages, trim
+from tilewright.tile.schedule import (
+    grids,
+    loops,
+    memory,
+    online,
+    online_fours,
+    operands,
+    partials,
+    registers,
+    stages,
+    trim,
+)
 
 try:
     from tilewright.tile.polyhedral.resequence import resequence
@@ -58,7 +69,8 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "pitch": memory.pitch,
     "fetch": memory.fetch,
     "turn": memory.turn,
-    "accumulate": stages.accumulate,
+    "accumulate": registers.accumulate,
+    "carry": registers.carry,
     "rfactor": partials.rfactor,
     "spread": partials.spread,
     "tree": partials.tree,

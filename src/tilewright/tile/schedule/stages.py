@@ -1,4 +1,4 @@
-"""Primitives on stages: cache, fork, compute_at, ring, place, fold, accumulate.
+"""Primitives on stages: cache, fork, compute_at, ring, place, fold.
 
 In: a kernel, the name of the buffer that a stage writes. Out: a kernel that means the same, or a ``ScheduleError``.
 Not its business: loops of one nest (``loops``), layouts of operands (``operands``), partial results (``partials``).
@@ -23,7 +23,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
 )
-from tilewright.core.indices import chosen, is_chosen, symbols_at, symbols_in
+from tilewright.core.indices import is_chosen, symbols_at
 from tilewright.tile.affine import coefficient, settled, without
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import (
@@ -66,7 +66,6 @@ from tilewright.tile.schedule.tree import (
     without_idle_hints,
     writers,
 )
-from tilewright.tile.verify import COPIED
 
 
 def cache(kernel: Kernel, buffer: str) -> Kernel:
@@ -224,13 +223,13 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     sides = [_filled(side, extent, around) for side, extent in zip(sides, old.shape, strict=True)]
     sides = guarded_sides(kernel, at.body, old, sides, where)
     whole = Space(space) is Space.GLOBAL
-    new = Buffer(old.name, old.dtype, old.shape) if whole else _shrunk(old, sides, Space(space), where)
+    new = Buffer(old.name, old.dtype, old.shape) if whole else shrunk(old, sides, Space(space), where)
     shift = [Side(0, (s.loops or _ONE), s.offset, s.size) if whole else s for s in sides]
     taken: set[str] = set()
     nests = tuple(_moved(kernel, nest_of(s), n, old, new, (sides, shift), taken, where) for n, s in enumerate(makers))
     if _is_in_lanes(kernel, at) and any(x.kind in (Kind.SERIAL, Kind.PARALLEL) for x in loops_of(nests)):
         raise ScheduleError("compute_at", where, "a serial loop would move into lanes")
-    body = rewrite_accesses(at.body, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
+    body = rewrite_accesses(at.body, lambda b, ix: Load(new, rebased(ix, shift)) if b is old else None)
     moved_at = For(at.loop, _before_readers(body, nests, new))
     result = replace_stmt(kernel, at, moved_at).body
     for s in makers:
@@ -284,7 +283,7 @@ def ring(kernel: Kernel, buffer: str, loop: str) -> Kernel:
     cut = Side(0, (rows,), rows.sym, size)
     check_guarded(kernel, at.body, old, [cut if d == dim else s for d, s in enumerate(sides)], where)
     kept = [replace(s, size=size) if d == dim else s for d, s in enumerate(sides)]
-    new = _shrunk(old, kept, Space.LOCAL, where)
+    new = shrunk(old, kept, Space.LOCAL, where)
     stay = [Side(0, _ONE, s.offset, s.size) for s in sides]
     taken: set[str] = set()
     nests = tuple(_moved(kernel, nest_of(s), n, old, old, (sides, stay), taken, where) for n, s in enumerate(makers))
@@ -405,14 +404,16 @@ def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str
 _ONE = (Loop(Sym("once", 0, 0), 1),)
 
 
-def _shrunk(old: Buffer, sides: list[Side], space: Space, where: str) -> Buffer:
+def shrunk(old: Buffer, sides: list[Side], space: Space, where: str) -> Buffer:
+    """The box's own buffer, without the sides that are a point."""
     shape = tuple(s.size for s in sides if s.loops) or (1,)
     if space is not Space.GLOBAL and not are_known(shape):
         raise ScheduleError("compute_at", where, f"the box {shape} has no size known at compile time")
     return Buffer(old.name, old.dtype, shape)
 
 
-def _rebased(index: tuple[IndexLike, ...], sides: list[Side]) -> tuple[IndexLike, ...]:
+def rebased(index: tuple[IndexLike, ...], sides: list[Side]) -> tuple[IndexLike, ...]:
+    """An index of a buffer as one of the box that ``shrunk`` made of it."""
     moved: list[IndexLike] = []
     for i, s in zip(index, sides, strict=True):
         if s.loops:
@@ -446,13 +447,13 @@ def _moved(
         side = sides[d]
         local: dict[Sym, Dim] = {}
         for x in side.loops:
-            name = _copy_name(kernel, x.sym.name, identifier(old.name), n, taken)
+            name = copy_name(kernel, x.sym.name, identifier(old.name), n, taken)
             sym = Sym(name, x.sym.lo, x.sym.hi)
             loops.append(Loop(sym, substitute(x.extent, local), x.kind))
             local[x.sym] = sym
         dims[loop.sym] = side.base + substitute(side.offset, local)
     leaf = substitute_body(nest.leaf, dims)
-    leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, _rebased(ix, shift)) if b is old else None)
+    leaf = rewrite_accesses(leaf, lambda b, ix: Load(new, rebased(ix, shift)) if b is old else None)
     extents = {x.sym: x.extent for x in loops}
     # Bounds of the new loops settle minima and maxima that the old ones left open.
     leaf = rewrite_accesses(leaf, lambda b, ix: Load(b, tuple(_settled(i, extents) for i in ix)))
@@ -465,7 +466,7 @@ def _settled(i: IndexLike, extents: Mapping[Sym, Dim]) -> IndexLike:
     return i if is_chosen(i) else settled(i, extents)
 
 
-def _copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) -> str:
+def copy_name(kernel: Kernel, loop: str, buffer: str, n: int, taken: set[str]) -> str:
     base = f"{loop}_{n}" if loop.startswith(buffer) and loop[len(buffer) :].isdigit() else f"{loop}_{buffer}{n}"
     return fresh_among(kernel, base, taken)
 
@@ -535,53 +536,3 @@ def _accesses(s: Stmt, buffer: Buffer) -> list[tuple[IndexLike, ...]]:
     """Where one statement (not its children) touches the buffer."""
     found = [x.index for x in loads_of(s) if x.buffer is buffer]
     return [*found, s.index] if isinstance(s, Store | Update | Fold) and buffer in written(s) else found
-
-
-def accumulate(kernel: Kernel, buffer: str, loop: str) -> Kernel:
-    """Updates of memory inside a loop go through registers: read before the loop, written back after it.
-
-    Before: ``for k: for i, j: T[4*io + i, j] += e``. After: ``for i, j: T_a[i, j] = T[4*io + i, j]; for k: for i, j:
-    T_a[i, j] += e; for i, j: T[4*io + i, j] = T_a[i, j]``. Copies of loop ``x`` are called ``x_T_a0`` and ``x_T_a1``.
-    Fails: the loop does anything to the buffer but update it at one index; the updated box depends on the loop itself,
-    or is not walked by unrolled loops and lanes with known bounds.
-    """
-    spot, target, where = (
-        find_place(kernel, buffer, "accumulate"),
-        find_loop(kernel, loop, "accumulate"),
-        f"{buffer}, {loop}",
-    )
-    old = spot.buffer
-    updates = [s for s in walk(target.body) if old in written(s)]
-    if not updates or any(not isinstance(s, Update) for s in updates) or any(True for _ in readers(target.body, old)):
-        raise ScheduleError("accumulate", where, "the loop does not simply update it")
-    loads = [Load(old, s.index) for s in updates if isinstance(s, Update)]
-    if any(chosen(x.index) or target.loop.sym in symbols_in(x.index) for x in loads):
-        raise ScheduleError("accumulate", where, "the updated elements change from iteration to iteration")
-    inner = loops_of(target.body)
-    name = fresh(kernel, f"{identifier(buffer)}_a")
-    sides = [side_of(loads, d, inner, f"{name}_{d}", where) for d in range(len(old.shape))]
-    if any(target.loop.sym in symbols(x.extent) for side in sides for x in side.loops):
-        raise ScheduleError("accumulate", where, "how many elements are updated changes from iteration to iteration")
-    # A register is named by code, not by a number at run time.
-    if any(x.kind not in COPIED for side in sides for x in side.loops):
-        raise ScheduleError("accumulate", where, "registers have no run-time index: unroll the loops inside first")
-    new = replace(_shrunk(old, sides, Space.REG, where), name=name)
-    taken: set[str] = set()
-
-    def copy(n: int, back: bool) -> Stmt:
-        loops: list[Loop] = []
-        dims: dict[Sym, Dim] = {}
-        for x in (x for side in sides for x in side.loops):
-            sym = Sym(_copy_name(kernel, x.sym.name, name, n, taken), x.sym.lo, x.sym.hi)
-            loops.append(Loop(sym, substitute(x.extent, dims), x.kind))
-            dims[x.sym] = sym
-        offsets = [substitute(side.offset, dims) for side in sides]
-        # In memory where the loop's box begins, in registers from 0 on.
-        far = tuple(side.base + o for side, o in zip(sides, offsets, strict=True))
-        near = tuple(o for side, o in zip(sides, offsets, strict=True) if side.loops) or (0,)
-        leaf = Store(old, far, Load(new, near)) if back else Store(new, near, Load(old, far))
-        return Nest(tuple(loops), (leaf,)).wrap() if loops else leaf
-
-    body = rewrite_accesses(target.body, lambda b, ix: Load(new, _rebased(ix, sides)) if b is old else None)
-    done = replace_stmt(kernel, target, copy(0, False), For(target.loop, body), copy(1, True))
-    return without_idle_hints(replace(done, places=(*done.places, Place(new, Space.REG))), new)
