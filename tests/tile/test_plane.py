@@ -14,16 +14,23 @@ from tilewright.core.compute import Buffer, Computation
 from tilewright.core.graph import Attrs
 from tilewright.ops.pool import pool_attrs
 from tilewright.target.target import Target
-from tilewright.tile.ir import Space
+from tilewright.tile.ir import Kind, Space
+from tilewright.tile.rewrite import loops_of
+from tilewright.tile.schedule.tree import nest_of, writers
 
 
 def depthwise(channels, size, kernel, stride=1, pad=0):
     """A depthwise convolution of images in N, C order."""
+    return of_planes((1, channels), channels, size, kernel, stride, pad)
+
+
+def of_planes(planes, channels, size, kernel, stride=1, pad=0):
+    """A convolution of images in N, C order of which every channel reads one plane: its own, or the only one."""
     n = (size + 2 * pad - kernel) // stride + 1
-    x, w = Buffer("X", F, (1, channels, size, size)), Buffer("W", F, (channels, 1, kernel, kernel))
-    y = Buffer("Y", F, (1, channels, n, n))
+    x, w = Buffer("X", F, (*planes, size, size)), Buffer("W", F, (channels, 1, kernel, kernel))
+    y = Buffer("Y", F, (planes[0], channels, n, n))
     attrs = {"strides": (stride,) * 2, "pads": ((pad, pad),) * 2, "dilations": (1, 1), "layout": "NCHW"}
-    return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs({**attrs, "groups": channels})))
+    return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs({**attrs, "groups": planes[1]})))
 
 
 def pool(channels, size, kernel, stride, pad=0):
@@ -50,6 +57,33 @@ def test_each_plane_is_padded_in_scratch(stride):
     (padded,) = [p for p in kernel.places if p.buffer.name.startswith("X_pad")]
     assert padded.space is Space.LOCAL
     assert len(padded.buffer.shape) == 2
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_plane_that_all_channels_read_is_padded_once(batch):
+    kernel = check_default(of_planes((batch, 1), 24, 40, 3, pad=1), "W", machine=WIDE)
+    padded = next(p.buffer for p in kernel.places if p.buffer.name.startswith("X_pad"))
+    home = kernel.body if batch == 1 else nest_of(kernel.body[0]).leaf
+    (made,) = writers(home, padded)
+    assert all(x.extent != 24 for x in nest_of(made).loops)
+
+
+def test_rows_of_one_tile_read_each_row_of_a_plane_once():
+    """Of seven taps and eight rows 14 vectors for each column of taps."""
+    computation = depthwise(4, 30, 7)
+    kernel = schedule(computation, WIDE, [computation.inputs[1]])
+    text = codegen.emit_kernel(kernel, WIDE)
+    assert text.count("llvm.fma") >= 2 * text.count("load <16 x float>") > 0
+
+
+@settings(max_examples=10)
+@given(st.integers(11, 40), st.sampled_from([1, 3, 5]), st.integers(1, 2))
+def test_where_masks_cost_the_last_vector_begins_further_left(size, kernel, stride):
+    computation = depthwise(2, size, kernel, stride)
+    done = check_default(computation, "W", machine=Target.parse("x86-64-v3"))
+    lanes = [x for x in loops_of(done.body) if x.kind is Kind.VECTOR]
+    n = computation.outputs[0].shape[-1]
+    assert all(x.extent == 8 for x in lanes) or n < 8
 
 
 def test_planes_beyond_the_second_level_cache_are_padded_all_at_once():

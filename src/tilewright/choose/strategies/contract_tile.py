@@ -59,6 +59,7 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     """Split and order one root nest, and bring its accumulator into the tile; returns the loops outside of the tile."""
     tile, acc = piece.tile, piece.acc
     lane = piece.loops[plan.lanes.sym.name]
+    # Windows have no panels, which begin where blocks of lanes do.
     blocks, vectors, lanes = split_lanes(b, lane, piece, are_whole=plan.is_window and not machine.has_masks)
     outer: list[str] = []
     inner: list[str] = []

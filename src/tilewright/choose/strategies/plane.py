@@ -15,7 +15,7 @@ from tilewright.choose.strategies.operands import reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.steps import copied_apart
 from tilewright.choose.strategies.threads import parallel
-from tilewright.choose.strategies.view import only_nest
+from tilewright.choose.strategies.view import nests, only_nest
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
@@ -38,8 +38,12 @@ def plane(b: ScheduleBuilder, machine: Target, names: list[str]) -> None:
     if not outer or size > machine.l2_part_bytes:
         raise ScheduleError("plane", padded, f"a plane of {size:.0f} bytes")
     work = estimate([x.extent for x in (*loops, *reduced_loops(b, window))])
+    own = [x.sym for x in nests(b.kernel, window)[-1].loops if x.sym not in reduced]
+    walked = {s for i in load.index for s in symbols_at(i)}
+    around = [name for name, sym in zip(outer, own, strict=False) if sym in walked]
     b.do("compute_at", window, outer[-1], "local")
-    b.do("compute_at", padded, outer[-1], "local")
+    if around:  # a plane that several channels read is made once for all of them
+        b.do("compute_at", padded, around[-1], "local")
     contract(b, machine, window, root, threads=False)
     pointwise(b, machine, padded, threads=False)
     if pays_threads(work, machine, machine.lanes(load.dtype)):

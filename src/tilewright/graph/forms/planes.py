@@ -298,7 +298,7 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     Each vector of places is loaded for all channels of its group, each weight for one of them. Of an image at most half
     a vector of planes is summed, less where channels fill vectors: the cycles miss that lanes may be what is summed.
     """
-    if conv.type.rank - 2 > 2 or not _is_lone(conv):
+    if not _is_lone(conv):
         return False
     groups: int = conv.attrs["groups"]
     depth, *taps = numbers(conv.inputs[1].shape[1:])
@@ -307,7 +307,7 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or per_group > options.lanes)):
         return False
     half = options.lanes // 2
-    is_shallow = 1 < depth <= half and (channels < options.lanes or depth < half)
+    is_shallow = depth <= half and (channels < options.lanes or depth < half)
     if len(taps) > 1 and not is_shallow:
         return False
     loading = (1 + options.crossing / per_group) / options.loads

@@ -141,7 +141,7 @@ def _box(kernel: Kernel, target: For, loads: list[Load], suffix: str, primitive:
     name = fresh(kernel, f"{identifier(old.name)}_{suffix}")
     sides = [side_of(loads, d, inner, f"{name}_{d}", where) for d in range(len(old.shape))]
     if any(target.loop.sym in symbols(x.extent) for side in sides for x in side.loops):
-        raise ScheduleError(primitive, where, "how many elements are stored changes from iteration to iteration")
+        raise ScheduleError(primitive, where, "how many elements are updated changes from iteration to iteration")
     # A register is named by code, not by a number at run time.
     if any(x.kind not in COPIED for side in sides for x in side.loops):
         raise ScheduleError(primitive, where, "registers have no run-time index: unroll the loops inside first")
