@@ -1,4 +1,4 @@
-"""Kinds of estimators of scikit-learn, compiled: what each predicts, where a converter alone would not give it."""
+"""Kinds of estimators of scikit-learn, compiled: each says of 10,000 rows, or of documents, what scikit-learn says."""
 
 from typing import Any
 
@@ -128,9 +128,19 @@ NUMBERS: dict[str, tuple[Any, Any, Any]] = {
 }  # fmt: skip
 
 
+N_ROWS = 10_000
+
+
 def fitted(case: tuple[Any, Any, Any]) -> tuple[Any, Any]:
+    """The estimator, and what it is asked about: near the rows that it was fitted on, and numbers that f32 holds."""
     estimator, rows, labels = case
-    return (estimator.fit(rows) if labels is None else estimator.fit(rows, labels)), rows
+    asked = rows
+    if isinstance(rows, np.ndarray) and rows.dtype == float:
+        rng = np.random.default_rng(1)
+        noise = np.nanstd(rows, 0) * rng.standard_normal((N_ROWS, rows.shape[1])) * 0.3
+        asked = (rows[rng.integers(0, len(rows), N_ROWS)] + noise).astype(np.float32).astype(float)
+        asked = np.abs(np.round(asked)) if rows is COUNTS else asked
+    return (estimator.fit(rows) if labels is None else estimator.fit(rows, labels)), asked
 
 
 @pytest.mark.one_in(3)
@@ -140,11 +150,13 @@ def test_classes(name: str) -> None:
     estimator, rows = fitted(CLASSES[name])
     made = tw.from_sklearn(estimator, threads=1, cache=False)
     if not hasattr(estimator, "predict"):
-        return np.testing.assert_allclose(made.transform(rows), estimator.transform(rows), rtol=1e-3, atol=1e-4)
+        return np.testing.assert_allclose(made.transform(rows), estimator.transform(rows), rtol=1e-4, atol=1e-5)
     found, expected = made.predict(rows), estimator.predict(rows)
-    assert found.shape == expected.shape and (found == expected).mean() > 0.98
+    # One row in thousands may be as near to two classes, or to two neighbours, as f32 can tell.
+    assert found.shape == expected.shape and (found != expected).sum() <= len(rows) // 5000
     if hasattr(estimator, "predict_proba"):
-        np.testing.assert_allclose(made.predict_proba(rows), estimator.predict_proba(rows), rtol=1e-2, atol=1e-3)
+        differ = np.abs(made.predict_proba(rows) - estimator.predict_proba(rows)) > 1e-5
+        assert differ.any(1).sum() <= len(rows) // 5000
 
 
 @pytest.mark.one_in(3)
@@ -159,7 +171,7 @@ def test_numbers(name: str) -> None:
         found, expected = made.transform(rows), estimator.transform(rows)
     expected = expected.toarray() if hasattr(expected, "toarray") else expected
     assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_row_that_is_known_counts_alone() -> None:
