@@ -37,9 +37,9 @@ def came_back(graph, arrays):
 
 NO_FORM = {
     "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "quad_matmul", "scaled_matmul", "gru_scan",
-    "lstm_scan", "rnn_scan", "cholesky", "lu", "pivot_order", "solve_triangular", "geqrf", "reflect", "orthogonal",
-    "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl", "mul_pair", "rescale", "map_parts",
+    "block_matmul", "quad_matmul", "scaled_matmul", "cholesky", "lu", "pivot_order", "solve_triangular", "geqrf",
+    "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl", "mul_pair", "rescale",
+    "map_parts",
 }  # fmt: skip
 """What opset 21 can't say: random numbers of a state, the same bits as another type, linear algebra; and forms that
 only passes make."""

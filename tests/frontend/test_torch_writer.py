@@ -17,11 +17,10 @@ from tilewright.frontend.torch.writer.program import save_exported, to_exported
 
 NO_FORM = {
     "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "quad_matmul", "scaled_matmul", "gru_scan",
-    "lstm_scan", "rnn_scan", "gru", "lstm", "rnn", "as_size", "suppress", "mul_pair", "rescale",
+    "block_matmul", "quad_matmul", "scaled_matmul", "as_size", "suppress", "mul_pair", "rescale",
     "max_pool_indices", "map_parts",
 }  # fmt: skip
-"""What is not written: random numbers of a state, bits read as another type, recurrences, narrow types, sizes that data
+"""What is not written: random numbers of a state, bits read as another type, narrow types, sizes that data
 decide but those of what is not zero, places under uneven padding; and forms that only passes make."""
 
 

@@ -9,7 +9,7 @@ rounding of each of its steps. The result of a spelling may hold ops that are sp
 from __future__ import annotations
 
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.spellings import elementwise, stored, tensors, windows
+from tilewright.frontend.spellings import elementwise, recurrences, stored, tensors, windows
 from tilewright.frontend.spellings.spelling import Spelling
 
 SPELLINGS: dict[OpDef, Spelling] = {
@@ -17,5 +17,6 @@ SPELLINGS: dict[OpDef, Spelling] = {
     **windows.SPELLINGS,
     **tensors.SPELLINGS,
     **stored.SPELLINGS,
+    **recurrences.SPELLINGS,
 }
 """How each op that some format lacks is spelled; a spelling raises ``OpError`` for a form that it has no words for."""
