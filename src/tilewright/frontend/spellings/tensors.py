@@ -266,18 +266,37 @@ def _joined(b: Builder, one: _Labelled, two: _Labelled, later: set[str]) -> _Lab
     return reshape(b, made, [sizes[n] for n in labels]), labels
 
 
+_REPEATING = {("half_pixel", "round_prefer_floor"), ("half_pixel", "round_prefer_ceil"), ("asymmetric", "floor")}
+"""Coordinates and roundings by which the nearest elements at a whole multiple of a size are each as often there."""
+
+
+def _copies(a: Attrs, n: Dim, size: Dim, scale: float | None) -> int | None:
+    """How often each of ``n`` elements stands in a row in the result, where the nearest ones are just repeated."""
+    times = floordiv(size, n) if n != 0 else 0
+    if a["mode"] != "nearest" or (a["coordinate_mode"], a["nearest_mode"]) not in _REPEATING or not is_known(times):
+        return None
+    return times if times > 1 and size == n * times and scale in (None, times) else None
+
+
 def _resize(b: Builder, node: Node) -> Node:
-    """Interpolation along each axis is a product with a matrix: what it makes of each element alone."""
+    """Elements are repeated, or interpolated by products with matrices: what each makes of an element alone."""
     a, (made,) = node.attrs, node.inputs
-    if a["coordinate_mode"] == "tf_crop_and_resize" or not are_known((*made.shape, *a["sizes"])):
-        raise OpError("resizing of a cut, or to sizes that each call gives, has no plainer form")
+    if a["coordinate_mode"] == "tf_crop_and_resize":
+        raise OpError("resizing of a cut has no plainer form")
     dtype = made.dtype
-    made = made if dtype.is_float else b(ops.cast, made, dtype=f32)
     for axis, (n, size) in enumerate(zip(node.inputs[0].shape, a["sizes"], strict=True)):
-        scale = a["scales"][axis] if a["scales"] else 1.0
-        if not is_known(n) or (n == size and scale == 1):
+        scale = a["scales"][axis] if a["scales"] else None
+        if n == size and scale in (None, 1):
             continue
-        scales = (1.0, scale) if a["scales"] else ()
+        if (times := _copies(a, n, size, scale)) is not None:
+            head, tail = made.shape[: axis + 1], made.shape[axis + 1 :]
+            apart = b(ops.expand, reshape(b, made, (*head, 1, *tail)), shape=(*head, times, *tail))
+            made = reshape(b, apart, (*head[:-1], size, *tail))
+            continue
+        if not (is_known(n) and is_known(size)):
+            raise OpError("resizing to sizes that each call gives, but for whole multiples, has no plainer form")
+        made = made if made.dtype.is_float else b(ops.cast, made, dtype=f32)
+        scales = () if scale is None else (1.0, scale)
         alone = Attrs({**a, "sizes": (n, size), "scales": scales})
         (matrix,) = (ops.resize.reference((np.eye(n, dtype=np.float32),), alone),)
         last = len(made.shape) - 1
