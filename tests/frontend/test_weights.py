@@ -130,6 +130,7 @@ def test_many_damaged_files_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("change", "message"), [
     (lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN), "scaled by 'yarn' are not known"),
     (lambda w: w.add_tensor("blk.0.ffn_gate_exps.weight", np.ones((2, 2), np.float32)), "ffn_gate_exps.weight is no"),
+    (lambda w: w.add_tensor("odd", np.ones((2, 2), np.float32)), "odd is no tensor"),
     (lambda w: w.add_tensor("blk.7.attn_norm.weight", np.ones(64, np.float32)), "layers.7.input_layernorm.weight is"),
 ])  # fmt: skip
 def test_what_no_known_model_has_is_named(change, message: str, tmp_path: Path) -> None:

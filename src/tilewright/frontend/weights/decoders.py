@@ -152,8 +152,8 @@ def _renamed(file: GgufFile, kind: _Kind, config: Any) -> Iterator[tuple[str, Ar
             numbers = tensor.numbers()
         except (ValueError, TypeError, IndexError, QuantError) as error:
             raise broken(file.path, f"{tensor.name} can't be read: {error}"[:200]) from error
-        if kind.pairs_are_neighbours and tensor.name.split(".")[-2] in ("attn_q", "attn_k"):
-            heads = config.num_attention_heads if "attn_q" in tensor.name else config.num_key_value_heads
+        if kind.pairs_are_neighbours and (layer := name.rpartition(".")[0]).endswith(("q_proj", "k_proj")):
+            heads = config.num_attention_heads if layer.endswith("q_proj") else config.num_key_value_heads
             numbers = _halves_apart(file, numbers, heads)
         if kind.norms_hold_one and "norm" in tensor.name:
             numbers = numbers - 1
