@@ -12,7 +12,7 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.passes import run_pipeline
-from tilewright.core.types import TensorType, bool_, f32, i32, i64, tensor_type_of
+from tilewright.core.types import TensorType, bool_, f8e4m3, f32, i32, i64, tensor_type_of
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.frontend.onnx.writer.model import to_onnx
 from tilewright.graph.pipeline import PORTABLE
@@ -144,4 +144,12 @@ def test_what_has_no_counterpart_is_named():
     x = pool.input("x", TensorType(f32, (4,)))
     graph = Graph("special", pool, (x,), (pool.add(ops.bitcast, (x,), {"dtype": i32}),), ("y",))
     with pytest.raises(CompileError, match="bitcast: no op of ONNX's means this"):
+        to_onnx(graph)
+
+
+def test_numbers_that_onnx_lacks_are_named():
+    pool = Pool()
+    x = pool.input("x", TensorType(f8e4m3, (4,)))
+    graph = Graph("narrow", pool, (x,), (pool.add(ops.decode, (x,)),), ("y",))
+    with pytest.raises(CompileError, match="input: ONNX has no numbers of f8e4m3"):
         to_onnx(graph)

@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tilewright.core.diag import CompileError, OptionError
+from tilewright.core.diag import CompileError, OptionError, Problem
 from tilewright.core.graph import Graph
 from tilewright.frontend.onnx.file import MAX_PROTO_BYTES
-from tilewright.frontend.onnx.writer.nodes import OnnxNodes, tensor, value_info
+from tilewright.frontend.onnx.writer.nodes import ELEMENT_CODES, OnnxNodes, tensor, value_info
 from tilewright.frontend.onnx.writer.table import WRITERS
 from tilewright.runtime.files import write_atomically
 from tilewright.runtime.once import MAKING
@@ -66,7 +66,12 @@ def save_onnx(graph: Graph, path: Path) -> None:
 def _written(graph: Graph) -> OnnxNodes:
     """Every node of the graph in ONNX's ops; an output that another name has already is an ``Identity`` of it."""
     made = OnnxNodes(graph, Counter(i for n in graph.nodes() for i in n.inputs), WRITERS)
-    problems = made.write(graph.nodes())
+    problems = [
+        Problem(n.loc, n.op.name, f"ONNX has no numbers of {t.dtype}", "cast them to another type")
+        for n in graph.nodes()
+        for t in n.types
+        if t.dtype.numpy not in ELEMENT_CODES
+    ] or made.write(graph.nodes())
     if problems:
         raise CompileError(f"{graph.name!r} can't be written as ONNX", problems)
     for name, node in graph.results():
