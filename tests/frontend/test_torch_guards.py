@@ -357,6 +357,39 @@ def test_sizes_that_a_guard_makes_equal_are_equal(f: Step, n: int) -> None:
         model(torch.randn(2, 4 * n + 1))
 
 
+PRODUCTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "matrices": lambda a, b: a @ b,
+    "a vector": lambda a, b: a @ b[0, :, 0],
+    "one matrix": lambda a, b: torch.mm(a[0], b[0]),
+    "one matrix and a bias": lambda a, b: torch.addmm(b[0, 0], a[0], b[0]),
+    "a batch": torch.bmm,
+    "a batch and a bias": lambda a, b: torch.baddbmm(b[:, :1], a, b),
+}
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_factors_meet_in_one_size(name: str) -> None:
+    """``(n + n % 2) // 2`` rows and ``(m + 1) // 2`` columns: the program runs where they are as many.
+
+    Sizes are odd, because PyTorch guards some of these programs to those.
+    """
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        pairs = F.pad(y, (0, 0, 0, y.shape[1] % 2)).unflatten(1, (-1, 2)).sum(2)
+        return PRODUCTS[name](x[..., ::2], pairs)
+
+    def given(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(2, 4, n), torch.randn(2, n, 3)
+
+    model = tw.compile(Lambda(f), given(7), dynamic_shapes=(({2: Dim.AUTO}, {1: Dim.AUTO}),), cache=False)
+    for n in (5, 9, 13):
+        args = given(n)
+        np.testing.assert_allclose(model(*args), f(*args), rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError):
+        model(given(7)[0], given(9)[1])
+
+
 def test_places_in_a_table_are_as_many_as_each_other() -> None:
     """PyTorch finds out in the call; until then one list of places has a size of its own."""
 

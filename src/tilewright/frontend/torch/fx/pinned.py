@@ -21,8 +21,20 @@ from tilewright.frontend.torch.aten.call import Result, is_decided_by_data
 Key = TypeVar("Key")
 
 
+_Pair = tuple[tuple[str, int], tuple[str, int]]
+_MEETING: Mapping[str, Sequence[_Pair]] = {
+    "aten.matmul.default": ((("self", -1), ("other", -2)),),
+    "aten.mm.default": ((("self", 1), ("mat2", 0)),),
+    "aten.addmm.default": ((("mat1", 1), ("mat2", 0)),),
+    "aten.bmm.default": ((("self", 0), ("mat2", 0)), (("self", 2), ("mat2", 1))),
+    "aten.baddbmm.default": ((("batch1", 0), ("batch2", 0)), (("batch1", 2), ("batch2", 1))),
+}
+"""Of products, pairs of the operands' axes that have one size; a vector has one axis for the last two."""
+
+
 def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call; what works on points, and indices that are lists, of one size in each place but for 1.
+    """The arguments of a call; what works on points, and indices that are lists, of one size in each place but for 1;
+    factors with one size where they meet.
 
     The program runs only where they fit: PyTorch guards sizes that it can't prove to be equal, such as
     ``(n + 240) // 320`` and ``(n + 8) // 320 + 1``, or finds out in the call, and no rule of an op could tell.
@@ -36,6 +48,8 @@ def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
             return dict(args)
         fit = _of_one_size(b, places)
         return {**args, "indices": [fit.get(k, x) for k, x in enumerate(indices)]}
+    if (pairs := _MEETING.get(str(call))) is not None:
+        return _met(b, args, pairs)
     if torch.Tag.pointwise not in getattr(call, "tags", ()):
         return dict(args)
     return {**args, **_of_one_size(b, {name: x for name, x in args.items() if isinstance(x, Node)})}
@@ -53,6 +67,21 @@ def _of_one_size(b: Builder, tensors: Mapping[Key, Node]) -> dict[Key, Node]:
         return reshape(b, x, sizes[::-1])
 
     return {name: fit(x) for name, x in tensors.items()}
+
+
+def _met(b: Builder, args: Mapping[str, Any], pairs: Sequence[_Pair]) -> dict[str, Any]:
+    """Each pair of axes in one form: the first's, or a number where the second is one."""
+    found = dict(args)
+    for both in pairs:
+        pair = [(name, max(axis, -len(found[name].shape))) for name, axis in both]
+        sizes = [found[name].shape[axis] for name, axis in pair]
+        chosen = sizes[1] if is_known(sizes[1]) else sizes[0]
+        for (name, axis), size in zip(pair, sizes, strict=True):
+            if size != chosen:
+                shape = list(found[name].shape)
+                shape[axis] = chosen
+                found[name] = reshape(b, found[name], shape)
+    return found
 
 
 def pinned(b: Builder, made: Result, types: Sequence[TensorType | None]) -> Result:
