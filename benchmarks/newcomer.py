@@ -28,6 +28,7 @@ from benchmarks import (
     newcomer_decoding,
     newcomer_detection,
     newcomer_estimation,
+    newcomer_fields,
     newcomer_functions,
     newcomer_geometry,
     newcomer_language,
@@ -35,6 +36,7 @@ from benchmarks import (
     newcomer_mixtures,
     newcomer_models,
     newcomer_pictures,
+    newcomer_recent,
     newcomer_repositories,
     newcomer_research,
     newcomer_science,
@@ -75,6 +77,8 @@ TABLES = (
     newcomer_toolkits,
     newcomer_research,
     newcomer_mixtures,
+    newcomer_recent,
+    newcomer_fields,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
