@@ -118,6 +118,11 @@ class InPlanes(Pass):
         """Loads of lines for each vector of pixels that begins anywhere."""
         return 1 + self.load_bytes / self.line_bytes
 
+    def of_a_row(self, columns: int, *, are_whole: bool = False) -> int:
+        """Vectors of a row of results. ``are_whole``: the last one begins further left rather than be masked."""
+        is_masked = not self.masks and not are_whole and columns % self.lanes > 0
+        return _vectors(columns, self.lanes) + is_masked
+
     def transposes(self, *images: tuple[int, int]) -> float:
         """Cycles to transpose images of so many pixels and channels, in square tiles of vectors.
 
@@ -228,8 +233,8 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     # multiplication begins.
     load, tile = options.crossing / options.loads, min(options.sums, n_rows)
     each = max(taps[-1] * _rows_read(node, taps, tile) * (stride * load + stride - 1), n_taps / options.fmas)
-    is_masked = columns < options.lanes and not options.masks
-    planes = n_rows * ((_vectors(columns, options.lanes) + is_masked) * each + PASSED_CYCLES / tile)
+    vectors = options.of_a_row(columns, are_whole=columns > options.lanes)
+    planes = n_rows * (vectors * each + PASSED_CYCLES / tile)
     if node.op is ops.conv:  # a plane is read with its borders
         *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
         planes += prod(sizes) * _vectors(width, options.lanes) * load
@@ -295,8 +300,9 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
 def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     """A convolution of a sequence, or by windows of several rows, that is faster with places in the lanes.
 
-    Each vector of places is loaded for all channels of its group, each weight for one of them. Of an image at most half
-    a vector of planes is summed, less where channels fill vectors: the cycles miss that lanes may be what is summed.
+    Each vector of places is loaded for all channels of its group, each weight for one of them. Of an image of one group
+    at most half a vector of planes is summed, less where channels fill vectors: the cycles miss that lanes may be what
+    is summed.
     """
     if not _is_lone(conv):
         return False
@@ -308,10 +314,11 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
         return False
     half = options.lanes // 2
     is_shallow = depth <= half and (channels < options.lanes or depth < half)
-    if len(taps) > 1 and not is_shallow:
+    if len(taps) > 1 and groups == 1 and not is_shallow:
         return False
     loading = (1 + options.crossing / per_group) / options.loads
-    planes = prod(rows) * _vectors(columns, options.lanes) * channels * products * max(loading, 1 / options.fmas)
+    vectors = options.of_a_row(columns, are_whole=depth == 1 and columns > options.lanes)
+    planes = prod(rows) * vectors * channels * products * max(loading, 1 / options.fmas)
     *sizes, n_in = numbers(conv.inputs[0].shape[1:])
     given, made = (prod(sizes), n_in), (prod(rows) * columns, channels)
     last = options.transposes(*((given, made) if _is_moved(conv.inputs[0]) else (made,)))
@@ -321,7 +328,7 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     # The channels of several groups share a vector: what is read for one of them is brought to its lanes besides.
     vectors = _vectors(channels, options.lanes // per_group * per_group)
     last += prod(rows) * columns * vectors * products * (1 / options.fmas + 1 / options.issue)
-    return planes * IDLE < last
+    return planes < last
 
 
 def _pays(depth: Dim, shallow: int, channels: int, places: int, lanes: int) -> bool:
