@@ -11,7 +11,7 @@ import tilewright as tw
 from frontend.tflite_build import TfliteModel
 from small_models import numbers
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.frontend.tflite import boxes, lookups, recurrent, spectra, stablehlo
+from tilewright.frontend.tflite import boxes, draws, lookups, recurrent, spectra, stablehlo
 from tilewright.frontend.tflite.importer import import_tflite
 from tilewright.frontend.tflite.table import CONVERTERS, QUANTISED, REFUSED
 from tilewright.frontend.tflite.walk import VARIABLES
@@ -193,7 +193,7 @@ def test_every_operator_of_the_schema_has_a_row() -> None:
     # lookups have a file, too.
     elsewhere = {"BITWISE_XOR", "RIGHT_SHIFT", "IF", "WHILE", "CALL", "DENSIFY"}
     elsewhere |= recurrent.TABLE.keys() | boxes.TABLE.keys() | lookups.TABLE.keys()
-    elsewhere |= spectra.TABLE.keys() | stablehlo.TABLE.keys()
+    elsewhere |= spectra.TABLE.keys() | stablehlo.TABLE.keys() | draws.TABLE.keys()
     assert CONVERTERS.keys() - CASES.keys() == elsewhere
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tilewright import ops
 from tilewright.core.diag import OpError
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.graph import Node
 from tilewright.core.types import DType, dtype_named, product, u32, u64
 from tilewright.frontend.bits import read_as
@@ -131,8 +131,16 @@ def drawn_bits(m: Moves, algorithm: str, state: Node, dtype: DType, shape: tuple
     drawn, axis = ((n,), 0) if generator.axis_of is None or not shape else (shape, generator.axis_of(shape))
     bits, count = _drawn(m, generator, key, counter, drawn, axis, is_wide=dtype.bits == 64)
     bits = m.reshape(m.cast(bits, dtype_named(f"u{dtype.bits}")), shape)
-    moved = m.b(ops.concat, *(m.reshape(x, (1,)) for x in (key, *_advanced(m, counter, count))), axis=0)
-    return moved, read_as(m.b, bits, dtype)
+    return advanced(m, state, count), read_as(m.b, bits, dtype)
+
+
+def advanced(m: Moves, state: Node, count: int) -> Node:
+    """The state after ``count`` numbers of its counter, with the carry from the counter's lower half."""
+    (n_state,) = numbers(state.shape)
+    key, first, *upper = (m.slice(state, 0, k, k + 1) for k in range(n_state))
+    low = m.b(ops.add, first, m.b.const(count, u64))
+    carry = m.cast(m.b(ops.lt, low, first), u64)
+    return m.b(ops.concat, key, low, *(m.b(ops.add, high, carry) for high in upper), axis=0)
 
 
 def _drawn(
@@ -156,10 +164,3 @@ def _drawn(
 def _joined(m: Moves, low: Node, high: Node) -> Node:
     """Two words as one of u64."""
     return m.b(ops.bitwise_or, m.cast(low, u64), m.b(ops.shift_left, m.cast(high, u64), m.b.const(32, u64)))
-
-
-def _advanced(m: Moves, counter: Words, count: int) -> Words:
-    """The counter after ``count`` numbers, with the carry from its lower half."""
-    low = m.b(ops.add, counter[0], m.b.const(count, u64))
-    carry = m.cast(m.b(ops.lt, low, counter[0]), u64)
-    return [low, *(m.b(ops.add, high, carry) for high in counter[1:])]

@@ -109,7 +109,7 @@ def _start(file: File) -> dict[str, Node]:
         except OpError as e:
             main.lost(Loc(f"variable {key!r}"), "CALL_ONCE", e, [])
     file.is_start_lost = bool(file.problems)
-    return found | main.zero_states()
+    return found | main.zero_states() | main.generators()
 
 
 def _known(node: Node) -> Node:

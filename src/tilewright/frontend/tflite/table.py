@@ -12,6 +12,7 @@ from tilewright.frontend.tflite import (
     arithmetic,
     boxes,
     control,
+    draws,
     integer_arithmetic,
     integer_products,
     integer_recurrent,
@@ -31,7 +32,7 @@ from tilewright.frontend.tflite.call import Converter
 CONVERTERS: Mapping[str, Converter] = {
     **arithmetic.TABLE, **windows.TABLE, **volumes.TABLE, **moves.TABLE, **segments.TABLE, **control.TABLE,
     **recurrent.TABLE, **boxes.TABLE, **lookups.TABLE, **spectra.TABLE,
-    **stablehlo.TABLE,
+    **stablehlo.TABLE, **draws.TABLE,
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
@@ -51,9 +52,9 @@ OF_COMPLEX = frozenset(spectra.TABLE)
 
 _REASONS: Mapping[tuple[str, str], str] = {
     ("works on text or tables of keys", "do this part before the model"):
-        "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE LSH_PROJECTION SKIP_GRAM CONCAT_EMBEDDINGS",
-    ("draws numbers by a generator that the format leaves open", "pass the numbers as an argument"):
-        "RANDOM_STANDARD_NORMAL RANDOM_UNIFORM MULTINOMIAL",
+        "HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_SIZE SKIP_GRAM CONCAT_EMBEDDINGS",
+    ("hashes the bytes of its operands by farmhash, which has no form here", "pass what it projects as an argument"):
+        "LSH_PROJECTION",
     ("is code of somebody else's, which the file only names", "convert without custom operators"):
         "CUSTOM DELEGATE PLACEHOLDER_FOR_GREATER_OP_CODES STABLEHLO_CUSTOM_CALL",
     ("is StableHLO within TFLite", "compile the StableHLO program itself"):

@@ -17,6 +17,7 @@ from tilewright.core.diag import CompileError, ImportFailed, Loc, OpError, Probl
 from tilewright.core.dims import numbers
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import DType, TensorType
+from tilewright.frontend.tflite import draws
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.file import File
 from tilewright.frontend.tflite.quantisation import Quantisation, quantisation_of
@@ -119,6 +120,26 @@ class SubGraphWalk:
             raise OpError("layers that keep a state within control flow are not read", remedy="take them out of it")
         return f"tensor {k}"
 
+    def _generator(self, results: Sequence[int]) -> str:
+        """The name of the state that an operator's random numbers are drawn by, which the file has no tensor for."""
+        if self.number:
+            raise OpError("random numbers within control flow are not drawn", remedy="take them out of it")
+        return f"generator {results[0] if results else ''}"
+
+    def generators(self) -> dict[str, Node]:
+        """The states by which the sub-graph's operators draw random numbers, by their seeds."""
+        found: dict[str, Node] = {}
+        for k in range(self.sub.OperatorsLength()):
+            op = self.sub.Operators(k)
+            name = self.file.operator_name(op.OpcodeIndex())
+            if name in draws.TABLE:
+                results = [int(r) for r in op.OutputsAsNumpy()] if op.OutputsLength() else []
+                try:
+                    found[self._generator(results)] = self.b.const(draws.first_state(self.file.options(op)))
+                except OpError as e:
+                    self.lost(Loc(f"operator {k} ({name})"), name, e, results)
+        return found
+
     def zero_states(self) -> dict[str, Node]:
         """What the sub-graph's own variables begin with, which stands for zeros; problems are added to the file's."""
         found: dict[str, Node] = {}
@@ -185,6 +206,13 @@ class SubGraphWalk:
             return
         if any(self.state(r) is not None for r in results):
             raise OpError("its result is a variable, which only layers that keep a state change")
+        states = [self.state(numbers[i]) for i in states_of(name, len(numbers))]
+        if name in draws.TABLE:
+            states, numbers = [generator := self._generator(results)], [*numbers, -1]
+            if (now := self.file.variables.get(generator)) is None:
+                self.values.update(dict.fromkeys(results))  # its seeds are told already
+                return
+            inputs.append(now)
         as_pairs = name in OF_COMPLEX
         of_results = [self.type_of(r, as_pairs=as_pairs) for r in results]
         shapes = [_sizes(t) for t in of_results]
@@ -198,12 +226,11 @@ class SubGraphWalk:
         )  # fmt: skip
         made = _converter(name, [*quantised, *made_of])(call)
         nodes = [made] if isinstance(made, Node) else list(made)
-        kept = states_of(name, len(numbers))
-        if len(nodes) != len(results) + len(kept):
-            raise OpError(f"it has {len(results)} results and makes {len(nodes) - len(kept)}")
-        for i, node in zip(kept, nodes[len(results) :], strict=True):
-            if (state := self.state(numbers[i])) is None:
-                raise OpError(f"operand {i} is no variable", remedy="convert the model anew")
+        if len(nodes) != len(results) + len(states):
+            raise OpError(f"it has {len(results)} results and makes {len(nodes) - len(states)}")
+        for state, node in zip(states, nodes[len(results) :], strict=True):
+            if state is None:
+                raise OpError("an operand that holds its state is no variable", remedy="convert the model anew")
             self.assign(state, node)
         self.values.update(zip(results, nodes, strict=False))
 
