@@ -99,3 +99,19 @@ def test_errors_are_typed() -> None:
         SMALL(lambda x, y: x)(jnp.ones(3))
     with pytest.raises(tw.ImportFailed, match=r"test_jax_jit.py:\d+ in .*: it calls back to Python"):
         SMALL(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
+
+
+@pytest.mark.parametrize("name", ["number", "sum", "loop", "stack", "complex"])
+def test_results_yield_to_other_types_where_jax_says_so(name: str) -> None:
+    function = {
+        "number": lambda x: (1, x), "sum": lambda x: x + 2.5, "complex": lambda x: x + 1j,
+        "loop": lambda x: jax.lax.while_loop(lambda s: s[1] < 3, lambda s: (s[0] * 2, s[1] + 1), (x, 0)),
+        "stack": lambda x: jax.lax.scan(lambda c, _: (c + 1, c), 0, None, length=4),
+    }[name]  # fmt: skip
+    for x in (3.0, jnp.float32(3)):
+        made, expected = (jax.tree.leaves(f(x)) for f in (SMALL(function), jax.jit(function)))
+        assert [(m.weak_type, m.dtype) for m in made] == [(e.weak_type, e.dtype) for e in expected]
+        beside = jnp.ones(2, jnp.bfloat16)
+        for m, e in zip(made, expected, strict=True):
+            np.testing.assert_array_equal(m, e)
+            assert jax.jit(jnp.add)(m.ravel()[0], beside).dtype == jax.jit(jnp.add)(e.ravel()[0], beside).dtype

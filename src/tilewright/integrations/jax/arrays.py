@@ -6,6 +6,7 @@ results'. Not its business: which model a call runs (``jit``).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,12 @@ try:
     from jaxlib._jax import dlpack_managed_tensor_to_buffer as _adopt
 except ImportError:
     _adopt = None
+_array_of: Any = None
+"""JAX's own class, which alone makes an array weakly typed in 2 us; other JAX versions give strong types."""
+with contextlib.suppress(ImportError):
+    from jax._src.array import ArrayImpl
+
+    _array_of = ArrayImpl
 
 Give = Callable[[Array], Any]
 _arrays: set[type[Any]] = set()
@@ -75,8 +82,20 @@ def taker(dtype: np.dtype[Any], is_complex: bool) -> Callable[[Any], Array]:
     return parts if is_complex else keys_or_numbers if dtype == np.uint32 else numbers
 
 
-def giver(dtype: Any, is_complex: bool) -> Give:
-    """What makes JAX's array of a result, over its memory where JAX takes it."""
+def giver(info: Any, is_complex: bool) -> Give:
+    """What makes JAX's array of a result, over its memory where JAX takes it; ``info`` is the type that JAX traced."""
+    give = _strong_giver(info.dtype, is_complex)
+    if not info.weak_type or _array_of is None:
+        return give
+
+    def yielding(a: Array) -> Any:
+        whole = give(a)
+        return _array_of(info, whole.sharding, [whole], committed=False, _skip_checks=True)
+
+    return yielding
+
+
+def _strong_giver(dtype: Any, is_complex: bool) -> Give:
     device = jax.local_devices(backend="cpu")[0]
 
     def copied(a: Array) -> Any:

@@ -151,16 +151,16 @@ class Jitted:
 
     def _made(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CompiledSignature:
         try:
-            lowered = self._traced.lower(*args, **kwargs)
+            traced = self._traced.trace(*args, **kwargs)
         except TypeError as e:
             raise InputError(f"JAX can't trace {self.__name__}: {e}", remedy="see JAX's message") from e
-        made = import_module(lowered.compiler_ir("stablehlo"), self.__name__)
-        infos, tree = _flatten(lowered.out_info)
+        made = import_module(traced.lower().compiler_ir("stablehlo"), self.__name__)
+        tree = jax.tree_util.tree_structure(traced.out_info)
         graph = made.graph
         takes = tuple(taker(n.dtype.numpy, n.attrs["name"] in made.complex_inputs) for n in graph.inputs)
         gives = tuple(
-            giver(info.dtype, name in made.complex_outputs)
-            for info, name in zip(infos, graph.output_names, strict=True)
+            giver(info, name in made.complex_outputs)
+            for info, name in zip(traced.jaxpr.out_avals, graph.output_names, strict=True)
         )
         is_leaf = bool(jax.tree_util.treedef_is_leaf(tree))
         return _CompiledSignature(driver.compile(graph, **self._options), takes, gives, tree, is_leaf)
