@@ -115,3 +115,12 @@ def test_results_yield_to_other_types_where_jax_says_so(name: str) -> None:
         for m, e in zip(made, expected, strict=True):
             np.testing.assert_array_equal(m, e)
             assert jax.jit(jnp.add)(m.ravel()[0], beside).dtype == jax.jit(jnp.add)(e.ravel()[0], beside).dtype
+
+
+@pytest.mark.parametrize(("function", "rule"), [
+    (jnp.linalg.eig, "the eigenvalue problem of a matrix that need not be symmetric"),
+    (jax.scipy.linalg.schur, "the Schur form"), (jax.scipy.linalg.hessenberg, "the Hessenberg form"),
+])  # fmt: skip
+def test_forms_of_matrices_that_are_not_symmetric_are_refused_with_a_remedy(function, rule: str) -> None:
+    with pytest.raises(tw.ImportFailed, match=rf"{rule}[\s\S]*remedy: compute it outside of what is compiled"):
+        SMALL(function)(jnp.eye(3))

@@ -129,6 +129,11 @@ _LAPACK: Mapping[str, Convert] = {
     "potrf": _potrf, "getrf": _getrf, "trsm": _trsm, "geqrf": _geqrf, "orgqr": _orgqr, "syevd": _syevd,
     "gesdd": _gesdd, "gtsv": _gtsv, "ungqr": _orgqr, "heevd": _syevd,
 }  # fmt: skip
+_BEFORE = "compute it outside of what is compiled, by JAX itself"
+_NOT_SYMMETRIC = {
+    "geev": ("the eigenvalue problem", f"{_BEFORE}; jnp.linalg.eigh is for symmetric matrices"),
+    "gees": ("the Schur form", _BEFORE), "gehrd": ("the Hessenberg form", _BEFORE),
+}  # fmt: skip
 TARGETS: Mapping[str, Convert] = {
     **{f"lapack_{kind}{name}_ffi": made for name, made in _LAPACK.items() for kind in "sdcz"},
     "Sharding": _same,
@@ -147,6 +152,9 @@ def _custom_call(c: Operation) -> Result:
         return TARGETS[target](c)
     if "callback" in target:
         raise NoForm(*CALLBACKS)
+    for name, (of, remedy) in _NOT_SYMMETRIC.items():
+        if target in {f"lapack_{kind}{name}_ffi" for kind in "sdcz"}:
+            raise NoForm(f"{of} of a matrix that need not be symmetric ({target}) has no form here", remedy)
     raise NoForm(f"a call of {target}, which has no form here", "write it by operations of jax.numpy or jax.lax")
 
 
