@@ -93,7 +93,10 @@ def _multinomial(c: TfliteCall) -> Sequence[Node]:
     logits = c.x(0)
     (batch, n_classes), count = c.size(logits), math.prod(c.ints(1))
     if c.shapes[0] != (batch, count) or not n_classes:
-        raise OpError(f"{count} of {n_classes} classes for each of {batch} rows are not {list(c.shapes[0])}")
+        raise OpError(
+            f"{count} of {n_classes} classes for each of {batch} rows are not {list(c.shapes[0])}",
+            remedy="convert the model anew",
+        )
     check_size(batch * count * n_classes)
     state = c.x(len(c.inputs) - 1)
     halves = c.shaped(_words(c, 2 * batch * count)[1], (batch, count, 2))

@@ -9,7 +9,7 @@ in the lanes, and nothing is transposed. It pays in four cases:
 - 1x1 convolutions, where channels leave lanes idle (17 of 32), or where so few are summed that transposes take long
   beside them. Few channels, or groups of few, leave the most idle.
 - Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes.
-- Convolutions of an image where few planes are summed.
+- Convolutions of an image or a volume where few planes are summed: of one group, or of groups that fit a vector.
 - Windows that don't mix channels: depthwise convolutions and pools of few taps.
 
 For 1x1 convolutions, which are plain products both ways, idle lanes are compared. For the others it is the modelled
@@ -55,8 +55,8 @@ class InPlanes(Pass):
     is read in channels-last order, too, or where more than ``OUTWEIGHING`` channels are summed that fill vectors of
     ``lanes`` f32 about as well as pixels do.
 
-    Convolutions of windows of several rows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles by
-    ``IDLE``, and so are those on sequences, for kernels of any size and dilation, with any padding, of one group.
+    Convolutions of windows of several rows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles, of one
+    group by ``IDLE``; so are those on sequences, for kernels of any size and dilation, with any padding, of one group.
 
     Depthwise convolutions (of weights known at run time, too) and pools, one behind the other too, stay as they were,
     where they take fewer cycles so and strides are at most ``SHUFFLED_STRIDE``. They alone do where a lane adds several
