@@ -13,6 +13,7 @@ from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.expr import symbols
 from tilewright.core.graph import Attrs
+from tilewright.core.opdef import Trait
 from tilewright.core.types import tensor_type_of
 from tilewright.ops import ALL
 from tilewright.target.target import Target
@@ -36,7 +37,8 @@ def computation_of(op, sample):
     ins = tuple(Buffer(f"x{k}", t.dtype, t.shape) for k, t in enumerate(types))
     outs = tuple(Buffer(f"y{k}", t.dtype, t.shape) for k, t in enumerate(results))
     items = tuple((op.compute or op.kernel)(ins, outs, attrs))
-    return Computation(ins, outs, items, temporaries(items, {*ins, *outs})), expected, {**env, **room}
+    is_ordered = op.kernel is not None and Trait.PROGRAM not in op.traits  # as the compiler takes it
+    return Computation(ins, outs, items, temporaries(items, {*ins, *outs}), is_ordered), expected, {**env, **room}
 
 
 def check(tree, computation, sample, expected, env, target):
