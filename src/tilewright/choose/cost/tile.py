@@ -234,3 +234,8 @@ def estimate(extents: Sequence[Dim]) -> float:
     for e in extents:
         total *= known(e, ASSUMED_SIZE)
     return total
+
+
+def balanced(n: int, most: int) -> int:
+    """The size of the fewest tiles of ``n`` that hold ``most`` at the most, all about as large: 7 for 13 and 12."""
+    return -(-n // -(-n // most))

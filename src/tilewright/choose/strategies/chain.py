@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tilewright.choose.clusters import Cluster
-from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.cost.tile import balanced, estimate, pays_threads
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.operands import root_terms, update_of
 from tilewright.choose.strategies.rows import passes, rows
@@ -205,7 +205,7 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     if not is_known(extent):
         return min(BLOCK_ROWS, most)
     good = [r for r in range(BLOCK_ROWS // 2, min(MOST_ROWS, most) + 1) if extent % r == 0]
-    even = -(-extent // -(-extent // min(BLOCK_ROWS, most)))
+    even = balanced(extent, min(BLOCK_ROWS, most))
     return min(good, key=lambda r: (abs(r - BLOCK_ROWS), -r), default=even)
 
 

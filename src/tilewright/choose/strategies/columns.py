@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from math import prod
 
-from tilewright.choose.cost.tile import Operand, estimate
+from tilewright.choose.cost.tile import Operand, balanced, estimate
 from tilewright.choose.strategies.view import find_body, nest_with
 from tilewright.core.compute import Binary, Buffer, Const, Inside, Load, Select, Stage, Value
 from tilewright.core.dims import is_known, known_under
@@ -160,7 +160,7 @@ def _row_tile(b: ScheduleBuilder, rows: Sequence[str], most: int) -> tuple[list[
     tile: list[str] = []
     for row in reversed(rows):
         extent = _most(b, row)
-        size = -(-extent // -(-extent // max(most, 1)))
+        size = balanced(extent, max(most, 1))
         if size == 1:
             walkers.insert(0, row)
         elif size == extent:

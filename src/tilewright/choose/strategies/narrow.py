@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MAX_UNROLLED, estimate, pays_threads
+from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MAX_UNROLLED, balanced, estimate, pays_threads
 from tilewright.choose.strategies.operands import group_size, operands_of, reduced_loops, update_of
 from tilewright.choose.strategies.steps import cached_name, copied_apart, follow, pair_with_rows
 from tilewright.choose.strategies.threads import parallel
@@ -120,7 +120,7 @@ def _split_rows(b: ScheduleBuilder, machine: Target, acc: str, root: str) -> lis
     least = min(many, key=lambda x: estimate([x.extent]))
     assert is_known(least.extent)
     name, n = least.sym.name, least.extent
-    size = -(-n // -(-n // most))
+    size = balanced(n, most)
     block, _ = b.split(name, size, "shift" if n % size else "min")
     return [block]
 
@@ -159,7 +159,7 @@ def _form(b: ScheduleBuilder, machine: Target, acc: str, root: str, has_lanes: b
     # One register for each sum, one for each column's elements, one for the row's.
     most = max(min((machine.n_vector_registers - n - 1) // n, MAX_UNROLLED // n), 1)
     extent = rows.extent if rows is not None and is_known(rows.extent) else 1
-    n_rows = -(-extent // -(-extent // most))
+    n_rows = balanced(extent, most)
     if n_rows * n < machine.waiting_sums:
         raise ScheduleError("narrow", acc, f"{n_rows * n} sums, each of which waits for itself")
     # Cycles of one result: partial vectors along the reduction and adding them up, or a step for each of its elements

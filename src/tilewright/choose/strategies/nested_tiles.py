@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.cost.tile import balanced, estimate, pays_threads
 from tilewright.choose.strategies.nested import names, still, terms_of
 from tilewright.choose.strategies.operands import reduced_loops, update_of
 from tilewright.choose.strategies.pointwise import pointwise
@@ -116,7 +116,7 @@ def _unit(b: ScheduleBuilder, machine: Target, inner: str) -> tuple[TileUnit, in
 def _tiling(b: ScheduleBuilder, inner: str, unit: TileUnit, depth: int, rows: Loop, words: int) -> RegisterTiling:
     """Registers of balanced rows, as many side by side as take the fewest cycles."""
     n_rows = int(estimate([rows.extent]))
-    each = -(-n_rows // -(-n_rows // unit.rows))
+    each = balanced(n_rows, unit.rows)
     steps = estimate([x.extent for x in reduced_loops(b, inner)]) / depth
     along = -(-n_rows // each), 1, words // unit.columns
     return RegisterTiling(unit, depth, cheapest_block(unit, each, along, steps)[1])

@@ -10,9 +10,7 @@ longer to come back than the arithmetic takes, and much longer where it crosses 
 
 from __future__ import annotations
 
-from math import ceil
-
-from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.cost.tile import balanced, estimate, pays_threads
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import may_vectorize, n_operations, only_nest, statement_of, vector_width
 from tilewright.core.dims import is_known, known_at_most
@@ -29,9 +27,10 @@ from tilewright.tile.schedule.tree import Nest
 def running(b: ScheduleBuilder, machine: Target, buffer: str) -> None:
     """Schedule the nest that writes ``buffer``; ``ScheduleError`` where the structure does not fit."""
     nest = only_nest(b.kernel, buffer)
-    step, lanes, width = _step(nest, buffer), nest.loops[-1], vector_width(machine, nest.leaf)
     leaf = statement_of(nest)
-    assert isinstance(leaf, Store)
+    if not isinstance(leaf, Store):
+        raise ScheduleError("running", buffer, "no element is stored")
+    step, lanes, width = _step(nest, leaf), nest.loops[-1], vector_width(machine, nest.leaf)
     is_row = stride_along(leaf.buffer, leaf.index, lanes.sym) == 1 and may_vectorize(nest.leaf, lanes.sym)
     if step is lanes or width == 1 or not is_row:
         raise ScheduleError("running", buffer, "lanes do not walk its last axis beside the steps")
@@ -59,16 +58,14 @@ def running(b: ScheduleBuilder, machine: Target, buffer: str) -> None:
         parallel(b, machine, outer[:2])
 
 
-def _step(nest: Nest, buffer: str) -> Loop:
+def _step(nest: Nest, leaf: Store) -> Loop:
     """The loop whose iterations read what the ones before them stored."""
-    leaf = statement_of(nest)
-    read = [x for x in loads_of(leaf) if x.buffer is leaf.buffer] if isinstance(leaf, Store) else []
-    if isinstance(leaf, Store) and read:
-        apart = {s for x in read for i, j in zip(x.index, leaf.index, strict=True) if i != j for s in symbols_at(j)}
-        found = [x for x in nest.loops if x.sym in apart]
-        if len(found) == 1:
-            return found[0]
-    raise ScheduleError("running", buffer, "not a value of what one loop stored before")
+    read = [x for x in loads_of(leaf) if x.buffer is leaf.buffer]
+    apart = {s for x in read for i, j in zip(x.index, leaf.index, strict=True) if i != j for s in symbols_at(j)}
+    found = [x for x in nest.loops if x.sym in apart]
+    if len(found) != 1:
+        raise ScheduleError("running", leaf.buffer.name, "not a value of what one loop stored before")
+    return found[0]
 
 
 def _vectors_at_once(machine: Target, lanes: Loop, row_bytes: float, width: int) -> int:
@@ -78,8 +75,8 @@ def _vectors_at_once(machine: Target, lanes: Loop, row_bytes: float, width: int)
     """
     if not is_known(lanes.extent):
         return 0
-    n, most = ceil(lanes.extent / width), machine.n_vector_registers // 2
-    return ceil(n / ceil(n / most)) if n <= most or row_bytes < machine.page_bytes else 0
+    n, most = -(-lanes.extent // width), machine.n_vector_registers // 2
+    return balanced(n, most) if n <= most or row_bytes < machine.page_bytes else 0
 
 
 def _rows_at_once(machine: Target, loops: tuple[Loop, ...], step: Loop, vectors: int) -> int:
@@ -87,5 +84,4 @@ def _rows_at_once(machine: Target, loops: tuple[Loop, ...], step: Loop, vectors:
     others = [x for x in loops[:-1] if x is not step]
     if not others or not is_known(others[-1].extent):
         return 1
-    most = max(machine.waiting_sums // vectors, 1)
-    return ceil(others[-1].extent / ceil(others[-1].extent / most))
+    return balanced(others[-1].extent, max(machine.waiting_sums // vectors, 1))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 
-from tilewright.choose.cost.tile import Tile, estimate, pays_threads
+from tilewright.choose.cost.tile import Tile, balanced, estimate, pays_threads
 from tilewright.choose.strategies.contract import contract, divided
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations, plan_contraction
 from tilewright.choose.strategies.contract_tile import (
@@ -134,7 +134,7 @@ def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) 
     """The block of registers that takes the fewest cycles; ``ScheduleError`` where vectors take fewer."""
     n_rows = known_iterations(plan.rows)
     n_rows2 = 1 if plan.rows2 is None else known_iterations(plan.rows2)
-    rows = unit.rows if n_rows is None else -(-n_rows // -(-n_rows // unit.rows))
+    rows = unit.rows if n_rows is None else balanced(n_rows, unit.rows)
     along = [
         ASSUMED_SIZE / unit.rows if n_rows is None else -(-n_rows // rows),
         ASSUMED_SIZE if n_rows2 is None else n_rows2,
@@ -213,7 +213,7 @@ def split_registers(b: ScheduleBuilder, loop: str, tiling: RegisterTiling) -> tu
         around, loop = b.split(loop, rows * n_registers)
         walker = [around]
     else:
-        rows = -(-n // -(-n // tiling.unit.rows))
+        rows = balanced(n, tiling.unit.rows)
     return walker, [loop] if n is not None and n <= rows else [*b.split(loop, rows)]
 
 

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.cost.tile import balanced, estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.threads import min_tasks, parallel
@@ -256,7 +256,7 @@ def _part_of(count: int, most: int) -> int:
     if most < 1:
         return 0
     divisor = max(n for n in range(1, most + 1) if count % n == 0)
-    even = -(-count // -(-count // most))
+    even = balanced(count, most)
     return divisor if 2 * divisor > even else even
 
 
