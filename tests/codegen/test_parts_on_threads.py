@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -62,3 +64,15 @@ def test_a_machine_of_one_core_has_one_arena(monkeypatch: pytest.MonkeyPatch) ->
 def test_more_threads_than_parts_at_one_time_are_refused() -> None:
     with pytest.raises(CompileError, match="13 threads can't have 12 parts"):
         parts(12, 13)
+
+
+def test_calls_of_many_parts_are_counted_and_not_listed() -> None:
+    """A file of 356 bytes may state a batch of 2^40 rows; a list of every part's calls took a GiB, and 16 s."""
+    n_parts = 1 << 24
+    tracemalloc.start()
+    report = driver.compile_graph(parts(n_parts, 1, batch=n_parts), threads=1).report()
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert report["n_kernel_calls"] == sum(k["calls"] for k in report["kernels"]) >= n_parts
+    assert all(k["calls"] % n_parts == 0 for k in report["kernels"])
+    assert peak_bytes < 8 * n_parts  # a pointer for each

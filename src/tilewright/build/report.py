@@ -5,7 +5,6 @@ In: a graph in kernels. Out: a dict of JSON values. Not its business: showing it
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -46,15 +45,15 @@ def make_report(
     by_kernel = {v.call.kernel: v for v in versions}
     rows = []
     for name, kernel in kernels.kernels.items():
-        mine = [c for c in calls if c.kernel == name]
+        mine = calls.get(name, [])
         # How often a loop goes round is known at run time only.
         work = None if name in repeated else kernels.work[name]
         rows.append({
             "name": name,
-            "ops": list(mine[0].ops) if mine else [],
-            "calls": len(mine),
+            "ops": list(mine[0][0].ops) if mine else [],
+            "calls": _total(mine),
             "object_bytes": kernels.sizes.get(name, 0),
-            "locations": list(dict.fromkeys(c.loc.text for c in mine)),
+            "locations": list(dict.fromkeys(c.loc.text for c, _ in mine)),
             "products": list(kernels.products[name]),
             "notes": list(kernel.notes),
             **({"sizes": {v.symbol.name: v.size}} if (v := by_kernel.get(name)) else {}),
@@ -63,7 +62,7 @@ def make_report(
     sized = [
         {
             "sizes": dict(s.sizes),
-            "calls": dict(Counter(c.kernel for c in _calls(s.program))),
+            "calls": {kernel: _total(mine) for kernel, mine in _calls(s.program).items()},
             "arena_bytes": _size(s.program.arena_bytes),
         }
         for s in exact
@@ -75,7 +74,7 @@ def make_report(
         "target": _target(kernels.target, options),
         "program": digest_of(program, exact, slots),
         "n_ops": len(graph.nodes()),
-        "n_kernel_calls": len(calls) - len(versions),
+        "n_kernel_calls": sum(map(_total, calls.values())) - len(versions),
         "n_kernels": len(rows),
         "kernels": rows,
         "types": [
@@ -94,9 +93,22 @@ def make_report(
     }
 
 
-def _calls(program: Program) -> list[KernelCall]:
-    """Every call of a kernel, as often as a run makes it where that is known, else once."""
-    return [s for s, times in counted_steps(program) if isinstance(s, KernelCall) for _ in range(times)]
+Counted = tuple[KernelCall, int]
+"""A call, and how often a run makes it where that is known, else 1. Of many parts that can be a large number."""
+
+
+def _calls(program: Program) -> dict[str, list[Counted]]:
+    """Every call, by its kernel."""
+    found: dict[str, list[Counted]] = {}
+    for step, times in counted_steps(program):
+        if isinstance(step, KernelCall):
+            found.setdefault(step.kernel, []).append((step, times))
+    return found
+
+
+def _total(calls: Sequence[Counted]) -> int:
+    """How often a run makes these calls, all together."""
+    return sum(times for _, times in calls)
 
 
 def _target(cpu: Target, options: Options) -> str:
