@@ -150,7 +150,7 @@ NESTS: Mapping[str, Callable[[], Graph]] = {
         ("matmul", _matmul, ((f32, (7, 20)),)),
         ("matmul_dynamic", _matmul, ((f32, (Sym("n", 1), 20)),)),
         ("conv", partial(_conv, out=8, kernel=3), ((f32, (1, 5, 9, 9)),)),
-        ("depthwise", partial(_conv, out=16, kernel=3, groups=16), ((f32, (1, 16, 7, 7)),)),
+        ("depthwise", partial(_conv, out=16, kernel=3, groups=16), ((f32, (1, 16, 9, 14)),)),
         ("pooling", _pooling, ((f32, (1, 16, 9, 9)),)),
         ("softmax", _softmax, ((f32, (6, 37)),)),
         ("elementwise", _elementwise, ((f32, (6, 37)), (f32, (37,)))),

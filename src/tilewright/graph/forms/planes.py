@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log2, prod
+from math import gcd, log2, prod
 from typing import ClassVar
 
 import numpy as np
@@ -67,7 +67,8 @@ class InPlanes(Pass):
 
     Of the machine: ``fmas`` and ``loads`` of vectors, and instructions to ``issue``, that a cycle begins; the ``sums``
     that a tile of a window has at once; whether ``masks`` are for nothing, or take as long as a vector; bytes that
-    a load brings in a cycle, and of a cache's line. An image of ``near_bytes`` stays in a core's own cache, which gives
+    a load brings in a cycle, and of a cache's line; the first cache's bytes, and how far apart addresses of one of its
+    sets are. An image of ``near_bytes`` stays in a core's own cache, which gives
     ``near_speed`` bytes in a cycle; the one behind it gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes``
     is of ``Winograd``.
     """
@@ -82,6 +83,8 @@ class InPlanes(Pass):
     masks: bool = True
     load_bytes: int = 64
     line_bytes: int = 64
+    l1_bytes: int = 32 << 10
+    set_span: int = 4096
     near_bytes: int = 1 << 18
     near_speed: float = 64.0
     cache_bytes: float = 8.0
@@ -95,7 +98,8 @@ class InPlanes(Pass):
         return InPlanes(
             tiles.lanes, per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles, target.issue_width,
             target.window_sums, target.has_masks, target.vector_bytes // target.load_cycles, target.line_bytes,
-            target.l2_part_bytes, target.l2_bytes_per_cycle, tiles.cache_bytes, tiles.memory_bytes, tiles.block_bytes,
+            target.l1_bytes, target.set_span, target.l2_part_bytes, target.l2_bytes_per_cycle,
+            tiles.cache_bytes, tiles.memory_bytes, tiles.block_bytes,
         )  # fmt: skip
 
     @property
@@ -133,10 +137,23 @@ class InPlanes(Pass):
         for pixels, channels in images:
             if 1 in (pixels, channels):
                 continue
-            far = self.vector_bytes / self.cache_bytes if pixels * channels * f32.n_bytes > self.near_bytes else 0.0
-            each = max(1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed, far)
-            cycles += _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes * each
+            again = self.again(self.lanes, pixels) + self.again(self.lanes, channels)
+            each = 1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed + again
+            vectors = _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes
+            cycles += max(vectors * each, self.far(vectors * self.lanes))
         return cycles
+
+    def far(self, size: int) -> float:
+        """Cycles in which ``size`` elements come from behind a core's own cache; 0 where they stay there."""
+        return size * f32.n_bytes / self.cache_bytes if size * f32.n_bytes > self.near_bytes else 0.0
+
+    def again(self, lines: int, pitch: int) -> float:
+        """Cycles of a load of one of ``lines`` that are ``pitch`` f32 apart: 0 where the first cache keeps them all.
+
+        Few of its sets hold lines a large power of two apart, and each brings a line anew.
+        """
+        n_sets = self.set_span // gcd(pitch * f32.n_bytes, self.set_span)
+        return self.line_bytes / self.near_speed if lines >= n_sets * (self.l1_bytes // self.set_span) else 0.0
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def in_planes(b: Rewriting, node: Node) -> Node | None:
@@ -228,25 +245,29 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     n_taps, n_rows = prod(taps), prod(rows)
     stride: int = a["strides"][-1]
     moved = options.transposes((prod(numbers(x.shape[1:-1])), channels), (n_rows * columns, channels))
-    last = moved + n_rows * columns * _vectors(channels, options.lanes) * (n_taps / options.fmas + 1)
-    # With a stride, a vector of every so many-th element is shuffled together from as many vectors, between which no
-    # multiplication begins.
+    tap = 1 / options.fmas + options.again(prod(taps[:-1]) * (taps[-1] + stride), channels)  # two neighbours' taps
+    sums = n_rows * columns * _vectors(channels, options.lanes) * (n_taps * tap + 1)
+    last = moved + max(sums, options.far(prod(numbers(x.shape[1:]))))
+    # With a stride, a vector of every so many-th element is shuffled together from as many vectors, or fewer where
+    # results don't fill one, between which no multiplication begins.
     load, tile = options.crossing / options.loads, min(options.sums, n_rows)
-    each = max(taps[-1] * _rows_read(node, taps, tile) * (stride * load + stride - 1), n_taps / options.fmas)
+    n_read = _vectors(stride * min(columns, options.lanes), options.lanes)
+    each = max(taps[-1] * _rows_read(node, taps, tile) * (n_read * load + stride - 1), n_taps / options.fmas)
     vectors = options.of_a_row(columns, are_whole=columns > options.lanes)
     planes = n_rows * (vectors * each + PASSED_CYCLES / tile)
     if node.op is ops.conv:  # a plane is read with its borders
         *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
-        planes += prod(sizes) * _vectors(width, options.lanes) * load
+        planes += prod(sizes) * _vectors(width, options.lanes) * PASSED_CYCLES
     return channels * planes < last
 
 
 def _rows_read(node: Node, taps: list[int], tile: int) -> float:
     """Rows of a plane that a row of results reads: neighbours in a convolution's ``tile`` share them."""
     rows = prod(taps[:-1])
-    if node.op is not ops.conv or len(taps) < 2 or node.attrs["strides"][-2] > 1:
+    if node.op is not ops.conv or len(taps) < 2:
         return rows
-    return rows * (tile - 1 + taps[-2]) / (tile * taps[-2])
+    stride: int = node.attrs["strides"][-2]
+    return rows if stride >= taps[-2] else rows * (stride * (tile - 1) + taps[-2]) / (tile * taps[-2])
 
 
 def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:
