@@ -36,7 +36,8 @@ def test_large_windows_go_axis_by_axis(op, layout):
 @pytest.mark.parametrize(
     ("op", "attrs"),
     [
-        (ops.max_pool, {"kernel": (3, 3)}),
+        (ops.max_pool, {"kernel": (2, 2)}),
+        (ops.avg_pool, {"kernel": (3, 3)}),
         (ops.avg_pool, {"kernel": (1, 5)}),
         (ops.max_pool, {"kernel": (5, 1)}),
         (ops.max_pool, {"strides": (1, 3)}),
@@ -47,6 +48,12 @@ def test_large_windows_go_axis_by_axis(op, layout):
 def test_other_pools_stay_whole(op, attrs):
     graph = pool(op, (1, 3, 9, 9), **attrs)
     assert SeparateWindows().run(graph) is graph
+
+
+def test_maxima_of_floats_take_longer_than_means():
+    """Each step asks for NaN, too."""
+    assert kernels_of(pool(ops.max_pool, (1, 3, 9, 9), kernel=(3, 3))) == [(3, 1), (1, 3)]
+    assert kernels_of(pool(ops.max_pool, (1, 3, 9, 9), kernel=(3, 3), dtype=i32)) == [(3, 3)]
 
 
 def test_maxima_of_any_dtype_are_the_same():

@@ -23,15 +23,17 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 
 WIDE = (types.f32, types.f64)
 """Dtypes whose means may be rounded once more."""
+CARRIED = 3
+"""Instructions of a step of a maximum of floats: the larger one, is it NaN, and which of the two; others take one."""
 
 
 @dataclass(frozen=True)
 class SeparateWindows(Pass):
-    """``pool(x, k1 x k2 ...)`` becomes ``pool(pool(x, k1 x 1 ...), 1 x k2 ...)`` where that takes fewer steps.
+    """``pool(x, k1 x k2 ...)`` becomes ``pool(pool(x, k1 x 1 ...), 1 x k2 ...)`` where that takes fewer instructions.
 
     It fires on maxima of any dtype and means in f32 and f64, with any strides, padding and dilation, again on what is
-    left of a volume's window. It does not fire on small windows (3 x 3), on large strides, on means in narrow dtypes,
-    and on maxima with indices.
+    left of a volume's window. It does not fire on small windows (2 x 2, means over 3 x 3), on large strides, on means
+    in narrow dtypes, and on maxima with indices.
     """
 
     name: ClassVar[str] = "separate-windows"
@@ -45,8 +47,11 @@ def _separate(b: Rewriting, node: Node) -> Node | None:
     kernel, strides = a["kernel"], a["strides"]
     k = next((k for k, n in enumerate(kernel) if n > 1), len(kernel))
     rest = kernel[k + 1 :]
-    steps = prod(strides[k + 1 :]) * (kernel[k] + PASSED_CYCLES) + prod(rest) if rest else 0
-    if not rest or steps > (1 - DOUBT) * prod(kernel) or (node.op is ops.avg_pool and x.dtype not in WIDE):
+    if not rest or (node.op is ops.avg_pool and x.dtype not in WIDE):
+        return None
+    step = CARRIED if node.op is ops.max_pool and x.dtype.is_float else 1
+    apart = prod(strides[k + 1 :]) * (step * kernel[k] + PASSED_CYCLES) + step * prod(rest)
+    if apart > (1 - DOUBT) * step * prod(kernel):
         return None
 
     def along(is_mine: list[bool]) -> dict[str, Any]:
