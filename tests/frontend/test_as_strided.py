@@ -8,8 +8,10 @@ import pytest
 import torch
 
 import tilewright as tw
+from frontend.shared_results import function
 from frontend.test_dynamo_sharing import interpreted
 from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.integrations.torch_compile.plan import FallbackWarning
 
 
 def rows() -> torch.Tensor:
@@ -62,6 +64,37 @@ def test_strides_are_those_of_memory(case: str, is_dynamic: bool) -> None:
     got = torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)(given)
     assert torch.equal(got, f(wanted))
     assert torch.equal(given, wanted)
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize("steps", [
+    "(x * 2)[1:, ::2]", "(x * 2)[:, 1]", "torch.complex(x, x + 1).real[1:]", "(x * 2)[:2]",
+    "torch.view_as_real(torch.complex(x, x))[:2]", "torch.linalg.eigvals(x[:3]).real",
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore")
+def test_memory_beside_the_elements_of_a_result_is_eager_s(steps: str, is_dynamic: bool) -> None:
+    f = function(f"""def f(x):
+    y = {steps}
+    torch._dynamo.graph_break()
+    return y, y.as_strided((3,), (1,)) * 1""")
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)
+    (got, read), (wanted, expected) = compiled(rows()), f(rows())
+    assert torch.equal(read, expected)
+    assert got.untyped_storage().nbytes() == wanted.untyped_storage().nbytes()
+    assert got.storage_offset() == wanted.storage_offset()
+
+
+@pytest.mark.parametrize("is_dynamic", [False, True])
+@pytest.mark.parametrize("cut", [(slice(None), slice(None, None, 2)), (slice(1, None, 2),), (slice(None), slice(1))])
+def test_a_write_beside_an_argument_s_elements_is_left_to_pytorch(cut: tuple[slice, ...], is_dynamic: bool) -> None:
+    """Tracing stores only the elements: aot_eager leaves zeros out."""
+    memory, expected = rows(), rows()
+    torch._dynamo.reset()
+    with pytest.warns(FallbackWarning, match="what lies beside the elements of x"):
+        got = torch.compile(written, backend=make_backend(interpreted), dynamic=is_dynamic)(memory[cut], (4,), (1,))
+    assert torch.equal(got, written(expected[cut], (4,), (1,)))
+    assert torch.equal(memory, expected)
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True])
@@ -138,16 +171,21 @@ def test_500_random_views() -> None:
 
 
 def check_views(seed: int) -> None:
-    """A view of an argument that is itself one, or of a value, and a read somewhere in its memory."""
+    """A view of an argument that is itself one, or of a value, and a read somewhere in its memory.
+
+    Every second program reads behind a graph break, in memory that an earlier graph gave; every third writes there.
+    """
     choose = random.Random(seed)
     shape = [choose.randint(2, 5) for _ in range(choose.randint(1, 3))]
     whole = torch.arange(float(math.prod(shape))).reshape(shape)
     given = whole
     for _ in range(choose.randint(0, 2)):
         given = random_step(choose, given, VIEWS)(given)
+    is_apart, is_written = seed % 2 == 1, seed % 3 == 2
+    kinds = VIEWS + (OTHERS[1:] if is_apart else OTHERS)  # tracing gives an argument's "words" back as floats
     steps, y = [], given
     for _ in range(choose.randint(1, 4)):
-        steps.append(random_step(choose, y, VIEWS + OTHERS))
+        steps.append(random_step(choose, y, kinds))
         y = steps[-1](y)
     offset = choose.choice([None, choose.randrange(y.untyped_storage().nbytes() // y.element_size())])
     left = y.untyped_storage().nbytes() // y.element_size() - 1 - (y.storage_offset() if offset is None else offset)
@@ -157,21 +195,34 @@ def check_views(seed: int) -> None:
         size.append(choose.randint(1, min(3, 1 + left // stride[-1])))
         left -= (size[-1] - 1) * stride[-1]
 
-    def read(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def read(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         for step in steps:
             x = step(x)
-        return x.as_strided(size, stride, offset) + 1, x + 1
+        if is_apart:
+            torch._dynamo.graph_break()
+        part = x.as_strided(size, stride, offset)
+        if is_written:
+            part.add_(3)
+        return part + 1, x + 1
 
+    was = whole.clone()
+
+    def outcome(f: Callable[[torch.Tensor], tuple[torch.Tensor, ...]]) -> list[bytes]:
+        """What a call returns, by dtype and elements, and what it leaves in the argument's memory."""
+        whole.copy_(was)
+        values = [(y.dtype, y.tolist()) for y in f(given)]
+        return [str(values).encode(), bytes(whole.untyped_storage())]
+
+    wanted = outcome(read)
     for is_dynamic in (False, True):
         torch._dynamo.reset()
         compiled = torch.compile(read, backend=make_backend(interpreted), dynamic=is_dynamic)
-        for got, wanted in zip(compiled(given), read(given), strict=True):
-            assert torch.equal(got, wanted)
+        assert outcome(compiled) == wanted, seed
 
 
 Step = Callable[[torch.Tensor], torch.Tensor]
 VIEWS = ("transpose", "cut", "chunk", "split", "unbind", "unfold", "diagonal")
-OTHERS = ("words", "expand", "parts", "product")
+OTHERS = ("words", "expand", "parts", "product", "complex", "real", "imag", "conj")
 
 
 def random_step(choose: random.Random, x: torch.Tensor, kinds: tuple[str, ...]) -> Step:
@@ -179,7 +230,9 @@ def random_step(choose: random.Random, x: torch.Tensor, kinds: tuple[str, ...]) 
     kind, axis = choose.choice(kinds), choose.randrange(max(x.dim(), 1))
     n = x.shape[axis] if x.dim() else 1
     start, step = choose.randrange(n), choose.randint(1, 2)
-    if n == 1 or (x.dtype != torch.float32 and kind in ("words", "parts")):
+    if n == 1 or (x.dtype != torch.float32 and kind in ("words", "parts", "complex")):
+        return lambda y: y
+    if not x.is_complex() and kind in ("real", "imag", "conj"):
         return lambda y: y
     if x.dim() == 1 and kind in ("transpose", "unbind", "diagonal"):
         return lambda y: y
@@ -195,6 +248,10 @@ def random_step(choose: random.Random, x: torch.Tensor, kinds: tuple[str, ...]) 
         "expand": lambda y: y.unsqueeze(0).expand(2, *y.shape),
         "parts": lambda y: torch.view_as_real(torch.complex(y, y + 1)),
         "product": lambda y: y * 2,
+        "complex": lambda y: torch.complex(y, y - 1),
+        "real": lambda y: y.real,
+        "imag": lambda y: y.imag,
+        "conj": lambda y: y.conj(),
     }
     return calls[kind]
 

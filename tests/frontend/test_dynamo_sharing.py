@@ -206,8 +206,8 @@ def test_views_of_parameters_and_of_a_training_graph() -> None:
         assert [t.requires_grad for t in got] == [t.requires_grad for t in wanted]
 
 
-def test_a_part_of_a_result_is_computed_alone() -> None:
-    """Nobody can tell, and the rest need not be made."""
+def test_what_a_graph_computes_of_results_that_are_views() -> None:
+    """All of the value that a result is a part of; of what is stored in an argument, the part alone."""
     graphs = []
 
     def record(graph: Any, **options: Any) -> Any:
@@ -215,8 +215,10 @@ def test_a_part_of_a_result_is_computed_alone() -> None:
         return interpreted(graph)
 
     torch._dynamo.reset()
-    torch.compile(lambda x: (x @ x)[:, -1], backend=make_backend(record))(torch.ones(4, 4))
-    assert [n.shape for n in graphs[0].outputs] == [(4,)]
+    torch.compile(lambda x, y: (y.copy_((x @ x)[:, -1]), (x @ x + 1)[:, -1])[1], backend=make_backend(record))(
+        torch.ones(4, 4), torch.ones(4)
+    )
+    assert [n.shape for n in graphs[0].outputs] == [(4,), (4, 4)]
 
 
 @pytest.mark.parametrize("is_dynamic", [False, True])
@@ -313,9 +315,12 @@ def test_arguments_that_overlap_and_are_not_written_are_compiled() -> None:
 @pytest.mark.parametrize("text", [
     "v = y.expand(2, *y.shape); v.zero_(); return v, y * 2",
     "a = y + y; v = a[0].expand(4, 4); v.fill_(3); return v, a",
+    "v = y.unfold(0, 2, 1); v.add_(3); return v + 1, y * 2",
+    "a = y + y; v = a.as_strided((3, 2), (1, 2)); v.mul_(3); return v + 1, a",
 ])  # fmt: skip
-def test_writes_that_pytorch_s_tracing_loses_are_left_to_pytorch(text: str) -> None:
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_writes_that_pytorch_s_tracing_loses_are_left_to_pytorch(text: str, is_dynamic: bool) -> None:
     f = function(f"def f(x, y):\n    {text}")
     torch._dynamo.reset()
     with pytest.warns(FallbackWarning, match="tracing loses"):
-        assert difference(f, torch.compile(f, backend=make_backend(interpreted))) is None
+        assert difference(f, torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)) is None

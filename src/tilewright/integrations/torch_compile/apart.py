@@ -23,6 +23,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.types import Array
+from tilewright.frontend.torch.fx.strided import writes_beside
+from tilewright.frontend.torch.fx.views import hint
+from tilewright.integrations.torch_compile.arguments import name_of
 from tilewright.runtime.python.written import has_places_of_its_own, overlapping
 from tilewright.runtime.values import TensorMemory
 
@@ -55,8 +58,9 @@ def found_out() -> Any:
 def refuse_writes_that_are_lost(captured: Any) -> None:
     """Raises ``WritesLost`` for programs that AOTAutograd of PyTorch 2.13 makes another one of.
 
-    It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``), and forgets all writes
-    to a tensor that is given the memory of another (``x.data = y``).
+    It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``,
+    ``x.unfold(0, 2, 1).add_(1)``), and forgets all writes to a tensor that is given the memory of another
+    (``x.data = y``).
     """
     writing = [n for n in captured.graph.nodes if n.args and hasattr(n.args[0], "meta") and writes(n.target)]
     moved = [n for n in writing if _name_of(n.target) == "set_"]
@@ -64,8 +68,21 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
         raise WritesLost(f"{moved[0].args[0].name} is given other memory, and the graph writes to a tensor")
     for node in writing:
         written = node.args[0].meta.get("example_value")
-        if _lies_in_memory(written) and _lies_on_itself(written):
+        if _lies_in_memory(written) and _may_lie_on_itself(written):
             raise WritesLost(f"{node.args[0].name}, whose elements share memory, is written")
+
+
+def refuse_writes_beside_elements(functional: Any) -> None:
+    """Raises ``WritesLost`` where a functional graph writes by strides to an argument's memory beside its elements.
+
+    AOTAutograd stores the new elements of an argument in the end, and nothing of what lies between or behind them.
+    """
+    if (meta := found_out()) is None:
+        return
+    (given,) = (n.args[0] for n in functional.graph.nodes if n.op == "output")
+    argument = writes_beside(given[: meta.num_mutated_inp_runtime_indices])
+    if argument is not None:
+        raise WritesLost(f"what lies beside the elements of {name_of(argument)} is written by as_strided")
 
 
 def writes(target: Any) -> bool:
@@ -78,8 +95,15 @@ def _name_of(target: Any) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")
 
 
-def _lies_on_itself(tensor: Any) -> bool:
-    return any(isinstance(n, int) and n > 1 and s == 0 for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+def _may_lie_on_itself(tensor: Any) -> bool:
+    """Has a tensor of these sizes an axis along which a step is no longer than all steps of the finer axes together?"""
+    steps = [(hint(s), hint(n)) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    reach = 0
+    for stride, size in sorted((s, n) for s, n in steps if s is not None and n is not None and n > 1):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 @dataclass

@@ -43,6 +43,12 @@ def name_arguments(functional: Any, names: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def name_of(node: Any) -> str:
+    """What the user calls the argument that an input of a functional graph takes."""
+    name: str = node.meta.get(_NAME, node.name)
+    return name
+
+
 def tensor_of(argument: Any) -> Any:
     """The tensor that an argument of a captured graph's node was; None for anything else."""
     import torch
@@ -54,7 +60,7 @@ def tensor_of(argument: Any) -> Any:
 def refuse_cut_short(value: Any, node: Any) -> None:
     """Raise ``InputError`` where the value of an input is a tensor that is larger than its memory."""
     if hasattr(value, "untyped_storage") and is_cut_short(value):
-        name = node.meta.get(_NAME, node.name)
+        name = name_of(node)
         raise InputError(f"argument {name} of shape {list(value.shape)} {CUT_SHORT}", remedy=GIVE_MEMORY) from None
 
 
@@ -62,5 +68,5 @@ def only_pytorch_reads(values: Sequence[Any], nodes: Sequence[Any]) -> str | Non
     """Names an argument that stands for zeros without having any, which PyTorch alone knows; None where none does."""
     for value, node in zip(values, nodes, strict=True):
         if hasattr(value, "_is_zerotensor") and value._is_zerotensor():
-            return f"argument {node.meta.get(_NAME, node.name)} is a tensor of zeros without memory"
+            return f"argument {name_of(node)} is a tensor of zeros without memory"
     return None

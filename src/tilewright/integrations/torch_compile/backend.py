@@ -22,13 +22,14 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
-from tilewright.frontend.torch.fx.views import separate_views
+from tilewright.frontend.torch.fx.views import mark_results, separate_views
 from tilewright.integrations.torch_compile.apart import (
     REMEDY,
     ArgumentsOverlap,
     WritesLost,
     WrittenArguments,
     found_out,
+    refuse_writes_beside_elements,
     refuse_writes_that_are_lost,
 )
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
@@ -37,7 +38,6 @@ from tilewright.integrations.torch_compile.device import on_gpu, target_for
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
-from tilewright.integrations.torch_compile.piece import mark_results
 from tilewright.integrations.torch_compile.plan import (
     Execute,
     OnFallback,
@@ -156,6 +156,7 @@ def make_backend(
         def inference(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
             inputs.update(name_arguments(functional, names))
+            refuse_writes_beside_elements(functional)
             _mark_results(functional)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
             return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
@@ -163,6 +164,7 @@ def make_backend(
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
             inputs.update(name_arguments(functional, names))
+            refuse_writes_beside_elements(functional)
             _mark_results(functional)
             return _boxed(_Compiled(functional, plan, {}))
 

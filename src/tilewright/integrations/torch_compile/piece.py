@@ -28,6 +28,7 @@ from tilewright.frontend.torch.fx.guards import Promises
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.strided import is_all_of_its_memory, lies_densely, readers_of_memory
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
+from tilewright.frontend.torch.fx.views import IS_RESULT, hint
 from tilewright.frontend.torch.fx.walk import FAILED, Importer, OnFault
 from tilewright.frontend.torch.tensors import carrier, row_major, to_numpy, to_torch
 from tilewright.runtime.errors import InputError
@@ -66,22 +67,6 @@ class _TakeTensor:
     def _given(self, args: Sequence[Any]) -> torch.Tensor:
         given: torch.Tensor = args[self.position]
         return given.permute(self.order) if self.order else given
-
-
-IS_RESULT = "is_result"
-"""In the ``meta`` of an fx node: the user gets what it gives, and may ask where in memory its elements lie."""
-
-
-def mark_results(functional: Any, n_forward: int, n_written: int) -> None:
-    """Note which nodes give results of the user's: of ``n_forward`` in front, all behind the first ``n_written``.
-
-    Those are the new values of arguments that were written, which are copied to where the arguments lie; behind the
-    others comes what the backward call is to find.
-    """
-    (given,) = (n.args[0] for n in functional.graph.nodes if n.op == "output")
-    for node in given[n_written:n_forward]:
-        if hasattr(node, "meta"):
-            node.meta[IS_RESULT] = True
 
 
 @dataclass(frozen=True)
@@ -449,8 +434,7 @@ def _give_placed(
 
 def _stride_order(fake: Any) -> tuple[int, ...]:
     """The axes from the slowest to the fastest where that is not the row-major order, else nothing."""
-    hints = [s if isinstance(s, int) else s.node.hint for s in fake.stride()]
-    sizes = [s if isinstance(s, int) else s.node.hint for s in fake.shape]
+    hints, sizes = [*map(hint, fake.stride())], [*map(hint, fake.shape)]
     if any(h is None for h in (*hints, *sizes)):
         return ()
     moving = [i for i in range(len(hints)) if sizes[i] != 1]

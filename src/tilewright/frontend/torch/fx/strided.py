@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.frontend.torch.aten.call import Unsupported
-from tilewright.frontend.torch.fx.views import expression, viewed
+from tilewright.frontend.torch.fx.views import expression, hint, viewed
 
 READS = frozenset({"aten.as_strided.default", "aten.as_strided_copy.default"})
 STRIDED = READS | {"aten.as_strided_scatter.default"}
@@ -64,6 +64,45 @@ def readers_of_memory(node: Any) -> list[Any]:
     views = [user for user in node.users if viewed(user) is node]
     found = [user for user in node.users if str(user.target) in STRIDED and user.args[0] is node]
     return found + [reader for view in views for reader in readers_of_memory(view)]
+
+
+def writes_beside(values: Sequence[Any]) -> Any:
+    """The first argument that a graph may write to beside its elements, given the new values of arguments; or None.
+
+    Tracing makes of such a write a new value of the argument, of which only the elements are stored.
+    """
+    for value in values:
+        while getattr(value, "op", None) == "call_function" and value.args and hasattr(value.args[0], "op"):
+            argument = _argument_written(value)
+            if argument is not None and not _stays_within(value, argument):
+                return argument
+            value = value.args[0]
+    return None
+
+
+def _argument_written(node: Any) -> Any:
+    """The argument into whose memory an fx node scatters by strides, also after other writes to it; or None."""
+    if str(node.target) not in STRIDED - READS:
+        return None
+    operand = node.args[0]
+    while operand.op == "call_function" and (viewed(operand) is not None or "_scatter" in str(operand.target)):
+        operand = operand.args[0]
+    return operand if operand.op == "placeholder" else None
+
+
+def _stays_within(scatter: Any, argument: Any) -> bool:
+    """Does a call write to nothing but elements of an argument, wherever that begins in its memory?"""
+    if not lies_densely(argument) or _offset(scatter) is not None:
+        return False
+    size, stride, shape = ([*map(expression, of)] for of in (*scatter.args[2:4], argument.meta["val"].shape))
+    start, own = (expression(x.meta["val"].storage_offset()) for x in (scatter.args[0], argument))
+    last = start - own + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    return 0 in size or (_is_nonneg(start - own) and _is_nonneg(math.prod(shape) - 1 - last))
+
+
+def _is_nonneg(n: Any) -> bool:
+    """Is a number that ``expression`` gives never negative?"""
+    return n >= 0 if isinstance(n, int) else n.is_nonnegative is True
 
 
 def offset_within(node: Any, args: Mapping[str, Any], dim: Callable[[Any], Dim]) -> Dim:
@@ -179,7 +218,7 @@ def _order(fake: Any) -> list[int] | None:
     sizes, strides = ([*map(expression, of)] for of in (fake.shape, fake.stride()))
     if 0 in sizes:
         return list(range(len(sizes)))
-    hints = [h for h in map(_hint, fake.stride()) if h is not None]
+    hints = [h for h in map(hint, fake.stride()) if h is not None]
     if len(hints) < len(sizes):
         return None
     moving = [k for k, n in enumerate(sizes) if n != 1]
@@ -191,7 +230,3 @@ def _order(fake: Any) -> list[int] | None:
             return None
         step = step * sizes[k]
     return found
-
-
-def _hint(n: Any) -> int | None:
-    return n if isinstance(n, int) else n.node.hint

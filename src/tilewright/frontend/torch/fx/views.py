@@ -9,13 +9,16 @@ a result is found by walking up the calls that PyTorch's schemas name views.
 
 * A base that is an argument is never computed: its views are views of the argument.
 * Results of one base are views of it, with the strides and the offset that the program gave them.
-* A result that is alone with its base is computed as itself where it lies densely in row-major order, or has fewer
-  elements than the base: nobody can tell, and the rest of the base need not be made. Otherwise (permuted, expanded) the
-  view costs nothing where the layout would cost a copy.
+* A result that is alone with its base is computed as itself where it is all of the base in row-major order: nobody can
+  tell. Otherwise it is a view: the program may read what lies beside its elements (``as_strided``), and a copy to the
+  place where the program expects them would cost more.
+* What a graph gives to the backward graph, or writes to an argument, nobody else sees: a part of a base is computed
+  alone, and the rest need not be made.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -87,6 +90,22 @@ class Views:
 
     def __call__(self, args: Sequence[Any], results: Sequence[Any]) -> list[Any]:
         return [results[v] if isinstance(v, int) else v.make(args, results) for v in self.made]
+
+
+IS_RESULT = "is_result"
+"""In the ``meta`` of an fx node: the user gets what it gives, and may ask where in memory its elements lie."""
+
+
+def mark_results(functional: Any, n_forward: int, n_written: int) -> None:
+    """Note which nodes give results of the user's: of ``n_forward`` in front, all behind the first ``n_written``.
+
+    Those are the new values of arguments that were written, which are copied to where the arguments lie; behind the
+    others comes what the backward call is to find.
+    """
+    (given,) = (n.args[0] for n in functional.graph.nodes if n.op == "output")
+    for node in given[n_written:n_forward]:
+        if hasattr(node, "meta"):
+            node.meta[IS_RESULT] = True
 
 
 def separate_views(functional: GraphModule) -> Views | None:
@@ -164,8 +183,15 @@ def _chosen(chains: dict[Any, tuple[Any, tuple[Any, ...]]]) -> set[Any]:
     return {
         x for x, (base, calls) in chains.items()
         if calls and base.op != "get_attr"
-        and (base.op == "placeholder" or n_of_base[base] > 1 or (not _is_plain(x) and _covers(x, base)))
+        and (base.op == "placeholder" or n_of_base[base] > 1 or _is_better_viewed(x, base))
     }  # fmt: skip
+
+
+def _is_better_viewed(x: Any, base: Any) -> bool:
+    """Should the only result of a base that is computed be a view of it?"""
+    if x.meta.get(IS_RESULT, False):
+        return not (_is_plain(x) and _covers(x, base))
+    return not _is_plain(x) and _covers(x, base)
 
 
 def _chain(node: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -224,20 +250,18 @@ def expression(n: Any) -> Any:
     return n if isinstance(n, int) else n.node.expr
 
 
+def hint(n: Any) -> Any:
+    """A size as the example had it; None where data decide."""
+    return n if isinstance(n, int) else n.node.hint
+
+
 def _covers(node: Any, base: Any) -> bool:
-    """Has a view as many elements as its base, or more?"""
-    sizes = [[n if isinstance(n, int) else n.node.hint for n in x.meta["val"].shape] for x in (node, base)]
+    """Has a view as many bytes as its base, or more?"""
+    sizes = [[*map(hint, x.meta["val"].shape)] for x in (node, base)]
     if any(n is None for n in (*sizes[0], *sizes[1])):
         return False
-    n_elements, n_base_elements = (_product(of) for of in sizes)
-    return n_elements >= n_base_elements
-
-
-def _product(sizes: Sequence[int]) -> int:
-    n = 1
-    for size in sizes:
-        n *= size
-    return n
+    n_bytes, n_base_bytes = (math.prod(of) * x.meta["val"].itemsize for of, x in zip(sizes, (node, base), strict=True))
+    return bool(n_bytes >= n_base_bytes)
 
 
 def _is_fixed(fake: Any) -> bool:
