@@ -11,9 +11,9 @@ from tile.kernels import layer_norm, reduction, softmax
 from tilewright.choose.default import RULE_BROKE, schedule
 from tilewright.codegen.cpu import llvm as codegen
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
+from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, Unary, axes_for, syms
 from tilewright.target.target import Target
-from tilewright.tile.ir import For, Kind, walk
+from tilewright.tile.ir import For, Kind, Store, walk
 
 WIDE = Target.parse("x86-64-v4")
 TARGETS = [HOST, WIDE, Target.parse("x86-64-v3"), Target.parse("x86-64")]
@@ -75,6 +75,34 @@ def test_longer_rows_go_in_blocks_where_there_is_more_to_do(columns, n_sums, blo
     tree = schedule(made, WIDE)
     copied = [s for s in walk(tree.body) if isinstance(s, For) and s.loop.kind is Kind.UNROLL]
     assert any(s.loop.extent == columns for s in copied) == blocks
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(rows=st.integers(1, 70), columns=st.integers(2, 70), at_end=st.booleans())
+@settings(max_examples=6)
+def test_functions_of_sums(target, rows, columns, at_end):
+    x = np.random.default_rng(rows).standard_normal((rows, columns), np.float32)
+    got = run(schedule(log_sums(rows, columns), target), target, x, shape=(rows,), at_end=at_end)
+    np.testing.assert_allclose(got, np.log(np.exp(x.astype("d")).sum(1)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("columns", "lanes"), [(50, [16]), (5000, [])])
+def test_functions_of_short_rows_sums_have_rows_as_lanes(columns, lanes):
+    tree = schedule(log_sums(160, columns), WIDE)
+    (last,) = [s for s in walk(tree.body) if isinstance(s, Store) and s.buffer.name == "Y"]
+    around = [s.loop for s in walk(tree.body) if isinstance(s, For) and last in s.body]
+    assert [x.extent for x in around if x.kind is Kind.VECTOR] == lanes
+
+
+def log_sums(rows, columns):
+    """The logarithm of the sum of every row's exponentials, less their maximum."""
+    x, y = (Buffer(n, types.f32, s) for n, s in (("X", (rows, columns)), ("Y", (rows,))))
+    m, t = (Buffer(n, types.f32, (rows,)) for n in "mt")
+    axes, inner = axes_for((rows,)), axes_for((columns,), "k")
+    ((i,), (k,)), least = (syms(axes), syms(inner)), Const(-float("inf"), types.f32)
+    largest = Stage((m,), axes, (i,), (x[i, k],), Reduction(inner, "max", (least,)))
+    total = Stage((t,), axes, (i,), (Unary("exp", x[i, k] - m[i]),), Reduction(inner, "add", (Const(0, types.f32),)))
+    return Computation((x,), (y,), (largest, total, Stage((y,), axes, (i,), (Unary("log", t[i]) + m[i],))), (m, t))
 
 
 def centred(rows, columns):

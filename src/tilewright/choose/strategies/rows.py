@@ -5,21 +5,24 @@ Not its business: reductions whose last output axis is contiguous (``contract``)
 
 Before: one nest per stage (softmax: maximum, exponential, sum, quotient). After: ``for row (parallel)``: every stage at
 that row, results of reductions in registers, element-wise temporaries in a row of scratch; each reduction in partial
-sums of several vectors; neighbouring passes over the row merge (the exponential and its sum).
+sums of several vectors; neighbouring passes over the row merge (the exponential and its sum). Where a row's only
+result is a function of its sums, stages go one after the other over as many rows as lanes, which that function fills.
 """
 
 from __future__ import annotations
 
 from functools import partial
 
-from tilewright.choose.cost.tile import estimate, pays_threads
+from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, estimate, pays_threads
 from tilewright.choose.strategies.constants import constants_read
+from tilewright.choose.strategies.operands import reduced_loops
 from tilewright.choose.strategies.pointwise import unrolling, vectorize
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (
     find_body,
     may_vectorize,
+    n_arithmetic,
     n_operations,
     nests,
     only_nest,
@@ -27,7 +30,7 @@ from tilewright.choose.strategies.view import (
     vector_width,
 )
 from tilewright.core.compute import Buffer, Load
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import is_known, known_at_least, known_over
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import is_chosen, symbols_at, symbols_in
@@ -53,12 +56,48 @@ def rows(b: ScheduleBuilder, machine: Target, buffers: list[str], *, threads: bo
     if row is None:
         _top_level(b, machine, temps, root)
         return
-    for name in reversed(temps):
-        b.do("compute_at", name, row, _space(b, name, row))
-    passes(b, machine, row)
-    _ask_for_next(b, machine, row)
+    around = [x.sym.name for x in nest.loops]
+    if nest.loops[-1].sym.name == row and _ends_in_functions(b, machine, nest, temps):
+        around = [*around[:-1], _in_blocks(b, machine, nest, temps)]
+    else:
+        for name in reversed(temps):
+            b.do("compute_at", name, row, _space(b, name, row))
+        passes(b, machine, row)
+        _ask_for_next(b, machine, row)
     if threads and pays_threads(work, machine, machine.vector_bytes // 4):
-        parallel(b, machine, [x.sym.name for x in nest.loops][:2])
+        parallel(b, machine, around[:2])
+
+
+def _ends_in_functions(b: ScheduleBuilder, machine: Target, nest: Nest, temps: list[str]) -> bool:
+    """Is a row's one result a function of its sums, and does half a cache keep as many rows as lanes?
+
+    A logarithm of one row's sum takes as long as those of a vector of rows, and longer than a short row itself.
+    """
+    leaf, row = statement_of(nest), nest.loops[-1]
+    if not isinstance(leaf, Store) or n_arithmetic(leaf.value) <= FUNCTION_OPERATIONS:
+        return False
+    width = vector_width(machine, nest.leaf)
+    if width == 1 or not known_at_least(row.extent, width) or not may_vectorize(nest.leaf, row.sym):
+        return False
+    read = 0.0
+    for name in temps:
+        made = nests(b.kernel, name)[-1]
+        along = reduced_loops(b, name) if isinstance(statement_of(made), Update) else []
+        if sum(x.extent != 1 for x in made.loops) - len(along) > len(nest.loops):  # a row of numbers for each row
+            return False
+        read += estimate([x.extent for x in along]) * sum(x.dtype.n_bytes for s in made.leaf for x in loads_of(s))
+    return width * read <= machine.l1_bytes / 2
+
+
+def _in_blocks(b: ScheduleBuilder, machine: Target, nest: Nest, temps: list[str]) -> str:
+    """Each stage at blocks of as many rows as a vector has lanes; returns the loop over blocks."""
+    at, _ = b.split(nest.loops[-1].sym.name, vector_width(machine, nest.leaf), "shift")
+    for name in reversed(temps):
+        b.do("compute_at", name, at, "local")
+    for s in find_body(b.kernel, at):
+        if isinstance(s, For):
+            _inner(b, machine, nest_of(s))
+    return at
 
 
 def with_plain_root(b: ScheduleBuilder, buffers: list[str]) -> list[str]:
