@@ -11,7 +11,8 @@ import pytest
 from frontend.onnx_build import info, model, node
 from tilewright import ops
 from tilewright.build.driver import compile, compile_graph
-from tilewright.build.options import Options
+from tilewright.build.gpu import build_for_gpu
+from tilewright.build.options import Clock, Options
 from tilewright.build.texts import kernel_texts
 from tilewright.core import types
 from tilewright.core.diag import CompileError
@@ -316,3 +317,17 @@ def test_a_mask_of_whole_rows_that_lies_flat() -> None:
     check(b, (x, m), [result], [scores, most])
     graph = Graph("g", b.pool, (x, m), (result,), ("y",))
     assert list(kernel_texts(graph, Options(target="x86-64-v4"), "tile", ""))  # lanes for eight rows
+
+
+@pytest.mark.parametrize("n", [500, 1500])
+def test_long_chains_of_arithmetic(n: int) -> None:
+    """Walks over a kernel's expression recurse, and 500 operations are deeper than Python's limit lets them go."""
+    x = np.random.default_rng(n).uniform(0.5, 1.5, (4, 33)).astype(np.float32)
+    b, (a,) = inputs(x)
+    y = a
+    for k in range(n):
+        y = b((ops.add, ops.sub, ops.mul, ops.minimum)[k % 4], y, a)
+    check(b, (a,), (y,), (x,))
+    if n == 500:
+        graph = Graph("g", b.pool, (a,), (y,), ("y",))
+        assert build_for_gpu(graph, Options("cuda-sm80"), Clock()).objects

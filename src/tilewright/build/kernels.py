@@ -25,6 +25,7 @@ from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.control import scratch_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
+from tilewright.core.deep import deeply
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import DOUBT
 from tilewright.core.expr import Sym
@@ -220,7 +221,7 @@ class KernelBuilder:
         if spec is None:
             name = _name(made)
             with self.clock.stage("schedule"):
-                kernel = self._scheduled(made, name)
+                kernel = deeply(lambda: self._scheduled(made, name))
             spec = self.specs[made.text] = _spec(kernel, made, self.target)
             self.kernels[name] = kernel
             self.groups[name] = made

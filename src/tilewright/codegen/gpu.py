@@ -13,6 +13,7 @@ from tilewright.codegen.ptx import compile as ptx
 from tilewright.codegen.ptx.compile import GpuText
 from tilewright.codegen.ptx.launch import Launch
 from tilewright.codegen.spirv import compile as spirv
+from tilewright.core.deep import deeply
 from tilewright.target.gpu import ROCM_TRIPLE, SPIRV_TRIPLE, Gpu
 from tilewright.tile.ir import Kernel
 
@@ -32,11 +33,15 @@ class GpuModule:
 def emit(kernel: Kernel, gpu: Gpu) -> GpuText:
     """The module's LLVM text."""
     makers = {ROCM_TRIPLE: amd.emit, SPIRV_TRIPLE: spirv.emit}
-    return makers[gpu.triple](kernel, gpu) if gpu.triple in makers else ptx.emit(kernel, gpu)
+    return deeply(lambda: makers.get(gpu.triple, ptx.emit)(kernel, gpu))
 
 
 def compile_kernel(kernel: Kernel, gpu: Gpu) -> GpuModule:
     """The module and its launches."""
+    return deeply(lambda: _compile_kernel(kernel, gpu))
+
+
+def _compile_kernel(kernel: Kernel, gpu: Gpu) -> GpuModule:
     if gpu.triple == ROCM_TRIPLE:
         made = amd.compile_kernel(kernel, gpu)
         return GpuModule(made.assembly, made.code_object, made.launches)

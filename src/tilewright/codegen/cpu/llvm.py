@@ -12,7 +12,6 @@ register tiles that the schedule chose.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 import llvmlite.binding as llvm
@@ -27,15 +26,12 @@ from tilewright.codegen.llvm.refusals import refuse_fatal
 from tilewright.codegen.llvm.registers import NarrowError
 from tilewright.codegen.llvm.split import Splits
 from tilewright.codegen.llvm.writer import Val
+from tilewright.core.deep import deeply
 from tilewright.runtime.cpu.llvm_fork import check_llvm
 from tilewright.runtime.manifest import ScratchSpec
-from tilewright.runtime.once import ForkLock, once
+from tilewright.runtime.once import once
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kernel
-
-_deeply = ForkLock()
-"""Whose holder has changed the interpreter's limit of recursion."""
-_DEEP = 100_000
 
 
 @dataclass(frozen=True)
@@ -55,16 +51,7 @@ def emit_kernel(kernel: Kernel, target: Target) -> str:
 
 def emit(kernel: Kernel, target: Target, *, part: bool = False, polls: bool = False) -> Emitted:
     """A kernel's module; with ``part`` also ``NAME.part``, with ``polls`` a signal may stop what takes long."""
-    try:
-        return _emit_narrow(kernel, target, part, polls)
-    except RecursionError:  # an expression thousands of operations deep: rare, and no reason to refuse
-        with _deeply.lock:
-            limit = sys.getrecursionlimit()
-            sys.setrecursionlimit(max(_DEEP, limit))
-            try:
-                return _emit_narrow(kernel, target, part, polls)
-            finally:
-                sys.setrecursionlimit(limit)
+    return deeply(lambda: _emit_narrow(kernel, target, part, polls))
 
 
 def _emit_narrow(kernel: Kernel, target: Target, part: bool, polls: bool) -> Emitted:
