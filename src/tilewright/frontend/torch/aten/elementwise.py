@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import DType, TensorType, bool_, f32, f64, i32, i64
+from tilewright.core.types import DType, TensorType, bool_, f16, f32, f64, i32, i64
 from tilewright.frontend.nodes import expand, is_negative, next_after, reshape, slice_axis, with_sign_of
 from tilewright.frontend.torch.aten.call import AtenCall, Result, SymFloat, Unsupported, as_node, cast, promote
 from tilewright.frontend.torch.aten.random import dropped
@@ -123,9 +123,23 @@ def _square(c: AtenCall) -> Node:
 
 
 def _pow_scalar(c: AtenCall) -> Node:
-    if c["exponent"] == 2:
+    """As PyTorch's kernels: a product of products is rounded after each, but in f16, where a power is one of f32.
+
+    The exponent has the digits of the call's type.
+    """
+    b, exponent = c.b, c["exponent"]
+    if exponent == 2:
         return _square(c)
-    return c.b(ops.pow, c.tensor("self", c.dtype), c.tensor("exponent", c.dtype))
+    if exponent == -2 and c.dtype is not f16:
+        return b(ops.reciprocal, _square(c))
+    if c.dtype is not f16:
+        return b(ops.pow, c.tensor("self", c.dtype), c.tensor("exponent", c.dtype))
+    x = c.tensor("self", f32)
+    if exponent in (0.5, -0.5):  # a root, which is NaN of -infinity where the power is not
+        size = b(ops.abs, x)
+        is_end = b(ops.logical_or, b(ops.eq, size, b.const(0, f32)), b(ops.eq, size, b.const(math.inf, f32)))
+        x = b(ops.where, is_end, size, x)
+    return cast(b, b(ops.pow, x, cast(b, c.tensor("exponent", f16), f32)), f16)
 
 
 def _sign_bit(c: AtenCall) -> Node:
@@ -133,7 +147,8 @@ def _sign_bit(c: AtenCall) -> Node:
 
 
 def _log10(c: AtenCall) -> Node:
-    return c.b(ops.mul, c.b(ops.log, c.tensor("self", c.dtype)), c.b.const(1 / math.log(10), c.dtype))
+    x = cast(c.b, c.tensor("self", c.dtype), wide(c.dtype))
+    return cast(c.b, c.b(ops.div, c.b(ops.log, x), c.b.const(math.log(10), x.dtype)), c.dtype)
 
 
 def _round(c: AtenCall) -> Node:
@@ -260,14 +275,14 @@ def _rrelu(c: AtenCall) -> Result:
 
 def _elu(c: AtenCall) -> Node:
     """``scale * (x or alpha * (exp(x * input_scale) - 1))``."""
-    x, alpha, scale, inner = c.tensor("self"), c.static("alpha"), c.static("scale"), c.static("input_scale")
-    if inner == 1:
-        y = c.b(ops.elu, x, alpha=float(alpha))
-    else:
-        below = c.b(ops.expm1, c.b(ops.mul, x, c.b.const(inner, c.dtype)))
-        below = c.b(ops.mul, below, c.b.const(alpha, c.dtype))
-        y = c.b(ops.where, c.b(ops.gt, x, c.b.const(0, c.dtype)), x, below)
-    return y if scale == 1 else c.b(ops.mul, y, c.b.const(scale, c.dtype))
+    b, x, alpha, scale, inner = c.b, c.tensor("self"), c.static("alpha"), c.static("scale"), c.static("input_scale")
+    if inner == scale == 1:
+        return b(ops.elu, x, alpha=float(alpha))
+    x = cast(b, x, wide(c.dtype))
+    below = b(ops.expm1, x if inner == 1 else b(ops.mul, x, b.const(inner, x.dtype)))
+    below = b(ops.mul, below, b.const(alpha * scale, x.dtype))
+    above = b(ops.mul, x, b.const(scale, x.dtype))
+    return cast(b, b(ops.where, b(ops.le, x, b.const(0, x.dtype)), below, above), c.dtype)
 
 
 def _celu(c: AtenCall) -> Node:
@@ -296,7 +311,10 @@ def _softplus(c: AtenCall) -> Node:
 
 
 def _log_sigmoid(c: AtenCall) -> Result:
-    y = c.b(ops.neg, c.b(ops.softplus, c.b(ops.neg, c.tensor("self"))))
+    """``min(x, 0) - log(1 + exp(-|x|))``, which is 0 without a sign of large operands."""
+    b, x = c.b, cast(c.b, c.tensor("self"), wide(c.dtype))
+    rest = b(ops.log1p, b(ops.exp, b(ops.neg, b(ops.abs, x))))
+    y = cast(b, b(ops.sub, b(ops.minimum, x, b.const(0, x.dtype)), rest), c.dtype)
     return y if len(c.results) == 1 else (y, None)
 
 
@@ -318,7 +336,9 @@ def _glu(c: AtenCall) -> Node:
 
 def _threshold(c: AtenCall) -> Node:
     x = c.tensor("self")
-    return c.b(ops.where, c.b(ops.le, x, c.tensor("threshold", c.dtype)), c.tensor("value", c.dtype), x)
+    dtype = wide(c.dtype) if _is_rounded(c["threshold"], c.dtype) else c.dtype
+    is_low = c.b(ops.le, cast(c.b, x, dtype), c.tensor("threshold", dtype))
+    return c.b(ops.where, is_low, c.tensor("value", c.dtype), x)
 
 
 def _relu_like(c: AtenCall) -> Node:
@@ -344,11 +364,25 @@ def _logit(c: AtenCall) -> Node:
     return c.b(ops.log, c.b(ops.div, x, c.b(ops.sub, c.b.const(1, c.dtype), x)))
 
 
-def _xlogy(c: AtenCall) -> Node:
-    x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
-    zero = c.b.const(0, c.dtype)
-    product = c.b(ops.where, c.b(ops.eq, x, zero), zero, c.b(ops.mul, x, c.b(ops.log, y)))
-    return c.b(ops.where, c.b(ops.isnan, y), y, product)
+def _times_log(log: OpDef) -> Convert:
+    """``self * log(other)``, 0 where ``self`` is; the logarithm is rounded to the call's type, as in PyTorch."""
+
+    def convert(c: AtenCall) -> Node:
+        x, y = c.tensor("self", c.dtype), c.tensor("other", c.dtype)
+        zero = c.b.const(0, c.dtype)
+        product = c.b(ops.where, c.b(ops.eq, x, zero), zero, c.b(ops.mul, x, c.b(log, y)))
+        return c.b(ops.where, c.b(ops.isnan, y), y, product)
+
+    return convert
+
+
+def _entropy(c: AtenCall) -> Node:
+    """``-x * log(x)``, 0 of 0 and -infinity of what is below; the logarithm is rounded, as in PyTorch."""
+    b, x = c.b, c.tensor("self", c.dtype)
+    zero = b.const(0, c.dtype)
+    product = b(ops.mul, b(ops.neg, x), b(ops.log, x))
+    rest = b(ops.where, b(ops.lt, x, zero), b.const(-math.inf, c.dtype), product)
+    return b(ops.where, b(ops.eq, x, zero), zero, rest)
 
 
 def _nan_ignoring(op: OpDef, beyond: OpDef) -> Convert:
@@ -492,7 +526,10 @@ TABLE: Mapping[str, Convert] = {
     "sign.default": _sign, "sgn.default": _sign,
     "log10.default": _log10, "round.default": _round, "round.decimals": _round, "signbit.default": _sign_bit,
     "isnan.default": _predicate(ops.isnan), "isinf.default": _predicate(ops.isinf), "isfinite.default": _isfinite,
-    "logical_not.default": _truth, "logit.default": _logit, "xlogy.Tensor": _xlogy,
+    "logical_not.default": _truth, "logit.default": _logit,
+    **dict.fromkeys(("xlogy.Tensor", "xlogy.Scalar_Other", "xlogy.Scalar_Self"), _times_log(ops.log)),
+    **{f"special_xlog1py.{kind}": _times_log(ops.log1p) for kind in ("default", "other_scalar", "self_scalar")},
+    "special_entr.default": _entropy,
     "gcd.default": _divisor, "lcm.default": _multiple, "frexp.Tensor": _frexp,
     "nextafter.default": _nextafter, "angle.default": _angle, "hypot.default": _hypot,
     "fmax.default": _nan_ignoring(ops.maximum, ops.gt),
