@@ -38,6 +38,7 @@ from tilewright.graph.forms.scaled import ScaledProducts
 from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.forms.scans import SCANS
 from tilewright.graph.forms.separate import SeparateWindows
+from tilewright.graph.forms.tap_products import TapProducts
 from tilewright.graph.forms.taps import FewTaps
 from tilewright.graph.forms.unscale import UnscaleWeights
 from tilewright.graph.forms.winograd import Winograd
@@ -70,6 +71,7 @@ PASSES: tuple[type[Pass], ...] = (
     SeparateWindows,
     FewTaps,
     Layout,
+    TapProducts,
     SharePhases,
     InPlanes,
     Winograd,
@@ -146,7 +148,9 @@ def passes_for(
         SeparateWindows(),  # large pools axis by axis
         FewTaps(),  # convolutions that are arithmetic need no layout
         Layout(),  # channels last, as few transposes as possible
-        *((SharePhases.on(target, per_lane),) if target is not None else ()),  # before they are apart
+        *(  # transposed convolutions before their phases are apart
+            (TapProducts.on(target, per_lane), SharePhases.on(target, per_lane)) if target is not None else ()
+        ),
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes
         FoldConstants(),  # weights of phases

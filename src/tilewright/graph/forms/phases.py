@@ -25,8 +25,8 @@ from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
-from tilewright.graph.forms.winograd import Winograd, best_tiling, convolution_cycles
-from tilewright.ops.convolution import by_phases, phases_apart, phases_together
+from tilewright.graph.forms.winograd import Tiling, Winograd, best_tiling, convolution_cycles
+from tilewright.ops.convolution import PhaseKind, by_phases, phases_apart, phases_together
 from tilewright.target.target import Target
 
 
@@ -60,28 +60,48 @@ class SharePhases(Pass):
 
 
 def _together(b: Rewriting, node: Node, options: Winograd) -> Node | None:
+    shared = _shared(b, node, options)
+    if shared is None or shared.cycles >= _cycles_apart(b, node, options):
+        return None
     (x, w), a = node.inputs, node.attrs
+    return by_phases(b, x, w, a, phases_together(w.shape[2:], a.strides), lambda *_, **__: shared.made())
+
+
+def cycles_of_phases(b: Rewriting, node: Node, options: Winograd) -> float:
+    """Modelled cycles of a transposed convolution channels last, in the form of its phases that takes the fewest."""
+    shared = _shared(b, node, options)
+    return min(_cycles_apart(b, node, options), float("inf") if shared is None else shared.cycles)
+
+
+def _shared(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
+    """The tiles of all phases together; None where those are one kind anyway, or no tile is precise enough."""
+    w, a = node.inputs[1], node.attrs
     if w.op is not CONST or any(d != 1 for d in a.dilations) or max(a.strides) == 1:
         return None
-    apart, together = phases_apart(w.shape[2:], a.strides), phases_together(w.shape[2:], a.strides)
-    if apart == together:
+    together = phases_together(w.shape[2:], a.strides)
+    if phases_apart(w.shape[2:], a.strides) == together:
         return None
+    return best_tiling(b, _convolutions(b, node, together).pop(), options)
+
+
+def _cycles_apart(b: Rewriting, node: Node, options: Winograd) -> float:
+    apart = phases_apart(node.inputs[1].shape[2:], node.attrs.strides)
+    n_joined = sum(len(kinds) > 1 for kinds in apart)
+    alone = sum(convolution_cycles(b, conv, options) for conv in _convolutions(b, node, apart))
+    return alone + _moved(node, n_joined + 1, options)
+
+
+def _convolutions(b: Rewriting, node: Node, kinds: list[list[PhaseKind]]) -> list[Node]:
+    """Those that make the phases of these kinds, with weights that are known."""
+    (x, w), a = node.inputs, node.attrs
     made: list[Node] = []
 
     def noted(x: Node, weights: Node, **attrs: Any) -> Node:
         made.append(b(ops.conv, x, b.const(_value(weights)), **attrs))
         return made[-1]
 
-    by_phases(b, x, w, a, together, noted)
-    shared = best_tiling(b, made.pop(), options)
-    if shared is None:
-        return None
-    by_phases(b, x, w, a, apart, noted)
-    n_joined = sum(len(kinds) > 1 for kinds in apart)
-    alone = sum(convolution_cycles(b, conv, options) for conv in made)
-    if shared.cycles >= alone + _moved(node, n_joined + 1, options):
-        return None
-    return by_phases(b, x, w, a, together, lambda *_, **__: shared.made())
+    by_phases(b, x, w, a, kinds, noted)
+    return made
 
 
 def _moved(node: Node, n_times: int, options: Winograd) -> float:

@@ -22,7 +22,6 @@ An image that is enlarged and then brought into N, C order is brought there firs
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, log2, prod
 from typing import ClassVar
@@ -184,33 +183,24 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
     if node.attrs["perm"] != inverse(to_last(node.type.rank)):
         return None
     if (windows := _windows(b, node.inputs[0], options)) is not None:
-        return _as_they_came(b, *windows)
+        return as_they_came(b, *windows)
     if options.per_lane > 1:
         return None
-    steps = list(_down(b, node.inputs[0]))
-    conv = steps[-1]
+    *steps, conv = arithmetic_above(b, node.inputs[0]) or (node,)
     if conv.op is not ops.conv:
         return None
     is_pointwise = _is_pointwise(conv, options.lanes)
     if not (is_pointwise or _is_narrow(b, conv, options)):
         return None
     n_out, groups = conv.shape[-1], conv.attrs["groups"]
-    if not all(_is_per_channel(i, n_out) for s in steps[:-1] for i in s.inputs if i.op is CONST):
-        return None
     x, weights = conv.inputs[0].inputs[0], conv.inputs[1]  # in N, C order
-    if is_pointwise:
-        n_batch, n_in, *sizes = x.shape
-        per_group = (groups, n_out // groups, n_in // groups)
-        planes = b(ops.reshape, x, shape=(n_batch, groups, per_group[2], product(sizes)))
-        y = b.at(conv.loc)(ops.matmul, b.const(weights.attrs["data"].array.reshape(per_group)), planes)
-        per_channel: tuple[int, ...] = (groups, -1, 1)
-    else:
-        per_channel = (-1, *[1] * (conv.type.rank - 2))
-        y = b.at(conv.loc)(ops.conv, x, weights, **{**conv.attrs, "layout": "NCHW"})
-    for s in reversed(steps[:-1]):
-        operands = [y if i.op is not CONST else _reshaped(b, i, *per_channel) for i in s.inputs]
-        y = b.at(s.loc)(s.op, *operands, **s.attrs)
-    return b(ops.reshape, y, shape=node.shape)
+    if not is_pointwise:
+        return as_they_came(b, b.at(conv.loc)(ops.conv, x, weights, **{**conv.attrs, "layout": "NCHW"}), steps)
+    n_batch, n_in, *sizes = x.shape
+    per_group = (groups, n_out // groups, n_in // groups)
+    planes = b(ops.reshape, x, shape=(n_batch, groups, per_group[2], product(sizes)))
+    y = b.at(conv.loc)(ops.matmul, b.const(weights.attrs["data"].array.reshape(per_group)), planes)
+    return b(ops.reshape, as_they_came(b, y, steps, groups, -1, 1), shape=node.shape)
 
 
 def _windows(b: Rewriting, x: Node, options: InPlanes) -> tuple[Node, list[Node]] | None:
@@ -225,7 +215,7 @@ def _windows(b: Rewriting, x: Node, options: InPlanes) -> tuple[Node, list[Node]
             return None
         steps.append(x)
         x = values[0]
-    return (x.inputs[0], steps) if _is_moved(x) and any(s.op in WINDOWS for s in steps) else None
+    return (x.inputs[0], steps) if is_moved(x) and any(s.op in WINDOWS for s in steps) else None
 
 
 def _is_window(node: Node, options: InPlanes) -> bool:
@@ -270,29 +260,39 @@ def _rows_read(node: Node, taps: list[int], tile: int) -> float:
     return rows if stride >= taps[-2] else rows * (stride * (tile - 1) + taps[-2]) / (tile * taps[-2])
 
 
-def _as_they_came(b: Rewriting, y: Node, steps: list[Node]) -> Node:
-    """Windows and arithmetic in N, C order."""
+def as_they_came(b: Rewriting, y: Node, steps: list[Node], *per_channel: int) -> Node:
+    """``y`` in N, C order, then the windows and the arithmetic of ``steps``, from the last one back, in that order too.
+
+    A constant for each channel has the shape ``per_channel``, or that of the second of all axes.
+    """
     for s in reversed(steps):
-        at, ones = b.at(s.loc), [1] * (s.type.rank - 2)
+        at = b.at(s.loc)
         if s.op in WINDOWS:
             y = at(s.op, y, *s.inputs[1:], **{**s.attrs, "layout": "NCHW"})
         else:
-            y = at(s.op, *[_reshaped(b, i, -1, *ones) if i.op is CONST else y for i in s.inputs], **s.attrs)
+            shape = per_channel or (-1, *[1] * (s.type.rank - 2))
+            y = at(s.op, *[_reshaped(b, i, *shape) if i.op is CONST else y for i in s.inputs], **s.attrs)
     return y
 
 
-def _down(b: Rewriting, x: Node) -> Iterator[Node]:
-    """``x`` and what it is made of, as long as that is arithmetic on one value and constants that nobody else reads."""
-    yield x
+def arithmetic_above(b: Rewriting, x: Node) -> list[Node] | None:
+    """``x`` and what it is made of, as long as that is arithmetic on one value, with constants for each channel or one.
+
+    Each is read once, and the last one is no such arithmetic. None where a constant is of another shape.
+    """
+    steps, n_channels = [x], x.shape[-1]
     while Trait.ELEMENTWISE in x.op.traits and b.read_once(x):
         values = [i for i in x.inputs if i.op is not CONST]
         if len(values) != 1 or values[0].shape != x.shape:
-            return
+            break
+        if not all(_is_per_channel(i, n_channels) for i in x.inputs if i.op is CONST):
+            return None
         x = values[0]
-        yield x
+        steps.append(x)
+    return steps
 
 
-def _is_moved(x: Node) -> bool:
+def is_moved(x: Node) -> bool:
     """Was it an image in N, C order?"""
     return x.op is ops.transpose and x.attrs["perm"] == to_last(x.type.rank)
 
@@ -304,7 +304,7 @@ def _is_lone(conv: Node) -> bool:
     if a["layout"] != "NHWC" or w.op is not CONST or a["out_dtype"] is not None or not w.dtype.is_float:
         return False
     is_renamed = x.op is ops.reshape and x.shape[-1] == 1 and x.inputs[0].shape == (x.shape[0], 1, *x.shape[1:-1])
-    if not (_is_moved(x) or is_renamed) or set(a["strides"]) != {1}:
+    if not (is_moved(x) or is_renamed) or set(a["strides"]) != {1}:
         return False
     return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
 
@@ -342,7 +342,7 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     planes = prod(rows) * vectors * channels * products * max(loading, 1 / options.fmas)
     *sizes, n_in = numbers(conv.inputs[0].shape[1:])
     given, made = (prod(sizes), n_in), (prod(rows) * columns, channels)
-    last = options.transposes(*((given, made) if _is_moved(conv.inputs[0]) else (made,)))
+    last = options.transposes(*((given, made) if is_moved(conv.inputs[0]) else (made,)))
     if groups == 1:
         images = over_batches(conv.shape[0], float)
         return images * (planes * IDLE - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
