@@ -222,6 +222,15 @@ def test_inspect_model_text_and_compiled(cli: Cli, linear: Path, tmp_path: Path)
     assert facts["kernels"] == {"matmul add maximum": 1}
 
 
+def test_tables_call_types_and_machines_by_one_name(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    made = tmp_path / "made.tw"
+    assert cli("compile", linear, "-o", made, "--target", "x86-64-v3").code == 0
+    shown = cli("inspect", made).out
+    assert "compiled for x86-64-v3 (" in shown and "haswell" not in shown
+    tables = [shown, cli("inspect", linear).out, cli("run", linear, "--size", "rows=2").out, cli("ir", linear).out]
+    assert all("f32" in text and "float32" not in text for text in tables)
+
+
 def test_inspect_reads_a_file_for_another_machine(cli: Cli, linear: Path, tmp_path: Path) -> None:
     path = tmp_path / "arm.tw"
     assert cli("compile", linear, "-o", path, "--target", "aarch64").code == 0
@@ -477,6 +486,12 @@ def test_a_bad_file_or_name_is_1_with_a_message(
         (["aot", "{model}", "--target", "cuda-sm90a"], "cuda-sm90a is a GPU"),
         (["compile", "{model}", "--target", "x86_64"], "did you mean x86-64?"),
         (["compile", "{model}", "--target", "cortex-m4f"], "did you mean cortex-m4?"),
+        (["compile", "{model}", "--target", "m4"], "did you mean cortex-m4?"),
+        (["compile", "{model}", "--target", "CortexA53"], "did you mean cortex-a53?"),
+        (["aot", "{model}", "--target", "a53"], "did you mean cortex-a53?"),
+        (["aot", "{model}", "--target", "zen4"], "did you mean znver4?"),
+        (["compile", "{model}", "--target", "v3"], "did you mean x86-64-v3?"),
+        (["compile", "{model}", "--target", "m1"], "did you mean apple-m1?"),
         (["aot", "{model}", "--target", "aarch64-linux-gnu"], "did you mean aarch64?"),
         (["aot", "{model}", "--target", "thumbv7em-none-eabihf"], "did you mean cortex-m4?"),
         (["aot", "{model}", "--fix", "rows=1", "--target", "cortex-m4", "--threads", "4"], "has no threads"),

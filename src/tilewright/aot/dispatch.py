@@ -61,10 +61,10 @@ def merge(levels: Sequence[Modules]) -> Modules:
         for name, text in level.texts.items():
             texts[f"{name}.{n}"] = _renamed(text, n)  # each level has a `tw_run`, and may name a kernel as another does
         for kernel in level.manifest.report["kernels"]:
-            kernels.append({**kernel, "name": f"{kernel['name']}_{n}", "ops": [*kernel["ops"], level.target.cpu]})
+            kernels.append({**kernel, "name": f"{kernel['name']}_{n}", "ops": [*kernel["ops"], level.target.name]})
         if region.offset not in seen:  # equal weights are stored once, so their bytes count once
             seen.add(region.offset)
-            rows += [(f"{label} ({level.target.cpu})", size) for label, size in level.weight_rows]
+            rows += [(f"{label} ({level.target.name})", size) for label, size in level.weight_rows]
     arena = _largest([m.manifest.report["memory"]["arena_bytes"] for m in levels])
     scratch = ScratchSpec.most(m.manifest.scratch for m in levels)  # a handle has room for whichever level it runs
     memory = {

@@ -41,7 +41,8 @@ def inspect_command(model: Model, json: Json = False) -> None:
         show.emit_json(facts)
         return
     for title in ("inputs", "outputs"):
-        show.table(title, ("name", "dtype", "shape"), [list(r.values()) for r in facts[title]])
+        rows = [(r["name"], show.element_type(r["dtype"]), r["shape"]) for r in facts[title]]
+        show.table(title, ("name", "dtype", "shape"), rows)
     for title in ("ops", "kernels"):
         if title in facts:
             show.table(title, ("name", "count"), facts[title].items())
@@ -62,7 +63,7 @@ def _graph_facts(graph: Graph) -> dict[str, Any]:
 
 
 def _row(name: str, type_: Any) -> dict[str, str]:
-    """A tensor's row, its dtype by NumPy's name as in ``model.inputs``, whatever it was read from."""
+    """A tensor's facts, its dtype by NumPy's name as in ``model.inputs``, whatever it was read from."""
     dtype = type_.dtype if isinstance(type_.dtype, str) else type_.dtype.numpy.name
     return {"name": name, "dtype": dtype, "shape": f"[{', '.join(map(str, type_.shape))}]"}
 
@@ -80,7 +81,7 @@ def _artifact_facts(path: Path) -> dict[str, Any]:
         "outputs": [_row(s.name, s) for s in made.outputs],
         "kernels": dict(kernels.most_common()),
         "weights_bytes": report["memory"]["weights_bytes"],
-        "target": f"{made.manifest.target.cpu} ({made.manifest.target.triple})",
+        "target": f"{report.get('target', made.manifest.target.cpu)} ({made.manifest.target.triple})",
     }
 
 

@@ -222,7 +222,8 @@ def run_command(
     if json:
         show.emit_json(rows)
     else:
-        show.table("outputs", ("name", "dtype", "shape", "min", "mean", "max"), [list(r.values()) for r in rows])
+        shown = [(name, show.element_type(str(dtype)), *rest) for name, dtype, *rest in (r.values() for r in rows)]
+        show.table("outputs", ("name", "dtype", "shape", "min", "mean", "max"), shown)
 
 
 def _counted(model: CompiledModel, arrays: dict[str, Array], path: Path | None) -> dict[str, Any]:

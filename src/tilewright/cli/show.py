@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from tilewright.core.types import DTYPES, NARROW
 from tilewright.runtime.errors import FileError, InputError
 
 UNBOUNDED = 10_000
@@ -31,6 +32,14 @@ def console(*, stderr: bool = False) -> Console:
 def line(text: str) -> None:
     """Print a line as it is."""
     typer.echo(text)
+
+
+_TYPE_NAMES = {d.numpy.name: d.name for d in (*DTYPES, *NARROW)}
+
+
+def element_type(dtype: str) -> str:
+    """How tables and graphs call what NumPy calls ``dtype``: ``f32`` for ``float32``. Complex names are NumPy's."""
+    return _TYPE_NAMES.get(dtype, dtype)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -7,6 +7,7 @@ instruction set), what an instruction looks like (``codegen.cpu.llvm``).
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import ceil, log2
@@ -389,9 +390,22 @@ def _remedy(name: str) -> str:
     if not near:  # the architecture as LLVM's triples and compilers for microcontrollers call it
         architecture = name.strip().lower().partition("-")[0]
         near = [known for known, m in _TABLE.items() if m.triple.partition("-")[0] == architecture][:1]
-    near = [max(near, key=len)] if near else get_close_matches(spelled, names, 1)
+    near = [max(near, key=len)] if near else _named_in_part(name, names) or get_close_matches(spelled, names, 1)
     known = f"use one of: {', '.join(names)}; behind those of x86-64 and AArch64 may stand -windows or -macos"
     return f"did you mean {near[0]}? Else {known}" if near else known
+
+
+def _named_in_part(name: str, names: Sequence[str]) -> list[str]:
+    """The shortest name that ends with what was typed, or else has it within, but for marks: of ``m4``, ``A53``."""
+    typed = _letters(name)
+    if not typed:
+        return []
+    found = [n for n in names if _letters(n).endswith(typed)] or [n for n in names if typed in _letters(n)]
+    return sorted(found, key=len)[:1]
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
 
 
 def _on_other_system(name: str) -> Target | None:
