@@ -16,6 +16,7 @@ import tilewright as tw
 from frontend.jax_programs import CASES
 from tilewright.cli.main import app
 from tilewright.frontend.stablehlo.importer import import_exported, import_module
+from tilewright.frontend.stablehlo.nesting import MOST_LEVELS, too_deep
 
 TOLERANCE = {np.dtype(np.float16): 2e-3, np.dtype(jnp.bfloat16): 2e-2}
 
@@ -154,6 +155,52 @@ BROKEN = {
     "declared only": b"module { func.func private @main(tensor<f32>) -> tensor<f32> }",
     "bytecode cut": b"ML\xefR\x0dStableHLO_v1.15",
 }
+
+
+LEVELS = 100_000
+DEEP = {
+    "an open bracket": "module attributes {a.b = " + "[" * LEVELS,
+    "dictionaries": "module attributes {a.b = " + "{a = " * LEVELS + "1" + "}" * (LEVELS + 1) + " {}",
+    "types": "module attributes {a.b = " + "tuple<" * LEVELS + "i32" + ">" * LEVELS + "} {}",
+    "regions": "module {" * LEVELS + "}" * LEVELS,
+    "signs": f"module attributes {{a.b = affine_map<(d0) -> ({'-' * LEVELS}d0)>}} {{}}",
+    "names of types": "!t0 = i32\n"
+    + "".join(f"!t{k} = tuple<!t{k - 1}>\n" for k in range(1, LEVELS))
+    + f"module {{ func.func @main(%x: !t{LEVELS - 1}) {{ return }} }}",
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_what_is_nested_deeper_than_a_stack_is_refused(tmp_path: Path, name: str) -> None:
+    """MLIR's reader recurses without a limit, and a hundred thousand brackets ended the process."""
+    path = tmp_path / "model.mlir"
+    path.write_text(DEEP[name])
+    with pytest.raises(tw.ImportFailed, match=r"line \d+ is inside more than 200 brackets"):
+        tw.compile(path, cache=False)
+
+
+def test_brackets_in_texts_remarks_and_signs_are_none() -> None:
+    arrows = "() -> (i32) >= <= " * MOST_LEVELS
+    assert too_deep('"' + "[" * 300 + '\\"<" // ' + "(" * 300 + "\n" + arrows) is None
+    assert too_deep("[" * MOST_LEVELS + "]" * MOST_LEVELS) is None
+    assert too_deep("\n" + "[" * (MOST_LEVELS + 1)) == 2
+    chain = "".join(f"#a{k} = [#a{k - 1},\n  1]\n" for k in range(1, MOST_LEVELS))
+    assert too_deep(f"#a0 = 1\n{chain}module attributes {{a.b = #a{MOST_LEVELS - 1}}}\n{{ #a0 }}") is None
+    assert too_deep(f"#a0 = 1\n{chain}module attributes {{a.b = [#a{MOST_LEVELS - 1}]}}") is not None
+    assert too_deep(chain.replace("= [", "= loc(").replace("]", ")") * 9) is None  # tracebacks
+
+
+def test_branches_deeper_than_passes_recurse(tmp_path: Path) -> None:
+    body = "stablehlo.return %x : tensor<f32>"
+    for k in range(180):
+        condition = "cond { stablehlo.return %p : tensor<i1> }"
+        loop = f"%c{k} = stablehlo.while(%i{k} = %x) : tensor<f32> {condition} do {{ {body} }}"
+        body = f"{loop} stablehlo.return %c{k} : tensor<f32>"
+    body = f"{loop} return %c179 : tensor<f32>"
+    path = tmp_path / "model.mlir"
+    path.write_text(f"module {{ func.func @main(%p: tensor<i1>, %x: tensor<f32>) -> tensor<f32> {{ {body} }} }}")
+    with pytest.raises(tw.ImportFailed, match="control flow inside 100 other regions"):
+        tw.compile(path, cache=False)
 
 
 @pytest.mark.parametrize("name", BROKEN)

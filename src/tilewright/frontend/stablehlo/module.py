@@ -5,7 +5,8 @@ Not its business: what the operations mean (``walk``).
 
 MLIR's reader of bytecode trusts it: a damaged file can end the process, or write where it must not. So do its checks of
 some operations (``TRUSTING``), also in a text. So a process of its own reads such files and gives the text back, which
-this one parses; what a caller made itself is read at once.
+this one parses; what a caller made itself is read at once. Its reader of texts recurses: what is nested deeper than its
+stack bears is refused before (``nesting``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 from typing import Any
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
+from tilewright.frontend.stablehlo.nesting import MOST_LEVELS, too_deep
 from tilewright.runtime.once import MAKING
 
 BYTECODE = b"ML\xefR"
@@ -58,7 +60,10 @@ def parse(data: bytes, where: str, *, is_trusted: bool = False) -> Any:
         try:
             if data.startswith(BYTECODE):
                 return deserialize_portable_artifact(data, context)
-            return ir.Module.parse(data.decode("utf-8"))
+            text = data.decode("utf-8")
+            if not is_trusted and (line := too_deep(text)) is not None:
+                raise _unreadable(where, f"line {line} is inside more than {MOST_LEVELS} brackets")
+            return ir.Module.parse(text)
         except (ir.MLIRError, RuntimeError, ValueError) as e:
             raise _unreadable(where, "; ".join(said) or str(e).strip() or "MLIR can't read it") from e
 

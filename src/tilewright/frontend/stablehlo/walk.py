@@ -28,6 +28,8 @@ CALLS = frozenset({"func.call", "stablehlo.composite"})
 RETURNS = frozenset({"func.return", "stablehlo.return"})
 MOST_CALLS = 200
 """How deep functions may call each other: JAX's call none of themselves."""
+MOST_REGIONS = 100
+"""How deep branches and loops may be nested, which all passes recurse into; each case of a choice is a level."""
 
 _FRAME = re.compile(r'(?:"([^"]*)"\()?"([^"]+)":(\d+)(?::\d+)?')
 
@@ -95,10 +97,13 @@ class BlockWalker:
         self.problems: list[Problem] = [] if parent is None else parent.problems
         self.checks: dict[str, Node] | None = {} if parent is None else None
         self._depth: int = 0 if parent is None else parent._depth
+        self._regions: int = 0 if parent is None else parent._regions + 1
         self._is_inside_scalars = False
 
     def child(self, pool: Pool) -> BlockWalker:
         """A walker for a sub-graph of this one's, which reads what this one's has."""
+        if self._regions >= MOST_REGIONS:
+            raise NoForm(f"control flow inside {MOST_REGIONS} other regions", "write functions of fewer branches")
         return BlockWalker(self.functions, ValueScope(pool, self.scope), self)
 
     def block(self, block: Any, arguments: Sequence[Value | Lost]) -> list[Value | Lost]:
