@@ -9,7 +9,9 @@ little; other files are read to their end, and used.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +46,8 @@ from tilewright.runtime.errors import TilewrightError
 
 MOST_ELEMENTS = 1e6
 """Of the arguments of a model that is called."""
+CALL_SECONDS = 5.0
+"""Processor time of a call, after which a signal ends it."""
 
 Files = Mapping[str, bytes]
 """What lies in a folder by name; the first is the one that is opened."""
@@ -83,11 +87,30 @@ def compiled(path: Path) -> None:
 
 
 def called(made: Any) -> None:
-    """Call a model on ones, where these are few; every size that a call decides is 2."""
+    """Call a model on ones, where these are few; every size that a call decides is 2.
+
+    A loop may go round for ever, as its file says; then a signal must end the call.
+    """
     sizes = [[d if isinstance(d, int) else 2 for d in t.shape] for t in made.inputs]
     if sum(np.prod(s, dtype=float) for s in sizes) > MOST_ELEMENTS:
         return
-    made(*(np.ones(s, dtype_of_name(t.dtype)) for s, t in zip(sizes, made.inputs, strict=True)))
+    arguments = [np.ones(s, dtype_of_name(t.dtype)) for s, t in zip(sizes, made.inputs, strict=True)]
+    before = signal.signal(signal.SIGVTALRM, _stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, CALL_SECONDS)
+    try:
+        with contextlib.suppress(_Stopped):
+            made(*arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+class _Stopped(Exception):
+    """A call took longer than ``CALL_SECONDS``, and a signal ended it."""
+
+
+def _stop(number: int, frame: object) -> None:
+    raise _Stopped
 
 
 def dtype_of_name(name: str) -> Any:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import hostile
+from benchmarks import hostile, hostile_files
 from benchmarks.hostile_files import FORMATS, put
 
+import damage_stablehlo
 import tilewright as tw
 from frontend.test_onnx_fuzz import controlled
 from frontend.tflite_build import TfliteModel
@@ -137,3 +138,25 @@ def test_whatever_a_dump_of_trees_trips_over_is_told(fault: Exception) -> None:
         raise fault
     with pytest.raises(tw.OptionError), reading("XGBoost"):
         raise tw.OptionError("an error with a text of its own")
+
+
+LOOP = """module { func.func @main(%x: tensor<f32>) -> tensor<f32> {
+  %0 = stablehlo.while(%y = %x) : tensor<f32>
+    cond { %1 = stablehlo.constant dense<true> : tensor<i1> stablehlo.return %1 : tensor<i1> }
+    do { %2 = stablehlo.sine %y : tensor<f32> stablehlo.return %2 : tensor<f32> }
+  return %0 : tensor<f32>
+} }
+"""
+
+
+def test_a_call_without_an_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hostile_files, "CALL_SECONDS", 0.2)
+    path = tmp_path / "m.mlir"
+    path.write_text(LOOP)
+    FORMATS["stablehlo text"].opened(path)
+
+
+def test_sound_programs_do_not_tell_where_they_were_made() -> None:
+    """Else a seed stands for another file wherever the project lies, and what it found can't be found again."""
+    place = str(Path(__file__).parents[1]).encode()
+    assert not any(place in content for content in damage_stablehlo.originals())
