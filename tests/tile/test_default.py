@@ -63,6 +63,18 @@ def test_rows(r, c):
     check_default(layer_norm(r, c))
 
 
+@pytest.mark.parametrize(
+    "computation",
+    [matmul(50, 30, 1), matmul(1, 30, 1), reduction((20, 1), 1, "max"), reduction((1, 20), 0, "mul")],
+    ids=["an outer product", "of a row", "maxima", "products"],
+)
+def test_a_reduction_over_one_element_is_an_assignment(computation):
+    """As an update it was of no rule's shape, and its loops were left as they are, without lanes."""
+    kernel = check_default(computation)
+    assert not any(isinstance(s, Update) for s in walk(kernel.body))
+    assert any(x.kind is Kind.VECTOR for x in loops_of(kernel.body))
+
+
 @pytest.mark.parametrize(("r", "c"), [(0, 3), (1, 0), (2, 37), (3, 16), (2, 1)])
 def test_rows_at_run_time_sizes(r, c):
     check_default(softmax(Sym("R"), Sym("C")), sizes={"R": r, "C": c})

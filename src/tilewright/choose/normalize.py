@@ -102,7 +102,7 @@ def map_stage(stage: Stage, dims: dict[Sym, Dim], axes: tuple[Axis, ...], reduce
 def drop_unit_axes(computation: Computation) -> Computation:
     """``for i<1`` -> ``i = 0`` in every stage; a stage keeps at least no axes at all.
 
-    So is an index that the data choose among one: nothing else is within bounds.
+    So is an index that the data choose among one: nothing else is within bounds. A reduction over one element assigns.
     """
 
     def go(item: Stage | Serial) -> Stage | Serial:
@@ -115,9 +115,23 @@ def drop_unit_axes(computation: Computation) -> Computation:
         if not dims:
             return item
         axes = tuple(a for a in item.axes if a.sym not in dims)
-        return map_stage(item, dims, axes, tuple(a for a in reduced if a.sym not in dims))
+        left = tuple(a for a in reduced if a.sym not in dims)
+        return _of_one(map_stage(item, dims, axes, left)) if reduced and not left else map_stage(item, dims, axes, left)
 
     return replace(computation, items=tuple(go(x) for x in computation.items))
+
+
+def _of_one(stage: Stage) -> Stage:
+    """A reduction without axes as the one step that it has."""
+    red = stage.reduction
+    if (
+        red is None
+        or not isinstance(red.op, str)
+        or stage.update is not None
+        or stage.expr.dtype is not stage.out.dtype
+    ):
+        return stage
+    return replace(stage, exprs=(Binary(red.op, red.init[0], stage.expr),), reduction=None)
 
 
 def _chooses_of_one(x: Load) -> bool:
