@@ -277,6 +277,23 @@ def test_windows_some_elements_apart(shape, op, kernel, stride, stays):
     assert (n_of(optimised(graph), ops.transpose) == 0) is stays
 
 
+@pytest.mark.parametrize(
+    ("shape", "op", "kernel", "stride", "pad", "windows"),
+    [
+        ((1, 64, 56, 56), ops.avg_pool, 7, 7, 0, [(7, 1), (1, 7)]),
+        ((2, 48, 33, 30), ops.max_pool, 5, 5, 0, [(5, 1), (1, 5)]),
+        ((1, 16, 20, 20, 20), ops.avg_pool, 4, 4, 1, [(4, 4, 1), (1, 1, 4)]),
+        ((1, 2048, 7, 7), ops.avg_pool, 7, 7, 0, [(7, 7)]),  # one result a channel: a sum of its row
+    ],
+)
+def test_pools_of_large_strides_go_along_rows_first(shape, op, kernel, stride, pad, windows):
+    """What is brought channels last for the columns is an image of fewer rows."""
+    graph = window(shape, op, kernel=kernel, stride=stride, pad=pad)
+    after = optimised(graph)
+    assert [n.attrs["kernel"] for n in after.nodes() if n.op is op] == windows
+    assert_same(graph, after, rtol=1e-5, atol=1e-5)
+
+
 def test_channels_a_power_of_two_apart_fall_into_few_sets_of_a_cache():
     """What a window's neighbours read again is no longer there, channels last."""
     spread, crowded = (window((1, n, 7, 7), ops.conv, kernel=5) for n in (500, 512))

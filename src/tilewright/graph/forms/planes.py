@@ -32,17 +32,19 @@ from tilewright import ops
 from tilewright.core.dims import are_known, is_known, known_at_most, numbers
 from tilewright.core.estimates import IDLE, OUTWEIGHING, PASSED_CYCLES, SHUFFLED_STRIDE, over_batches
 from tilewright.core.expr import Dim
-from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import f32, product
 from tilewright.graph.facts import inverse
 from tilewright.graph.forms.layout import PER_AXIS, to_last
+from tilewright.graph.forms.separate import WIDE, axis_by_axis
 from tilewright.graph.forms.winograd import Winograd, convolution_cycles
 from tilewright.target.target import Target
 
-WINDOWS = (ops.conv, ops.max_pool, ops.avg_pool)
+POOLS = (ops.max_pool, ops.avg_pool)
+WINDOWS = (ops.conv, *POOLS)
 
 
 @dataclass(frozen=True)
@@ -184,10 +186,10 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
         return None
     if (windows := _windows(b, node.inputs[0], options)) is not None:
         return as_they_came(b, *windows)
-    if options.per_lane > 1:
-        return None
     *steps, conv = arithmetic_above(b, node.inputs[0]) or (node,)
-    if conv.op is not ops.conv:
+    if conv.op in POOLS and _rows_pay(b, conv, options):
+        return as_they_came(b, _rows_first(b.at(conv.loc), conv), steps)
+    if options.per_lane > 1 or conv.op is not ops.conv:
         return None
     is_pointwise = _is_pointwise(conv, options.lanes)
     if not (is_pointwise or _is_narrow(b, conv, options)):
@@ -249,6 +251,42 @@ def _is_window(node: Node, options: InPlanes) -> bool:
         *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
         planes += prod(sizes) * _vectors(width, options.lanes) * PASSED_CYCLES
     return channels * planes < last
+
+
+def _rows_pay(b: Rewriting, node: Node, options: InPlanes) -> bool:
+    """Is a pool of so large a stride that columns can't be lanes faster along its rows first, as the image came?
+
+    What is brought channels last is then smaller by the rows' stride.
+    """
+    a, x = node.attrs, node.inputs[0]
+    sizes = (*x.shape[1:], *node.shape[1:])
+    if a["layout"] != "NHWC" or not b.read_once(node) or not is_moved(x) or not are_known(sizes) or 0 in sizes:
+        return False
+    *strides, stride = numbers(a["strides"])
+    if max(strides, default=1) == 1 or stride <= SHUFFLED_STRIDE or x.dtype not in WIDE:
+        return False
+    *n_taps, n_last = numbers(a["kernel"])
+    *given, columns, channels = numbers(x.shape[1:])
+    *made, results, _ = numbers(node.shape[1:])
+
+    def last(n_rows: int, taps: int) -> float:
+        """Channels last, an image of so many rows."""
+        places, kept = n_rows * columns, prod(made) * results
+        sums = kept * _vectors(channels, options.lanes) * (taps / options.fmas + 1)
+        return options.transposes((places, channels), (kept, channels)) + max(sums, options.far(places * channels))
+
+    vectors = prod(made) * _vectors(columns, options.lanes) * channels
+    first = vectors * (prod(n_taps) * options.crossing / options.loads + PASSED_CYCLES)
+    rows = max(first, options.far(prod(given) * columns * channels)) + last(prod(made), n_last)
+    return rows < last(prod(given), prod(n_taps) * n_last)
+
+
+def _rows_first(b: Builder, node: Node) -> Node:
+    """A pool channels last, in N, C order: over rows as the image came, then over columns between two transposes."""
+    a, perm = node.attrs, to_last(node.type.rank)
+    first, last = axis_by_axis(a, len(a["kernel"]) - 2)
+    rows = b(node.op, node.inputs[0].inputs[0], **{**first, "layout": "NCHW"})
+    return b(ops.transpose, b(node.op, b(ops.transpose, rows, perm=perm), **last), perm=inverse(perm))
 
 
 def _rows_read(node: Node, taps: list[int], tile: int) -> float:

@@ -10,6 +10,7 @@ columns and channels fill vectors.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -54,9 +55,16 @@ def _separate(b: Rewriting, node: Node) -> Node | None:
     if apart > (1 - DOUBT) * step * prod(kernel):
         return None
 
+    first, last = axis_by_axis(a, k)
+    return b(node.op, b(node.op, x, **first), **last)
+
+
+def axis_by_axis(a: Mapping[str, Any], k: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The attributes of a pool along the axes up to ``k``, and of the one along the others behind it."""
+    plain = {"kernel": 1, "strides": 1, "pads": (0, 0), "dilations": 1, "ceil_pads": 0}
+
     def along(is_mine: list[bool]) -> dict[str, Any]:
-        """The window's attributes on some axes; on the others a window of one element."""
-        plain = {"kernel": 1, "strides": 1, "pads": (0, 0), "dilations": 1, "ceil_pads": 0}
+        """On the other axes a window of one element."""
         parts = {
             name: tuple(v if mine else one for v, mine in zip(a[name], is_mine, strict=True))
             for name, one in plain.items()
@@ -64,10 +72,9 @@ def _separate(b: Rewriting, node: Node) -> Node | None:
         }
         return {**a, **parts}
 
-    first = [i <= k for i in range(len(kernel))]
+    first = [i <= k for i in range(len(a["kernel"]))]
     alone = {"divisor": 1} if a.get("divisor") else {}
-    rows = b(node.op, x, **{**along(first), **alone})
-    return b(node.op, rows, **along([not mine for mine in first]))
+    return {**along(first), **alone}, along([not mine for mine in first])
 
 
 RULES = RuleTable(
