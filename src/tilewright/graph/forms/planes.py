@@ -9,7 +9,7 @@ in the lanes, and nothing is transposed. It pays in four cases:
 - 1x1 convolutions, where channels leave lanes idle (17 of 32), or where so few are summed that transposes take long
   beside them. Few channels, or groups of few, leave the most idle.
 - Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes.
-- Convolutions of an image or a volume where few planes are summed: of one group, or of groups that fit a vector.
+- Convolutions of an image or a volume where few planes are summed: of one group, or of several.
 - Windows that don't mix channels: depthwise convolutions and pools of few taps.
 
 For 1x1 convolutions, which are plain products both ways, idle lanes are compared. For the others it is the modelled
@@ -369,7 +369,7 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     depth, *taps = numbers(conv.inputs[1].shape[1:])
     *rows, columns, channels = numbers(conv.shape[1:])
     per_group, products = channels // groups, prod(taps) * depth
-    if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or per_group > options.lanes)):
+    if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1)):
         return False
     half = options.lanes // 2
     is_shallow = depth <= half and (channels < options.lanes or depth < half)
@@ -384,10 +384,12 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     if groups == 1:
         images = over_batches(conv.shape[0], float)
         return images * (planes * IDLE - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
-    # The channels of several groups share a vector: what is read for one of them is brought to its lanes besides.
-    vectors = _vectors(channels, options.lanes // per_group * per_group)
-    last += prod(rows) * columns * vectors * products * (1 / options.fmas + 1 / options.issue)
-    return planes < last
+    if per_group > options.lanes:
+        vectors, each = groups * _vectors(per_group, options.lanes), 1 / options.fmas
+    else:  # of as many groups as fit a vector: what is read for one of them is brought to its lanes besides
+        vectors = _vectors(channels, options.lanes // per_group * per_group)
+        each = 1 / options.fmas + 1 / options.issue
+    return planes < last + prod(rows) * columns * vectors * products * each
 
 
 def _pays(depth: Dim, shallow: int, channels: int, places: int, lanes: int) -> bool:
