@@ -212,3 +212,17 @@ def test_one_marked_element_that_pytorch_stretches_is_no_mistake_of_ours() -> No
     assert not any("mistake" in str(said.message) for said in told)
     with pytest.raises(RuntimeError, match="must match the size"):
         made(-one.abs(), w)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_mask_larger_than_what_it_selects_from(dynamic: bool | None) -> None:
+    """PyTorch's tracing bounds what is selected by the smaller one's elements, and asserts it."""
+
+    def f(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x.masked_select(mask) * 2
+
+    x, mask = torch.arange(7.0).reshape(7, 1), torch.arange(17) % 2 == 0
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", dynamic=dynamic)
+    for each in (mask, ~mask, mask & False, mask | True):
+        torch.testing.assert_close(compiled(x, each), f(x, each))

@@ -26,6 +26,7 @@ from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
 from tilewright.integrations.torch_compile.faults import first_line
 from tilewright.integrations.torch_compile.recurrence import keep_lengths_symbolic
 from tilewright.integrations.torch_compile.resampling import keep_resamplings_whole
+from tilewright.integrations.torch_compile.selections import bound_selections_by_both
 from tilewright.runtime.env import read_environment
 
 FINDS_SIZES = "capture_dynamic_output_shape_ops"
@@ -134,6 +135,7 @@ def _capturing_more() -> Iterator[None]:
 
     keep_lengths_symbolic(_is_frame_of_ours)
     keep_resamplings_whole(_is_frame_of_ours)
+    bound_selections_by_both(_is_frame_of_ours)
     _break_where_a_size_decides()
     _capture_again_without_sizes()
     before = {name: getattr(config, name) for name in SETTINGS}
