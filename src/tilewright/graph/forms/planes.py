@@ -69,9 +69,9 @@ class InPlanes(Pass):
     Of the machine: ``fmas`` and ``loads`` of vectors, and instructions to ``issue``, that a cycle begins; the ``sums``
     that a tile of a window has at once; whether ``masks`` are for nothing, or take as long as a vector; bytes that
     a load brings in a cycle, and of a cache's line; the first cache's bytes, and how far apart addresses of one of its
-    sets are. An image of ``near_bytes`` stays in a core's own cache, which gives
-    ``near_speed`` bytes in a cycle; the one behind it gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes``
-    is of ``Winograd``.
+    sets are. An image of ``near_bytes`` stays in a core's own cache, which gives ``near_speed`` bytes in a cycle; the
+    one behind it has ``llc_bytes`` and gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes`` is of
+    ``Winograd``.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -88,6 +88,7 @@ class InPlanes(Pass):
     set_span: int = 4096
     near_bytes: int = 1 << 18
     near_speed: float = 64.0
+    llc_bytes: int = 16 << 20
     cache_bytes: float = 8.0
     memory_bytes: float = 4.5
     block_bytes: int = 1 << 19
@@ -100,7 +101,7 @@ class InPlanes(Pass):
             tiles.lanes, per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles, target.issue_width,
             target.window_sums, target.has_masks, target.vector_bytes // target.load_cycles, target.line_bytes,
             target.l1_bytes, target.set_span, target.l2_part_bytes, target.l2_bytes_per_cycle,
-            tiles.cache_bytes, tiles.memory_bytes, tiles.block_bytes,
+            target.llc_kept_bytes, tiles.cache_bytes, tiles.memory_bytes, tiles.block_bytes,
         )  # fmt: skip
 
     @property
@@ -145,8 +146,14 @@ class InPlanes(Pass):
         return cycles
 
     def far(self, size: int) -> float:
-        """Cycles in which ``size`` elements come from behind a core's own cache; 0 where they stay there."""
-        return size * f32.n_bytes / self.cache_bytes if size * f32.n_bytes > self.near_bytes else 0.0
+        """Cycles in which ``size`` elements come from behind a core's own cache; 0 where they stay there.
+
+        That is from memory where the last cache does not keep them beside as many that are made of them.
+        """
+        n_bytes = size * f32.n_bytes
+        if n_bytes <= self.near_bytes:
+            return 0.0
+        return n_bytes / (self.cache_bytes if 2 * n_bytes <= self.llc_bytes else self.memory_bytes)
 
     def again(self, lines: int, pitch: int) -> float:
         """Cycles of a load of one of ``lines`` that are ``pitch`` f32 apart: 0 where the first cache keeps them all.
@@ -250,7 +257,7 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     if node.op is ops.conv:  # a plane is read with its borders
         *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
         planes += prod(sizes) * _vectors(width, options.lanes) * PASSED_CYCLES
-    return channels * planes < last
+    return max(channels * planes, options.far(prod(numbers(x.shape[1:])))) < last
 
 
 def _rows_pay(b: Rewriting, node: Node, options: InPlanes) -> bool:
