@@ -194,7 +194,7 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
     if (windows := _windows(b, node.inputs[0], options)) is not None:
         return as_they_came(b, *windows)
     *steps, conv = arithmetic_above(b, node.inputs[0]) or (node,)
-    if conv.op in POOLS and _rows_pay(b, conv, options):
+    if conv.op in POOLS and _rows_pay(conv, options):
         return as_they_came(b, _rows_first(b.at(conv.loc), conv), steps)
     if options.per_lane > 1 or conv.op is not ops.conv:
         return None
@@ -260,14 +260,14 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     return max(channels * planes, options.far(prod(numbers(x.shape[1:])))) < last
 
 
-def _rows_pay(b: Rewriting, node: Node, options: InPlanes) -> bool:
+def _rows_pay(node: Node, options: InPlanes) -> bool:
     """Is a pool of so large a stride that columns can't be lanes faster along its rows first, as the image came?
 
     What is brought channels last is then smaller by the rows' stride.
     """
     a, x = node.attrs, node.inputs[0]
     sizes = (*x.shape[1:], *node.shape[1:])
-    if a["layout"] != "NHWC" or not b.read_once(node) or not is_moved(x) or not are_known(sizes) or 0 in sizes:
+    if a["layout"] != "NHWC" or not is_moved(x) or not are_known(sizes) or 0 in sizes:
         return False
     *strides, stride = numbers(a["strides"])
     if max(strides, default=1) == 1 or stride <= SHUFFLED_STRIDE or x.dtype not in WIDE:
@@ -323,7 +323,8 @@ def as_they_came(b: Rewriting, y: Node, steps: list[Node], *per_channel: int) ->
 def arithmetic_above(b: Rewriting, x: Node) -> list[Node] | None:
     """``x`` and what it is made of, as long as that is arithmetic on one value, with constants for each channel or one.
 
-    Each is read once, and the last one is no such arithmetic. None where a constant is of another shape.
+    Each is read once, and the last one is no such arithmetic. None where somebody else reads it, too, or a constant is
+    of another shape.
     """
     steps, n_channels = [x], x.shape[-1]
     while Trait.ELEMENTWISE in x.op.traits and b.read_once(x):
@@ -334,7 +335,7 @@ def arithmetic_above(b: Rewriting, x: Node) -> list[Node] | None:
             return None
         x = values[0]
         steps.append(x)
-    return steps
+    return steps if b.read_once(x) else None
 
 
 def is_moved(x: Node) -> bool:
