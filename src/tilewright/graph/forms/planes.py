@@ -142,18 +142,19 @@ class InPlanes(Pass):
             again = self.again(self.lanes, pixels) + self.again(self.lanes, channels)
             each = 1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed + again
             vectors = _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes
-            cycles += max(vectors * each, self.far(vectors * self.lanes))
+            cycles += max(vectors * each, self.far(vectors * self.lanes, n_moves=2))
         return cycles
 
-    def far(self, size: int) -> float:
+    def far(self, size: int, n_moves: int = 1) -> float:
         """Cycles in which ``size`` elements come from behind a core's own cache; 0 where they stay there.
 
-        That is from memory where the last cache does not keep them beside as many that are made of them.
+        That is from memory where the last cache does not keep them beside as many that are made of them. Its bandwidth
+        is for reading and writing together (``n_moves`` are 2), where a cache takes and gives at once.
         """
         n_bytes = size * f32.n_bytes
         if n_bytes <= self.near_bytes:
             return 0.0
-        return n_bytes / (self.cache_bytes if 2 * n_bytes <= self.llc_bytes else self.memory_bytes)
+        return n_bytes / self.cache_bytes if 2 * n_bytes <= self.llc_bytes else n_moves * n_bytes / self.memory_bytes
 
     def again(self, lines: int, pitch: int) -> float:
         """Cycles of a load of one of ``lines`` that are ``pitch`` f32 apart: 0 where the first cache keeps them all.
