@@ -5,8 +5,13 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import CONST, INPUT, PROJ, Builder, Graph, Pool
+from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, dtype_named
 from tilewright.core.verify import verify
+from tilewright.graph.pipeline import passes_for
+from tilewright.target.target import Target
+
+WIDE = Target.parse("x86-64-v4")
 
 
 def typed(text):
@@ -64,6 +69,11 @@ def assert_same(before, after, *, rtol=1e-5, atol=1e-6, seed=0, low=-3.0):
                 np.testing.assert_array_equal(x, y)
             else:
                 np.testing.assert_allclose(x.astype(np.float64), y.astype(np.float64), rtol=rtol, atol=atol)
+
+
+def optimised(graph):
+    """The graph behind all passes for a wide machine."""
+    return run_pipeline(graph, passes_for(2, target=WIDE))
 
 
 def n_of(graph, op):

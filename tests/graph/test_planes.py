@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright
-from graph.showing import assert_same, graph_of, n_of
+from graph.showing import WIDE, assert_same, graph_of, n_of, optimised
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
@@ -14,9 +14,6 @@ from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.pipeline import passes_for
-from tilewright.target.target import Target
-
-WIDE = Target.parse("x86-64-v4")
 
 
 def lone(shape, n_out, groups=1, activation=None, **attrs):
@@ -32,10 +29,6 @@ def lone(shape, n_out, groups=1, activation=None, **attrs):
         return b(activation, y) if activation else y
 
     return graph_of(build, TensorType(f32, shape))
-
-
-def optimised(graph):
-    return run_pipeline(graph, passes_for(2, target=WIDE))
 
 
 def is_product(graph):

@@ -5,16 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph.showing import assert_same, graph_of, n_of
+from graph.showing import WIDE, assert_same, graph_of, n_of, optimised
 from tilewright import ops
 from tilewright.core.expr import Sym
-from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.forms.tap_products import TapProducts
-from tilewright.graph.pipeline import passes_for
-from tilewright.target.target import Target
-
-WIDE = Target.parse("x86-64-v4")
 
 
 def transposed(shape, n_out, kernel, strides, pads=None, output_padding=None, groups=1, *, with_bias=False):
@@ -35,10 +30,6 @@ def transposed(shape, n_out, kernel, strides, pads=None, output_padding=None, gr
         return y
 
     return graph_of(build, TensorType(f32, shape))
-
-
-def optimised(graph):
-    return run_pipeline(graph, passes_for(2, target=WIDE))
 
 
 def is_product(graph):

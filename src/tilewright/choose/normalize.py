@@ -116,7 +116,8 @@ def drop_unit_axes(computation: Computation) -> Computation:
             return item
         axes = tuple(a for a in item.axes if a.sym not in dims)
         left = tuple(a for a in reduced if a.sym not in dims)
-        return _of_one(map_stage(item, dims, axes, left)) if reduced and not left else map_stage(item, dims, axes, left)
+        mapped = map_stage(item, dims, axes, left)
+        return _of_one(mapped) if reduced and not left else mapped
 
     return replace(computation, items=tuple(go(x) for x in computation.items))
 
@@ -124,12 +125,9 @@ def drop_unit_axes(computation: Computation) -> Computation:
 def _of_one(stage: Stage) -> Stage:
     """A reduction without axes as the one step that it has."""
     red = stage.reduction
-    if (
-        red is None
-        or not isinstance(red.op, str)
-        or stage.update is not None
-        or stage.expr.dtype is not stage.out.dtype
-    ):
+    if red is None or not isinstance(red.op, str):
+        return stage
+    if stage.update is not None or stage.expr.dtype is not stage.out.dtype:
         return stage
     return replace(stage, exprs=(Binary(red.op, red.init[0], stage.expr),), reduction=None)
 

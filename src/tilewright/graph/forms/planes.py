@@ -164,6 +164,16 @@ class InPlanes(Pass):
         n_sets = self.set_span // gcd(pitch * f32.n_bytes, self.set_span)
         return self.line_bytes / self.near_speed if lines >= n_sets * (self.l1_bytes // self.set_span) else 0.0
 
+    def channels_last(self, channels: int, places: int, results: int, n_taps: int, n_lines: int = 0) -> float:
+        """Cycles of windows that mix no channels, over an image of so many places, with its way there and back.
+
+        Neighbouring results read ``n_lines`` again.
+        """
+        moved = self.transposes((places, channels), (results, channels))
+        tap = 1 / self.fmas + self.again(n_lines, channels)
+        sums = results * _vectors(channels, self.lanes) * (n_taps * tap + 1)
+        return moved + max(sums, self.far(places * channels))
+
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def in_planes(b: Rewriting, node: Node) -> Node | None:
             return _in_planes(b, node, self)
@@ -244,10 +254,9 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     *rows, columns, channels = numbers(node.shape[1:])
     n_taps, n_rows = prod(taps), prod(rows)
     stride: int = a["strides"][-1]
-    moved = options.transposes((prod(numbers(x.shape[1:-1])), channels), (n_rows * columns, channels))
-    tap = 1 / options.fmas + options.again(prod(taps[:-1]) * (taps[-1] + stride), channels)  # two neighbours' taps
-    sums = n_rows * columns * _vectors(channels, options.lanes) * (n_taps * tap + 1)
-    last = moved + max(sums, options.far(prod(numbers(x.shape[1:]))))
+    places = prod(numbers(x.shape[1:-1]))
+    neighbours = prod(taps[:-1]) * (taps[-1] + stride)  # places under the taps of two results
+    last = options.channels_last(channels, places, n_rows * columns, n_taps, neighbours)
     # With a stride, a vector of every so many-th element is shuffled together from as many vectors, or fewer where
     # results don't fill one, between which no multiplication begins.
     load, tile = options.crossing / options.loads, min(options.sums, n_rows)
@@ -258,7 +267,7 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     if node.op is ops.conv:  # a plane is read with its borders
         *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
         planes += prod(sizes) * _vectors(width, options.lanes) * PASSED_CYCLES
-    return max(channels * planes, options.far(prod(numbers(x.shape[1:])))) < last
+    return max(channels * planes, options.far(places * channels)) < last
 
 
 def _rows_pay(node: Node, options: InPlanes) -> bool:
@@ -275,18 +284,12 @@ def _rows_pay(node: Node, options: InPlanes) -> bool:
         return False
     *n_taps, n_last = numbers(a["kernel"])
     *given, columns, channels = numbers(x.shape[1:])
-    *made, results, _ = numbers(node.shape[1:])
-
-    def last(n_rows: int, taps: int) -> float:
-        """Channels last, an image of so many rows."""
-        places, kept = n_rows * columns, prod(made) * results
-        sums = kept * _vectors(channels, options.lanes) * (taps / options.fmas + 1)
-        return options.transposes((places, channels), (kept, channels)) + max(sums, options.far(places * channels))
-
+    *made, kept, _ = numbers(node.shape[1:])
+    places, rows, results = prod(given) * columns, prod(made) * columns, prod(made) * kept
     vectors = prod(made) * _vectors(columns, options.lanes) * channels
     first = vectors * (prod(n_taps) * options.crossing / options.loads + PASSED_CYCLES)
-    rows = max(first, options.far(prod(given) * columns * channels)) + last(prod(made), n_last)
-    return rows < last(prod(given), prod(n_taps) * n_last)
+    apart = max(first, options.far(places * channels)) + options.channels_last(channels, rows, results, n_last)
+    return apart < options.channels_last(channels, places, results, prod(n_taps) * n_last)
 
 
 def _rows_first(b: Builder, node: Node) -> Node:

@@ -67,9 +67,8 @@ def _between_transposes(b: Rewriting, node: Node, options: TapProducts) -> Node 
     *steps, made = arithmetic_above(b, node.inputs[0]) or (node,)
     if made.op is not ops.conv_transpose or not _fits(made, "NHWC") or not is_moved(made.inputs[0]):
         return None
-    if _cycles(made, options) * IDLE >= cycles_of_phases(b, made, options.tiles) / options.fmas + _transposes(
-        made, options
-    ):
+    phases = cycles_of_phases(b, made, options.tiles) / options.fmas + _transposes(made, options)
+    if _cycles(made, options) * IDLE >= phases:
         return None
     y = _sums_of_taps(b.at(made.loc), made.inputs[0].inputs[0], made)
     return as_they_came(b, y, steps)
