@@ -163,8 +163,7 @@ class Memory:
     def _load(self, address: Address, ctx: Lanes) -> Val:
         element = MEMORY_TYPE[address.buffer.dtype]
         if address.lanes is not None and address.rows and address.column:
-            at, width = address.column
-            return self._transposed(address, element, self._far_rows(address), at, 1, width)
+            return self._one_column(address, element, self._far_rows(address), address.column)
         if address.lanes is not None:
             return self._gather(address, address.lanes, element, ctx)
         pattern = address.pattern
@@ -190,12 +189,12 @@ class Memory:
         if ctx.mask is None and self._are_pairs(pattern, size):
             return self._load_pairs(address, pattern, ctx)
         if address.column and len(set(pattern)) == n:
-            at, width = address.column
+            at, _ = address.column
             # Lanes that never run read the last row again, which is there.
             live = pattern[: ctx.live] if ctx.mask is not None else pattern
             start = address.offset - at * size
             rows = tuple([(address.pointer.text, start + r * size) for r in (*live, *live[-1:] * (n - len(live)))])
-            return self._transposed(address, element, rows, at, 1, width)
+            return self._one_column(address, element, rows, address.column)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         # There are gathers of words and of what is larger alone.
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
@@ -310,6 +309,12 @@ class Memory:
         size = address.buffer.dtype.n_bytes
         far = [self.addresses.advance(address.pointer, self.addresses.space.scaled(r, size)) for r in address.rows]
         return tuple([(p.text, address.offset - address.column[0] * size) for p in far])
+
+    def _one_column(self, address: Address, element: str, rows: tuple[Row, ...], column: tuple[int, int]) -> Val:
+        """An element of each row; of an odd number the last row stands in for those that fill a register."""
+        (at, width), n = column, len(rows)
+        found = self._transposed(address, element, (*rows, *rows[-1:] * (_room(n) - n)), at, 1, width)
+        return self.arith.pick(found, element, list(range(n)))
 
     def _transposed(
         self, address: Address, element: str, rows: tuple[Row, ...], first: int, count: int, width: int
