@@ -414,12 +414,28 @@ class Memory:
             return
         if (lane := _only_lane(ctx.mask)) is not None:
             # Of a vector that was narrowed, LLVM 22 for AVX-512 stores a lone element as wide as it was before.
-            one = self.arith.extract(raw, element, lane)
-            pointer = self.addresses.pointer(address, address.offset + lane * address.buffer.dtype.n_bytes)
-            self.writer.emit(f"store {element} {one.text}, ptr {pointer}, align {address.buffer.dtype.n_bytes}")
+            self._store_part(address, raw, element, lane, 1)
+            return
+        if not self.arith.target.has_masks and (count := _front_lanes(ctx.mask)):
+            # AVX2 on Zen takes a masked store apart into dozens of operations, and others have none.
+            start = 0
+            while start < count:
+                part = 1 << (count - start).bit_length() - 1
+                self._store_part(address, raw, element, start, part)
+                start += part
             return
         name = f"llvm.masked.store.{mangled(element, n)}.p0"
         self.writer.emit(f"call void @{name}({ty} {raw.text}, ptr {align} {pointer}, <{n} x i1> {ctx.mask.text})")
+
+    def _store_part(self, address: Address, raw: Val, element: str, start: int, count: int) -> None:
+        """Lanes ``start`` to ``start + count`` alone."""
+        size = address.buffer.dtype.n_bytes
+        at = address.offset + start * size
+        if count == 1:
+            part, ty = self.arith.extract(raw, element, start), element
+        else:
+            part, ty = self.arith.pick(raw, element, list(range(start, start + count))), vector(element, count)
+        self.writer.emit(f"store {ty} {part.text}, ptr {self.addresses.pointer(address, at)}, align {size}")
 
     def _scatter(self, address: Address, raw: Val, element: str, ctx: Lanes) -> None:
         n, size = raw.lanes, address.buffer.dtype.n_bytes
@@ -493,6 +509,12 @@ def _room(n: int) -> int:
 def _front(count: int, n: int) -> str:
     """The mask of the first ``count`` of ``n`` lanes."""
     return f"<{n} x i1> <{', '.join([f'i1 {int(k < count)}' for k in range(n)])}>"
+
+
+def _front_lanes(mask: Val) -> int:
+    """How many lanes a constant mask runs, where those are the first ones; 0 of any other mask."""
+    bits = bits_of(mask) or ()
+    return sum(bits) if bits == tuple(sorted(bits, reverse=True)) else 0
 
 
 def _only_lane(mask: Val) -> int | None:
