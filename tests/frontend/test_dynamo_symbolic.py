@@ -112,6 +112,29 @@ def test_an_equation_that_gives_no_size_a_value() -> None:
     check(g, *((torch.randn(32, 8), torch.randn(16, 8), n) for n in ([5, 2, 3, 4, 6, 12], [2, 2, 3, 3, 10, 12])))
 
 
+def test_a_size_that_the_trace_took_for_one() -> None:
+    """PyTorch guards that ``k`` is 1, and goes on to write it as a quotient; ``w[:, :k]`` spreads along the other."""
+
+    def places(x: torch.Tensor, w: torch.Tensor, q: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        y = x.reshape(-1, q)
+        return y, w, (-y.shape[-1] % q + y.shape[-1]) // q
+
+    def points(x: torch.Tensor, w: torch.Tensor, q: int) -> torch.Tensor:
+        y, w, k = places(x, w, q)
+        return y * w[:1, :k] + torch.where(w[:1, :k] > 0, w[0, :k], y)
+
+    def moves(x: torch.Tensor, w: torch.Tensor, q: int) -> tuple[torch.Tensor, ...]:
+        y, w, k = places(x, w, q)
+        filled = y.clone()
+        filled[:, :2] = w[:1, :k]
+        lookup = y[(w[:1, :k] > 9).long(), torch.arange(2)]
+        return w[:1, :k].expand(3, 5), filled, lookup, w[None, :k, :2] @ torch.stack([y[:2], y[:2].sin()])
+
+    calls = [(torch.randn(n, 11), torch.randn(8, m), 2) for n, m in ((12, 11), (10, 9), (4, 7))]
+    check(points, *calls)
+    check(moves, *calls)
+
+
 @pytest.mark.parametrize("seed", [*range(QUICK), 107])
 def test_random_functions(seed: int) -> None:
     check_seed(seed)

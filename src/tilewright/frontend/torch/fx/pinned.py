@@ -17,6 +17,7 @@ from tilewright.core.types import TensorType, bool_, u8
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.nodes import reshape
 from tilewright.frontend.torch.aten.call import Result, is_decided_by_data
+from tilewright.frontend.torch.fx.views import hint
 
 Key = TypeVar("Key")
 
@@ -32,7 +33,7 @@ _MEETING: Mapping[str, Sequence[_Pair]] = {
 """Of products, pairs of the operands' axes that have one size; a vector has one axis for the last two."""
 
 
-def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
+def fitted(b: Builder, node: Any, args: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call; what works on points, and indices that are lists, of one size in each place but for 1;
     factors with one size where they meet.
 
@@ -46,13 +47,39 @@ def fitted(b: Builder, call: Any, args: Mapping[str, Any]) -> dict[str, Any]:
         places = {k: x for k, x in enumerate(indices) if isinstance(x, Node)}
         if any(x.dtype in (bool_, u8) for x in places.values()):  # a mask has as many places as it marks
             return dict(args)
-        fit = _of_one_size(b, places)
+        fit = _of_one_size(b, _with_ones(b, places, dict(enumerate(given_arguments(node)["indices"]))))
         return {**args, "indices": [fit.get(k, x) for k, x in enumerate(indices)]}
-    if (pairs := _MEETING.get(str(call))) is not None:
+    if (pairs := _MEETING.get(str(node.target))) is not None:
         return _met(b, args, pairs)
-    if torch.Tag.pointwise not in getattr(call, "tags", ()):
+    if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
         return dict(args)
-    return {**args, **_of_one_size(b, {name: x for name, x in args.items() if isinstance(x, Node)})}
+    tensors = {name: x for name, x in args.items() if isinstance(x, Node)}
+    return {**args, **_of_one_size(b, _with_ones(b, tensors, given_arguments(node)))}
+
+
+def given_arguments(node: Any) -> dict[str, Any]:
+    """The arguments of an fx node's call by the schema's names, defaults filled in."""
+    return {
+        argument.name: node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
+        for i, argument in enumerate(node.target._schema.arguments)
+    }
+
+
+def _with_ones(b: Builder, tensors: Mapping[Key, Node], given: Mapping[Key, Any]) -> dict[Key, Node]:
+    """The tensors with the number 1 for each size that was one in the example where another tensor's was not.
+
+    PyTorch spread such a tensor along the other and guards its size to be one, which it goes on to write as an
+    expression: in ``x * w[:, :n // 2]`` for an ``n`` of 2 it is ``n // 2``.
+    """
+    fakes = {key: getattr(given[key], "meta", {}).get("val") for key in tensors}
+    seen = {key: [hint(n) for n in reversed(getattr(fake, "shape", ()))] for key, fake in fakes.items()}
+    spread = {place for sizes in seen.values() for place, n in enumerate(sizes) if n is not None and n != 1}
+
+    def fit(key: Key, x: Node) -> Node:
+        ones = {place for place, n in enumerate(seen[key]) if n == 1 and place in spread}
+        return reshape(b, x, [1 if place in ones else n for place, n in enumerate(reversed(x.shape))][::-1])
+
+    return {key: fit(key, x) for key, x in tensors.items()}
 
 
 def _of_one_size(b: Builder, tensors: Mapping[Key, Node]) -> dict[Key, Node]:

@@ -55,7 +55,7 @@ from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
 from tilewright.frontend.torch.fx.known import made_of_numbers
 from tilewright.frontend.torch.fx.locations import location_of
-from tilewright.frontend.torch.fx.pinned import fitted, pinned
+from tilewright.frontend.torch.fx.pinned import fitted, given_arguments, pinned
 from tilewright.frontend.torch.fx.strided import STRIDED, offset_within
 from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data, lone_symbol
 from tilewright.frontend.torch.tensors import is_complex_tensor, part_dtype, to_numpy
@@ -380,7 +380,7 @@ class Importer:
         b = self.builder(location_of(node))
         check = None if self.checks is None else lambda holds, text: self.require_truth(b, holds, f"{b.loc}: {text}")
         known = dict(self._known_counts(types))
-        args = fitted(b, node.target, args)
+        args = fitted(b, node, args)
         made = convert(AtenCall(b, name, args, types, gives_complex, self.draws, self.has_peer, check))
         _check_results(made, types)
         self._bind_sizes(made, types)
@@ -450,13 +450,9 @@ class Importer:
 
     def _arguments(self, node: Any) -> dict[str, Any]:
         """Arguments by the schema's names, defaults filled in."""
-        args: dict[str, Any] = {}
         if not hasattr(node.target, "_schema"):
             raise Unsupported("is not supported", "replace it by calls of ATen")
-        for i, argument in enumerate(node.target._schema.arguments):
-            given = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
-            args[argument.name] = self._value(given)
-        return args
+        return {name: self._value(given) for name, given in given_arguments(node).items()}
 
     def _value(self, x: Any) -> Any:
         """An argument with fx nodes and symbols replaced by what they stand for."""
