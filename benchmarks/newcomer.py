@@ -24,6 +24,7 @@ import torch
 from benchmarks import (
     newcomer_backbones,
     newcomer_blocks,
+    newcomer_bodies,
     newcomer_corners,
     newcomer_decoding,
     newcomer_detection,
@@ -31,6 +32,7 @@ from benchmarks import (
     newcomer_fields,
     newcomer_functions,
     newcomer_geometry,
+    newcomer_idioms,
     newcomer_language,
     newcomer_methods,
     newcomer_mixtures,
@@ -41,6 +43,7 @@ from benchmarks import (
     newcomer_research,
     newcomer_science,
     newcomer_sequences,
+    newcomer_serving,
     newcomer_signals,
     newcomer_speech,
     newcomer_toolkits,
@@ -79,6 +82,9 @@ TABLES = (
     newcomer_mixtures,
     newcomer_recent,
     newcomer_fields,
+    newcomer_serving,
+    newcomer_bodies,
+    newcomer_idioms,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
@@ -200,14 +206,16 @@ def _varying(given: Sequence[tuple[Any, ...]]) -> Any:
 
 
 def _compared(newcomer: Newcomer, sizes: Sequence[int], fast: Callable[..., Any]) -> tuple[Status, str]:
+    """One model is called at each size, as eager PyTorch's is: what the module keeps between calls is kept in both."""
+    eager, double = _made(newcomer), _double(_made(newcomer))
     for size in sizes:
         ours, theirs, exact = (_arguments(newcomer, size) for _ in range(3))
         with torch.no_grad():
-            expected = _made(newcomer)(*theirs)
+            expected = eager(*theirs)
         found = fast(*ours)
         try:
             with torch.no_grad():
-                reference = _double(_made(newcomer))(*_to_double(exact))
+                reference = double(*_to_double(exact))
         except Exception:  # what insists on f32 has eager's numbers alone
             reference, exact = expected, theirs
         if problem := _difference((found, ours), (expected, theirs), (reference, exact)):
