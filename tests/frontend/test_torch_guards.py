@@ -401,3 +401,19 @@ def test_places_in_a_table_are_as_many_as_each_other() -> None:
     torch.testing.assert_close(torch.as_tensor(model(x, row, column)), f(x, row, column))
     with pytest.raises(InputError):
         model(x, row, torch.zeros(12, dtype=torch.int64))
+
+
+def test_a_size_that_a_guard_makes_one_spreads() -> None:
+    """``n // 4`` is 1 by a guard where it multiplies ``n`` rows, which does not say that it is ``n``."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0] // 4
+        return x * w[:n, :1] + w[:n, :1].expand(5, 2).sum()
+
+    calls = [(torch.randn(n, 11), torch.randn(8, 3)) for n in (4, 7)]
+    shapes = (({0: Dim.AUTO, 1: Dim.AUTO}, {0: Dim.AUTO}),)
+    model = tw.compile(Lambda(f), calls[0], dynamic_shapes=shapes, cache=False)
+    for args in calls:
+        torch.testing.assert_close(torch.as_tensor(model(*args)), f(*args))
+    with pytest.raises(InputError, match="between 2 and 7"):
+        model(torch.randn(8, 11), torch.randn(8, 3))

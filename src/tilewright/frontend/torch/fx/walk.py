@@ -58,6 +58,7 @@ from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.pinned import fitted, given_arguments, pinned
 from tilewright.frontend.torch.fx.strided import STRIDED, offset_within
 from tilewright.frontend.torch.fx.symbols import SymbolTable, is_about_data, lone_symbol
+from tilewright.frontend.torch.fx.views import hint
 from tilewright.frontend.torch.tensors import is_complex_tensor, part_dtype, to_numpy
 from tilewright.ops.value_bounds import bounds_of
 
@@ -544,7 +545,8 @@ def _is_left_out(node: Any) -> bool:
 
 
 def _equal_sizes(node: Any) -> list[Any]:
-    """What an element-wise call says of its operands' sizes: ``operand's = result's``, unless the operand's is 1."""
+    """What an element-wise call says of its operands' sizes: ``operand's = result's``, unless the operand's is 1, or
+    was 1 in the example where the result's was not."""
     import sympy
     import torch
 
@@ -557,7 +559,7 @@ def _equal_sizes(node: Any) -> list[Any]:
         value = x.meta.get("val")
         if isinstance(value, torch.Tensor):
             pairs = zip(reversed(value.shape), reversed(out.shape), strict=False)
-            sizes = [(_sympy(a), _sympy(b)) for a, b in pairs]
+            sizes = [(_sympy(a), _sympy(b)) for a, b in pairs if hint(a) != 1 or hint(b) in (1, None)]
             found += [sympy.Eq(a, b) for a, b in sizes if a != b and a != 1 and a.free_symbols | b.free_symbols]
     return [c for c in found if type(c).__name__ == "Equality"]
 
@@ -586,5 +588,5 @@ def _unsupported(name: str, *, is_complex: bool, is_known: bool) -> Unsupported:
         op = "::".join(name.split(".")[:2])
         return Unsupported("is not supported", f'say what it computes: tilewright.decompose("{op}", function)')
     options = [o for o in nearest(name.removeprefix("aten.")) if o not in (own, name.removeprefix("aten."))]
-    hint = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
-    return Unsupported("is not supported", hint)
+    remedy = f"the nearest supported form is aten.{options[0]}" if options else "replace it by supported ops"
+    return Unsupported("is not supported", remedy)
