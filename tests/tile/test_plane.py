@@ -111,3 +111,15 @@ def test_borders_of_strided_windows_gather_nothing(name):
         Native(kernel, target)(x, out)
         attrs = pool_attrs(2, kernel=3, strides=(2, 2), pads=((1, 1),) * 2, dilations=(1, 1))
         np.testing.assert_array_equal(out, ops.max_pool.reference((x,), Attrs(attrs)))
+
+
+def test_channels_beside_unpadded_rows_are_no_taps():
+    """Of windows of one row, rows are not padded, and one dimension with the channels that are summed."""
+    x, w, y = Buffer("X", F, (1, 32, 28, 28)), Buffer("W", F, (24, 32, 1, 3)), Buffer("Y", F, (1, 24, 28, 28))
+    attrs = {"strides": (1, 1), "pads": ((0, 0), (1, 1)), "dilations": (1, 1), "layout": "NCHW", "groups": 1}
+    computation = Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs(attrs)))
+    check_default(computation, "W", machine=WIDE)
+    kernel = schedule(computation, WIDE, [w])
+    (sums,) = [p for p in kernel.places if p.space is Space.REG]
+    assert sums.buffer.shape == (12, 32), "output channels, which share vectors of a row"
+    assert "gather" not in codegen.emit_kernel(kernel, WIDE)

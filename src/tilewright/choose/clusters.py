@@ -24,10 +24,10 @@ from math import prod
 from tilewright.choose.cost.tile import MAX_UNROLLED
 from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buffers_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known
 from tilewright.core.estimates import SHUFFLED_STRIDE
 from tilewright.core.expr import Dim, Sym
-from tilewright.core.indices import chosen, symbols_at
+from tilewright.core.indices import chosen, symbols_at, terms_at
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
 
@@ -253,12 +253,20 @@ def plane_before(
 
 
 def _walks_plane(x: Load, window: Stage) -> bool:
-    """Does every axis of the reduction slide along a dimension together with one of the last axes of the result?"""
+    """Does every axis of the reduction slide along a dimension together with one of the last axes of the result?
+
+    Where channels and rows are one dimension, channels are a step over all rows, and don't slide.
+    """
     assert window.reduction is not None
-    reduced, axes = {a.sym for a in window.reduction.axes}, [a.sym for a in window.axes]
-    slid = [s for i in x.index if (s := symbols_at(i)) & reduced]
-    own = [s for i in slid for s in axes if s in i]
-    return 0 < len(slid) == len(reduced) == len(own) < len(axes) and own == axes[len(axes) - len(own) :]
+    reduced, axes = {a.sym for a in window.reduction.axes}, {a.sym: a.extent for a in window.axes}
+    slid = [i for i in x.index if symbols_at(i) & reduced]
+    own = [(i, s) for i in slid for s in axes if s in symbols_at(i)]
+    last = list(axes)[len(axes) - len(own) :]
+    if not 0 < len(slid) == len(reduced) == len(own) < len(axes) or [s for _, s in own] != last:
+        return False
+    steps = [({atom: c for atom, c in terms_at(i) if isinstance(atom, Sym)}, s) for i, s in own]
+    taps = [(c, of.get(s, 1) * known(axes[s], c + 1)) for of, s in steps for a, c in of.items() if a in reduced]
+    return all(step < reach for step, reach in taps)
 
 
 def projection_before(product: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:

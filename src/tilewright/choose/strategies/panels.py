@@ -23,7 +23,7 @@ from tilewright.tile.ir import For, If, Kind, Loop, Role, Space, Store, Update, 
 from tilewright.tile.rewrite import Body, loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
-from tilewright.tile.schedule.tree import find_place
+from tilewright.tile.schedule.tree import find_place, most_iterations
 
 
 def lay_in_panels(b: ScheduleBuilder) -> None:
@@ -70,7 +70,8 @@ def _fill_in_order(b: ScheduleBuilder, path: tuple[Loop, ...], panel: tuple[Inde
 
 def _panel(path: tuple[Loop, ...], load: Load) -> tuple[int, int, int]:
     """The dimension before the one of the lanes, and a panel's extents along both."""
-    lanes = [x.sym for x in path if x.kind is Kind.VECTOR]
+    vectors = [x for x in path if x.kind is Kind.VECTOR]
+    lanes = [x.sym for x in vectors]
     dim = next((d for d, i in enumerate(load.index) if _step(i, lanes) == 1), 0) - 1
     if dim < 0 or len(lanes) != 1:
         raise ScheduleError("panels", load.buffer.name, "its lanes have no dimension before them")
@@ -79,6 +80,8 @@ def _panel(path: tuple[Loop, ...], load: Load) -> tuple[int, int, int]:
     depth = _next_step(load.index[dim], serial, 1) or load.buffer.shape[dim]
     if not width or not is_known(depth):
         raise ScheduleError("panels", load.buffer.name, "it is not walked block by block")
+    if most_iterations(vectors[0]) > width:
+        raise ScheduleError("panels", load.buffer.name, "windows overlap, and a panel holds no vector")
     blocks, walked = _loops_of(load.index[dim + 1], serial), _loops_of(load.index[dim], serial, depth)
     if walked and max(serial.index(x) for x in blocks) > min(serial.index(x) for x in walked):
         raise ScheduleError("panels", load.buffer.name, "the reduction goes from block to block")
