@@ -102,7 +102,8 @@ def test_narrow_convolutions_on_sequences_keep_their_order(shape, n_out, kernel,
         ((1, 12, 57, 57), 64, (3, 3), {}, False),  # too many channels read all planes
         ((1, 16, 57, 57), 16, (3, 3), {}, False),  # too many planes
         ((1, 32, 32, 32), 32, (7, 7), {"groups": 8}, False),  # too many taps
-        ((1, 3, 57, 57), 8, (1, 7), {}, False),  # a row's taps alone
+        ((1, 3, 57, 57), 8, (1, 7), {}, True),
+        ((1, 32, 28, 28), 64, (1, 3), {"pads": ((0, 0), (1, 1))}, False),
         ((1, 36, 37, 37), 36, (3, 3), {"groups": 12, "strides": (2, 2)}, False),
     ],
 )

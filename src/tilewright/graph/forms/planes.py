@@ -56,8 +56,8 @@ class InPlanes(Pass):
     is read in channels-last order, too, or where more than ``OUTWEIGHING`` channels are summed that fill vectors of
     ``lanes`` f32 about as well as pixels do.
 
-    Convolutions of windows of several rows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles, of one
-    group by ``IDLE``; so are those on sequences, for kernels of any size and dilation, with any padding, of one group.
+    Convolutions of windows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles, for kernels of any size
+    and dilation, with any padding; of several groups those of several rows alone.
 
     Depthwise convolutions (of weights known at run time, too) and pools, one behind the other too, stay as they were,
     where they take fewer cycles so and strides are at most ``SHUFFLED_STRIDE``. They alone do where a lane adds several
@@ -369,11 +369,10 @@ def _is_pointwise(conv: Node, lanes: int) -> bool:
 
 
 def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
-    """A convolution of a sequence, or by windows of several rows, that is faster with places in the lanes.
+    """A convolution by windows that is faster with places in the lanes.
 
-    Each vector of places is loaded for all channels of its group, each weight for one of them. Of an image of one group
-    at most half a vector of planes is summed, less where channels fill vectors: the cycles miss that lanes may be what
-    is summed.
+    Each vector of places is loaded for all channels of its group, each weight for one of them. Where planes that fill
+    half a vector are summed, it has to be by ``IDLE``: the cycles miss that lanes may be what is summed.
     """
     if not _is_lone(conv):
         return False
@@ -381,11 +380,7 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     depth, *taps = numbers(conv.inputs[1].shape[1:])
     *rows, columns, channels = numbers(conv.shape[1:])
     per_group, products = channels // groups, prod(taps) * depth
-    if taps[0] == 1 or (groups > 1 and (depth == 1 or len(taps) == 1)):
-        return False
-    half = options.lanes // 2
-    is_shallow = depth <= half and (channels < options.lanes or depth < half)
-    if len(taps) > 1 and groups == 1 and not is_shallow:
+    if prod(taps) == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or taps[0] == 1)):
         return False
     loading = (1 + options.crossing / per_group) / options.loads
     vectors = options.of_a_row(columns, are_whole=depth == 1 and columns > options.lanes)
@@ -395,7 +390,8 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     last = options.transposes(*((given, made) if is_moved(conv.inputs[0]) else (made,)))
     if groups == 1:
         images = over_batches(conv.shape[0], float)
-        return images * (planes * IDLE - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
+        planes *= IDLE if 2 * depth > options.lanes else 1
+        return images * (planes - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
     if per_group > options.lanes:
         vectors, each = groups * _vectors(per_group, options.lanes), 1 / options.fmas
     else:  # of as many groups as fit a vector: what is read for one of them is brought to its lanes besides
