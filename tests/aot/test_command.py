@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -85,3 +86,10 @@ def test_a_structure_that_a_call_decides_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="compiled per call"):
         tw.compile(model, cache=False).export(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("target", ["x86-64-v3", "cortex-m4"])
+def test_the_header_calls_the_machine_what_the_user_calls_it(target: str, tmp_path: Path) -> None:
+    """LLVM's name of the first is ``haswell``."""
+    header = tw.export(DIGITS, tmp_path, fix_dims={"batch": 1}, target=target).header.read_text()
+    assert re.findall(r"CPU (\S+)\.$", header, re.MULTILINE) == [target]

@@ -176,7 +176,7 @@ def header_text(of: Interface, system: System) -> str:
         title=f"{of.name}: a compiled model.",
         compiler=m.tilewright_version,
         target=m.target.triple,
-        cpu=m.target.cpu,
+        cpu="any" if of.is_source else m.report["target"],
         features=_wrapped(features),
         facts="\n".join(f" * {line}".rstrip() for line in _facts(of)),
         link=f"with {of.name}.{'c' if of.is_source else 'o'}" + _libraries(of, system, maps_file),
