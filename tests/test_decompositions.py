@@ -234,3 +234,69 @@ def test_the_largest_size_is_fortrans() -> None:
     call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p)(at)
     for sizes in ((1, 1 << 31), (0, 3), (1, -1), (1, 0)):
         assert call(None, np.array(sizes, np.int64).ctypes.data) == 1
+
+
+def whole(factors: Any) -> torch.Tensor:
+    """The product of some factors, whose signs are open."""
+    first, second, *rest = factors
+    return first @ (second.unsqueeze(-1) * rest[0] if rest else second)
+
+
+def product_of_lu(x: torch.Tensor) -> torch.Tensor:
+    p, lower, upper = torch.linalg.lu(x)
+    return p @ lower @ upper
+
+
+SQUARE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "inv": lambda x: torch.linalg.inv(positive(x)),
+    "solve": lambda x: torch.linalg.solve(positive(x), x),
+    "cholesky": lambda x: torch.linalg.cholesky(positive(x)),
+    "cholesky_solve": lambda x: torch.cholesky_solve(x, torch.linalg.cholesky(positive(x))),
+    "det": lambda x: torch.linalg.det(x / x.shape[-1]),
+    "lu": product_of_lu,
+    "ldl": lambda x: torch.linalg.ldl_factor(symmetric(x))[0],
+    "qr": lambda x: whole(torch.linalg.qr(x)),
+    "eigh": lambda x: torch.linalg.eigh(symmetric(x))[0],
+    "eigvalsh": lambda x: torch.linalg.eigvalsh(symmetric(x)),
+    "svd": lambda x: whole(torch.linalg.svd(x, full_matrices=False)),
+    "svdvals": torch.linalg.svdvals,
+    "pinv": lambda x: torch.linalg.pinv(positive(x)),
+    "matrix_rank": lambda x: torch.linalg.matrix_rank(x[..., :1] * x[..., :1, :]).to(x.dtype),
+}
+
+
+@pytest.mark.parametrize("with_lapack", [True, False])
+@pytest.mark.parametrize("name", SQUARE)
+def test_sides_and_batches_of_the_call(name: str, with_lapack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One compile for all sizes: LAPACK is told those of the call, and our own kernels loop to them."""
+    if not with_lapack:
+        monkeypatch.setattr(routines, "_find", lambda kind, name: 0)
+        monkeypatch.setattr(routines._made, "made", {})
+    batch, side = torch.export.Dim("batch", min=2), torch.export.Dim("side", min=2)
+    compiled = tw.compile(
+        Lambda(SQUARE[name]), (torch.rand(3, 5, 5),), dynamic_shapes=(({0: batch, 1: side, 2: side},),), cache=False
+    )
+    for n_matrices, n in ((3, 5), (2, 2), (20, 3), (2, 17), (2, 66)):
+        torch.manual_seed(n)
+        x = torch.rand(n_matrices, n, n)
+        close(compiled(x), SQUARE[name](x))
+
+
+@pytest.mark.parametrize("name", ["qr", "lu"])
+def test_matrices_of_two_sides_of_the_call(name: str) -> None:
+    rows, columns = torch.export.Dim("rows", min=2), torch.export.Dim("columns", min=2)
+    compiled = tw.compile(
+        Lambda(SQUARE[name]), (torch.rand(3, 5, 4),), dynamic_shapes=(({1: rows, 2: columns},),), cache=False
+    )
+    for shape in ((3, 5, 4), (3, 4, 9), (3, 70, 3), (3, 3, 3)):
+        x = torch.rand(shape)
+        close(compiled(x), SQUARE[name](x))
+
+
+@pytest.mark.parametrize("name", ["svd", "svdvals"])
+def test_singular_values_need_the_longer_side(name: str) -> None:
+    rows, columns = torch.export.Dim("rows"), torch.export.Dim("columns")
+    with pytest.raises(tw.CompileError, match="rows by columns need to know which side is longer"):
+        tw.compile(
+            Lambda(SQUARE[name]), (torch.rand(3, 5, 4),), dynamic_shapes=(({1: rows, 2: columns},),), cache=False
+        )

@@ -30,8 +30,9 @@ from tilewright.core.compute import (
     Value,
     loop_symbol,
 )
+from tilewright.core.diag import OpError
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, to_text
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
@@ -116,7 +117,6 @@ def _ranks(place: Buffer, values: Buffer, *, descending: bool = False) -> Stage:
 
 def _infer_eigh(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     check_matrices(ts[0], "the matrix", square=True)
-    smaller_side(ts[0])
     return ts[0].with_shape(ts[0].shape[:-1]), ts[0]
 
 
@@ -234,8 +234,23 @@ def _any_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((matrices(rng, 2, 5, 4).astype(np.float32),))
 
 
+def is_tall_matrix(shape: Sequence[Dim]) -> bool:
+    """Whether matrices have no fewer rows than columns; ``OpError`` where that differs between calls."""
+    m, n = shape[-2:]
+    if m == n:
+        return True
+    if not is_known(m) or not is_known(n):
+        remedy = "fix their dimensions, or give both the same one"
+        raise OpError(
+            f"singular values of matrices of {to_text(m)} by {to_text(n)} need to know which side is longer",
+            remedy=remedy,
+        )
+    return m > n
+
+
 def _infer_svd(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     check_matrices(ts[0], "the matrix")
+    is_tall_matrix(ts[0].shape)
     *batch, m, n = ts[0].shape
     k = smaller_side(ts[0])
     p, q = (m, n) if a.full else (k, k)
@@ -274,9 +289,9 @@ def _rotated(x: Buffer, at: tuple[Sym, ...], name: str, vectors: bool) -> tuple[
     """Stages, ``x`` (or, if that is wide, its transpose) with its columns turned until they are orthogonal, the product
     of the rotations, the columns' lengths, and the place of each."""
     m, n = x.shape[-2:]
-    assert is_known(m) and is_known(n)
+    is_tall = is_tall_matrix(x.shape)
     # Of the wide one the transpose, so that there are at most as many columns as rows to make orthogonal.
-    rows, columns = max(m, n), min(m, n)
+    rows, columns = (m, n) if is_tall else (n, m)
     made = Buffer(f"{name}_made", types.f64, (rows, columns))
     turned = Buffer(f"{name}_turned", types.f64, (columns, columns))
     angle, lengths = Buffer(f"{name}_angle", types.f64, (2,)), Buffer(f"{name}_lengths", types.f64, (columns,))
@@ -299,7 +314,7 @@ def _rotated(x: Buffer, at: tuple[Sym, ...], name: str, vectors: bool) -> tuple[
         )
 
     def start(i: Sym, j: Sym) -> Load:
-        return Load(x, (*at, i, j) if m >= n else (*at, j, i))
+        return Load(x, (*at, i, j) if is_tall else (*at, j, i))
 
     items: Items = [
         over(made, (rows, columns), lambda i, j: ((i, j), Cast(start(i, j), types.f64))),
@@ -315,7 +330,6 @@ def _rotated(x: Buffer, at: tuple[Sym, ...], name: str, vectors: bool) -> tuple[
 def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: tuple[Sym, ...]) -> Items:
     """The turned columns are orthogonal; their QR factors complete them to a basis, also where some are zero."""
     x, (u, s, vh) = ins[0], outs
-    m, n = x.shape[-2:]
     name = s.name
     items, made, turned, lengths, place = _rotated(x, at, name, True)
     rows, columns = made.shape
@@ -323,7 +337,7 @@ def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: t
     ordered, packed = (Buffer(f"{name}_{part}", types.f64, (rows, columns)) for part in ("ordered", "packed"))
     taus = Buffer(f"{name}_taus", types.f64, (columns,))
     one, basis = (Buffer(f"{name}_{part}", types.f64, (rows, whole)) for part in ("one", "basis"))
-    assert is_known(m) and is_known(n)
+    is_tall = is_tall_matrix(x.shape)
 
     def sign(j: Sym) -> Value:
         flips = Binary("lt", Load(packed, (j, j)), ZERO)
@@ -338,12 +352,12 @@ def _svd_body(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs, at: t
         flip,
         over(s, (columns,), lambda j: ((*at, place[j]), Cast(lengths[j], s.dtype))),
     ]
-    left, right = (u, vh) if m >= n else (vh, u)
+    left, right = (u, vh) if is_tall else (vh, u)
     # of a tall matrix the basis is u, and the rotations are v, whose columns become rows; of a wide one the other way
     items += [
-        over(left, (rows, whole), lambda i, j: ((*at, i, j) if m >= n else (*at, j, i), Cast(basis[i, j], u.dtype))),
+        over(left, (rows, whole), lambda i, j: ((*at, i, j) if is_tall else (*at, j, i), Cast(basis[i, j], u.dtype))),
         over(right, (columns, columns), lambda i, j: (
-            (*at, place[j], i) if m >= n else (*at, i, place[j]), Cast(turned[i, j], u.dtype))),
+            (*at, place[j], i) if is_tall else (*at, i, place[j]), Cast(turned[i, j], u.dtype))),
     ]  # fmt: skip
     return items
 
@@ -369,6 +383,7 @@ def _svd_sizes(ts: Types, a: Attrs) -> tuple[Dim, ...]:
 
 def _infer_svdvals(ts: Types, a: Attrs) -> TensorType:
     check_matrices(ts[0], "the matrix")
+    is_tall_matrix(ts[0].shape)
     return ts[0].with_shape((*ts[0].shape[:-2], smaller_side(ts[0])))
 
 

@@ -35,8 +35,8 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.diag import OpError
-from tilewright.core.dims import is_known, known_at_most
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.dims import known_at_most
+from tilewright.core.expr import Dim, Sym, minimum
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, DType, TensorType
@@ -71,12 +71,9 @@ def check_matrices(t: TensorType, what: str, *, square: bool = False) -> None:
         raise OpError(f"{what} must be square, not {t}")
 
 
-def smaller_side(t: TensorType) -> int:
-    """The lesser size of matrices, which must be static."""
-    m, n = t.shape[-2:]
-    if not is_known(m) or not is_known(n):
-        raise OpError(f"the matrices of {t} must have static sizes", remedy="fix their dimensions")
-    return min(m, n)
+def smaller_side(t: TensorType) -> Dim:
+    """The lesser size of matrices."""
+    return minimum(*t.shape[-2:])
 
 
 # --- writing stages -------------------------------------------------------------------------------------------------
@@ -142,7 +139,6 @@ def rows_of(x: Array) -> Array:
 
 def _infer_cholesky(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     check_matrices(ts[0], "the matrix", square=True)
-    smaller_side(ts[0])
     return ts[0], TensorType(types.i32, ts[0].shape[:-2])
 
 

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, minimum
+from tilewright.core.expr import Dim, maximum, minimum
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import DType, TensorType, bool_, f64, i64
 from tilewright.frontend.matrices import eye, orthogonal, solve_triangular, swapped
-from tilewright.frontend.nodes import expand, reshape, slice_axis
+from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 
 Convert = Callable[[AtenCall], Result]
@@ -104,9 +103,7 @@ def _order(b: Builder, made: Node, pivots: Node) -> Node:
 
 def _unpacked(b: Builder, made: Node, order: Node) -> tuple[Node, Node, Node]:
     m, n = made.shape[-2:]
-    if not is_known(m) or not is_known(n):
-        raise Unsupported("LU factors of a symbolic size", "make the matrix's dimensions static")
-    k, rank, batch = min(m, n), len(made.shape), made.shape[:-2]
+    k, rank, batch = minimum(m, n), len(made.shape), made.shape[:-2]
     left = slice_axis(b, made, rank - 1, 0, k)
     one = eye(b, m, k, batch, made.dtype)
     lower = b(ops.add, b(ops.trilu, left, k=-1, upper=False), one)
@@ -317,8 +314,8 @@ def _tolerances(c: AtenCall, x: Node) -> tuple[Node, Node]:
         node = as_node(b, value, x.dtype)
         return reshape(b, node, (*node.shape, 1)) if node.shape else node
 
-    m, n = (d for d in x.shape[-2:] if is_known(d))
-    default = b.const(max(m, n) * float(np.finfo(x.dtype.numpy).eps), x.dtype)
+    longer = dim_scalar(b, maximum(*x.shape[-2:]), x.dtype)
+    default = b(ops.mul, longer, b.const(float(np.finfo(x.dtype.numpy).eps), x.dtype))
     atol = column(c["atol"]) if c["atol"] is not None else b.const(0, x.dtype)
     if c["rtol"] is not None:
         return atol, column(c["rtol"])
