@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cache, reduce
 
 from tilewright.core.dims import is_known
 from tilewright.core.effort import EFFORT
@@ -146,27 +146,28 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
     # That a place is free is proved for every size; which of them is tried first is judged at one likely size.
     values = {s: nearest_size(s, 1 << LOG_MOST_IMAGES) for n in sizes.values() for s in symbols(n)}
     proofs: dict[tuple[Dim, Dim], bool] = {}
+    likely = cache(lambda e: size_at(e, values))  # each place is compared with most others
 
     def is_below(end: Dim, lo: Dim) -> bool:
         # A size at which it is false is a counterexample, and far cheaper than looking for a proof.
-        if size_at(end, values) > size_at(lo, values):
+        if likely(end) > likely(lo):
             return False
         if (end, lo) not in proofs:
             proofs[end, lo] = is_nonneg(lo - end)
         return proofs[end, lo]
 
-    found: dict[int, Dim] = {}
-    _, in_order = _best_packing(storages, {k: size_at(n, values) for k, n in sizes.items()})
+    found: dict[int, tuple[Dim, Dim]] = {}  # where each begins and ends
+    _, in_order = _best_packing(storages, {k: likely(n) for k, n in sizes.items()})
     for k in in_order:
-        alive = [(at, at + sizes[j]) for j, at in found.items() if _overlap(storages[k], storages[j])]
-        ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=lambda e: size_at(e, values))
+        alive = [span for j, span in found.items() if _overlap(storages[k], storages[j])]
+        ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=likely)
         free = (at for at in ends if all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive))
         at = next(free, None)
         if at is None:
             return _share_slots(storages, sizes, offsets, start)
-        found[k] = at
-    offsets.update(found)
-    return reduce(maximum, dict.fromkeys(at + sizes[k] for k, at in found.items()))
+        found[k] = at, at + sizes[k]
+    offsets.update({k: at for k, (at, _) in found.items()})
+    return reduce(maximum, dict.fromkeys(end for _, end in found.values()))
 
 
 def _share_slots(storages: Sequence[Storage], sizes: dict[int, Dim], offsets: dict[int, Dim], start: int) -> Dim:
