@@ -156,5 +156,9 @@ def test_the_name_of_the_output_says_the_format(tmp_path: Path, monkeypatch: pyt
         ran = CliRunner().invoke(app, ["export", "net.onnx", "--fix", "rows=3", "-o", name])
         assert ran.exit_code == 0, ran.output
         assert (tmp_path / name).read_text().lstrip().startswith(begins)
-    assert CliRunner().invoke(app, ["export", "net.onnx", "-o", "net.bin"]).exit_code == 0
+    assert CliRunner().invoke(app, ["export", "net.onnx", "-o", "net.bin", "--to", "onnx"]).exit_code == 0
     assert (tmp_path / "net.bin").read_bytes()[:1] == b"\x08"
+    for name in ("net.foo", "net"):
+        ran = CliRunner().invoke(app, ["export", "net.onnx", "-o", name])
+        assert ran.exit_code != 0 and not (tmp_path / name).exists()
+        assert isinstance(ran.exception, tw.OptionError) and ".mlir (stablehlo)" in str(ran.exception)

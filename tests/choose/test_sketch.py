@@ -8,9 +8,11 @@ from benchmarks import computations
 from tilewright.choose.cost.price import price_of
 from tilewright.choose.cost.sketch import sketch, sketch_tile
 from tilewright.choose.cost.tile import Tile
+from tilewright.choose.cost.traffic import times_written
 from tilewright.choose.default import schedule_with_steps
 from tilewright.choose.strategies.contract_space import Arrangement, cheapest_arrangements, orders, walks_of
 from tilewright.target.target import Target
+from tilewright.tile.ir import Kind
 
 ZEN = replace(Target.parse("znver3"), n_cores=1)
 BIG_CACHES = replace(ZEN, l1_bytes=4 << 20, l2_bytes=4 << 20, n_near_pages=1 << 10)
@@ -71,3 +73,32 @@ def test_a_panel_is_copied_where_its_rows_lie_in_more_pages_than_a_core_knows():
         steps = schedule_with_steps(computations.matmul(384, 768, 768), m).schedule.steps
         copied.append(any(step.primitive == "stage" for step in steps))
     assert copied == [True, False]
+
+
+def test_blocks_of_lanes_go_inside_where_lines_of_many_rows_are_waited_for():
+    """64 rows that no near cache keeps: a line or two of each of them, or a few as a whole."""
+    few = replace(Target.parse("x86-64-v4"), n_cores=2)
+    large, small = computations.matmul(64, 25600, 3), computations.matmul(64, 512, 3)
+    assert loops_of(large, few)[:2] == ["i0", "i1"]
+    assert loops_of(large, replace(few, n_streams=1 << 10)) == loops_of(small, few) == ["i1", "i0"]
+
+
+def loops_of(c, machine):
+    """The loops outside of a product's sums, by the axis that they walk."""
+    (body,) = schedule_with_steps(c, machine, [b for b in c.inputs if b.name == "A"]).kernel.body
+    found = []
+    while body.loop.kind is not Kind.UNROLL:
+        found.append(body.loop.sym.name[:2])
+        body = body.body[0]
+    return found
+
+
+def test_results_in_many_pages_move_as_if_twice():
+    machine = replace(Target.parse("x86-64-v4"), n_streams=8, page_bytes=4096)
+    lanes, rows, blocks = (4, 16), (8192, 32), (64, 100)
+    assert times_written(4, [lanes, rows, blocks], machine) == pytest.approx(2 * (2 - 8 / 32))
+    assert times_written(4, [lanes, (8192, 8), blocks], machine) == 2, "as many pages as caches look ahead along"
+    assert times_written(4, [lanes, blocks, rows], machine) == 2, "row by row"
+    assert times_written(4, [lanes, (64, 32), (2048, 100)], machine) == 2, "one run"
+    # Half of the runs begin in a page in which another run ended.
+    assert times_written(4, [lanes, (2048, 32), blocks], machine) == pytest.approx(2 * (1 + 0.5 * (1 - 8 / 16)))

@@ -143,6 +143,13 @@ def test_a_transpose_gathers_nothing():
     assert "gather" not in assembly and "vpermt2" in assembly
 
 
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3"])
+@pytest.mark.parametrize("shape", [(10, 10), (12, 12), (9, 6), (25, 5), (5, 25)])
+def test_odd_blocks_gather_nothing(shape, target):
+    machine = Target.parse(target)
+    assert "gather" not in codegen.emit_kernel(schedule(transpose(*shape), machine), machine)
+
+
 @pytest.mark.parametrize("width", [7, 16, 33, 100])
 def test_rows_end_in_scratch_of_their_own(width):
     """The last vector of a local row is written whole, and what it holds beyond the row takes no part."""

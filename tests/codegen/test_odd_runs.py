@@ -53,3 +53,27 @@ def test_whole_where_masks_are_cheap(target, in_parts):
     assert bool(re.search(r"load <7 x float>", text)) == in_parts
     assert bool(re.search(r"masked\.load\.v8f32", text)) != in_parts
     assert bool(re.search(r"masked\.store\.v8f32", text)) != in_parts
+
+
+def scaled(n: int, dtype: types.DType) -> Computation:
+    """``out[i] = x[i] + x[i]``."""
+    x, out = Buffer("X", dtype, (n,)), Buffer("OUT", dtype, (n,))
+    axes = axes_for(out.shape)
+    (i,) = syms(axes)
+    return Computation((x,), (out,), (Stage((out,), axes, (i,), (x[i] + x[i],)),))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(n=st.integers(1, 70), at_end=st.booleans(), dtype=st.sampled_from([types.f32, types.f64, types.i8, types.i16]))
+@settings(max_examples=20)
+def test_ends_of_rows(target, n, at_end, dtype):
+    tree = schedule(scaled(n, dtype), target)
+    x, out = (np.arange(n) % 50).astype(dtype.numpy), Fenced(np.zeros(n, dtype.numpy), at_end)
+    Native(tree, target)(Fenced(x, at_end).array, out.array)
+    np.testing.assert_array_equal(out.array, x + x)
+
+
+@pytest.mark.parametrize("n", [12, 13, 14, 15, 100])
+def test_ends_of_rows_are_stored_in_parts_where_masks_are_dear(n):
+    for target in (Target.parse("x86-64-v3"), Target.parse("x86-64")):
+        assert "masked.store" not in codegen.emit_kernel(schedule(scaled(n, types.f32), target), target)

@@ -1,5 +1,6 @@
 """Results of ``torch.compile`` share memory where those of eager PyTorch do."""
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable
@@ -67,9 +68,32 @@ def check_module(seed: int) -> None:
     assert found is None, f"{seed}: {text}\n{found}"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 268, 1270])
+@pytest.mark.parametrize("seed", [0, 1, 268, 737, 1270])
 def test_random_modules(seed: int) -> None:
     check_module(seed)
+
+
+@pytest.mark.parametrize("is_before", [False, True])
+def test_views_of_a_parameter_that_is_given_other_memory(is_before: bool) -> None:
+    """AOTAutograd makes views that are results anew, of the parameter as it then is."""
+
+    class Given(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.arange(3.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            before = self.w[1:]
+            self.w.data = x
+            return before if is_before else self.w[1:]
+
+    x, module, eager = torch.full((3,), 7.0), Given(), Given()
+    own = (module.w if is_before else x).untyped_storage().data_ptr()
+    compiled = torch.compile(module, backend=make_backend(interpreted))
+    with contextlib.nullcontext() if not is_before else pytest.warns(FallbackWarning, match="a view of what it had"):
+        got = compiled(x)
+    assert torch.equal(got, eager(x)) and got.untyped_storage().data_ptr() == own
+    assert module.w.data_ptr() == x.data_ptr()
 
 
 VIEWS_WITH_GAPS = (

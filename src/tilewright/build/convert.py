@@ -60,7 +60,9 @@ def convert(
     kind = to or SUFFIXES.get(path.suffix)
     if kind not in FORMATS:
         what = f"to={to!r}" if to else f"the suffix of {path.name!r}"
-        raise OptionError(f"{what} is no format to write", remedy=f"use one of {', '.join(FORMATS)}")
+        endings = ", ".join(f"{suffix} ({kind})" for suffix, kind in SUFFIXES.items())
+        remedy = f"use one of {', '.join(FORMATS)}" if to else f"end the name in one of {endings}, or name the format"
+        raise OptionError(f"{what} is no format to write", remedy=remedy)
     if not path.name:
         raise OptionError(f"the path {str(path)!r} names no file", remedy="give the file's name")
     check_sizes_given(fix_dims, input_shapes)

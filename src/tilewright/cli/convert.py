@@ -42,13 +42,13 @@ def export_command(
     show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="export the model that it was made of")
-    if not to:
-        to = convert.SUFFIXES.get(output.suffix, "onnx") if output is not None else "onnx"
+    if output is None and not to:
+        to = "onnx"
     suffix = next((s for s, kind in convert.SUFFIXES.items() if kind == to), "")
     path = show.check_writable(output or Path(f"{model.with_suffix('').name}.exported{suffix}"))
     is_text = model.suffix == ".txt"
     made = convert.convert(
-        texts.read_graph(model) if is_text else model, path, to=to, optimize=optimized,
+        texts.read_graph(model) if is_text else model, path, to=to or None, optimize=optimized,
         fix_dims=inputs.parse_sizes(fix, "--fix"), target=target,
     )  # fmt: skip
     if json:

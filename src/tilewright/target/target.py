@@ -43,7 +43,7 @@ NUMBERS = {
     "unforeseen_cycles": "cycles",
     "l1_bytes": "B", "set_span": "B", "l2_bytes": "B", "l2_ways": "", "llc_bytes": "B", "llc_ways": "",
     "llc_core_bytes": "B",
-    "line_bytes": "B", "page_bytes": "B", "n_near_pages": "", "page_cycles": "cycles",
+    "line_bytes": "B", "page_bytes": "B", "n_streams": "", "n_near_pages": "", "page_cycles": "cycles",
     "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
     "memory_gb_per_s": "GB/s", "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us",
     "fork_cycles": "cycles",
@@ -96,12 +96,12 @@ class Target:
     ``store_ports`` move a vector in ``load_cycles`` and ``store_cycles`` each. ``issue_width`` operations begin in a
     cycle, of which ``ghz`` thousand millions make a second, and a core looks ``window`` of them ahead of the oldest one
     that waits. A branch that it foresaw wrongly costs ``unforeseen_cycles``: what was begun behind it is thrown away.
-    Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``. A core knows where the
-    last ``n_near_pages`` are, and another page takes ``page_cycles``; addresses ``set_span`` bytes apart fall into the
-    same set of the first-level cache. A core reads ``l2_bytes_per_cycle`` from its second-level cache and
-    ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile, and which has
-    ``llc_core_bytes`` for each of the cores that share it; ``memory_gb_per_s`` from
-    memory, and all cores together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there.
+    Caches read and write lines of ``line_bytes``, and look ahead within pages of ``page_bytes``, along ``n_streams`` of
+    them at a time. A core knows where the last ``n_near_pages`` are, and another page takes ``page_cycles``; addresses
+    ``set_span`` bytes apart fall into the same set of the first-level cache. A core reads ``l2_bytes_per_cycle`` from
+    its second-level cache and ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile, and
+    which has ``llc_core_bytes`` for each of the cores that share it; ``memory_gb_per_s`` from memory, and all cores
+    together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there.
     Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its
     iterations.
 
@@ -166,6 +166,7 @@ class Target:
     llc_core_bytes: int = 16 << 20
     line_bytes: int = 64
     page_bytes: int = 4096
+    n_streams: int = 12
     n_near_pages: int = 64
     page_cycles: float = 4.0
     l2_bytes_per_cycle: float = 64.0

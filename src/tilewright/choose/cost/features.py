@@ -76,7 +76,7 @@ class _FeatureWalk:
     def run(self) -> None:
         around = Around((self.rows[0],), {}, {}, {}, {}, frozenset(), {}, {})
         self.accesses = self._body(self.kernel.body, around)
-        settle(self.accesses, self.levels)
+        settle(self.accesses, self.levels, self.target)
 
     def features(self) -> Features:
         for row in self.rows:

@@ -20,7 +20,7 @@ from math import ceil, prod
 from tilewright.choose.cost.nest import RunTimeLoop
 from tilewright.choose.cost.price import FITTED, joined, memory_cycles, row_cycles
 from tilewright.choose.cost.tile import distinct_places
-from tilewright.choose.cost.traffic import Area, CacheLevel, levels_of
+from tilewright.choose.cost.traffic import Area, CacheLevel, levels_of, times_written
 from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.ir import Loop
@@ -184,11 +184,14 @@ def _step(of: Contraction, target: Target, rows: int, rows2: int, vectors: int) 
 
 @dataclass
 class _Moving:
-    """An access within the loops looked at so far: the places touched, bytes brought from behind each cache."""
+    """An access within the loops looked at so far: the places touched, bytes brought from behind each cache.
+
+    Each byte brought moves ``times``: what is written is read before and written back later.
+    """
 
     area: Area
     steps: Mapping[Sym, int]
-    is_write: bool = False
+    times: float = 1.0
     moved: list[float] = field(default_factory=list)
 
 
@@ -201,8 +204,8 @@ class _Loops:
         self.accesses: list[_Moving] = []
         self.n_full = 0
 
-    def touch(self, area: Area, steps: Mapping[Sym, int], *, is_write: bool = False) -> None:
-        self.accesses.append(_Moving(area, steps, is_write, [area.lines * self.line] * len(self.levels)))
+    def touch(self, area: Area, steps: Mapping[Sym, int], times: float = 1.0) -> None:
+        self.accesses.append(_Moving(area, steps, times, [area.lines * self.line] * len(self.levels)))
 
     def fill(self) -> int:
         """How many of the caches, the nearest first, can't hold what was touched: more loops never make it less."""
@@ -234,8 +237,7 @@ class _Loops:
         """Bytes of a call from behind each cache: one that holds the whole has it from the call before."""
         n_full = self.fill()
         return [
-            sum(a.moved[k] * (2.0 if a.is_write else 1.0) for a in self.accesses) if k < n_full else 0.0
-            for k in range(len(self.levels))
+            sum(a.moved[k] * a.times for a in self.accesses) if k < n_full else 0.0 for k in range(len(self.levels))
         ]
 
 
@@ -312,7 +314,7 @@ def _moved(
         loops.touch(_area(x, tile, line, of.unrolled), _steps(x, tile))
     results = _Loops(loops.levels)
     for x in of.others:
-        results.touch(_area(x, tile, line, ()), x.steps, is_write=x.is_write)
+        results.touch(_area(x, tile, line, ()), x.steps, _times(x, tile, walks, target))
     for k, (sym, n) in enumerate(reversed(of.reduced)):
         loops.repeat(sym, depth if depth and k == 0 else n)
     last_block = max((k for k, w in enumerate(walks) if w.sym is of.lanes), default=-1)
@@ -328,6 +330,20 @@ def _moved(
     for w in reversed(outside):
         loops.repeat(w.sym, w.count, w.size)
     return loops.settle()
+
+
+def _times(x: NestAccess, tile: TileSketch, walks: Sequence[Walk], target: Target) -> float:
+    """How often a byte moves of a result, or of what makes it of the sums."""
+    if not x.is_write:
+        return 1.0
+    of = tile.of
+    tiled = [
+        (of.lanes, tile.block),
+        *((s, n) for s, n in ((of.row, tile.rows), (of.row2, tile.rows2)) if s is not None),
+    ]
+    loops = [(x.steps.get(s, 0), n) for s, n in tiled]
+    loops += [(w.size * x.steps.get(w.sym, 0), w.count) for w in reversed(walks)]
+    return times_written(x.n_bytes, loops, target)
 
 
 def _outside(tile: TileSketch, walks: Sequence[Walk], parts: int, target: Target) -> float:
@@ -384,4 +400,4 @@ def _touch_sums(loops: _Loops, tile: TileSketch, inside: Sequence[Walk], target:
         steps[w.sym] = -(-step // w.size)
         step *= w.count
     area = Area(target.vector_bytes, float(step), line)
-    loops.touch(area.over(target.vector_bytes, n_bytes // target.vector_bytes, line), steps, is_write=True)
+    loops.touch(area.over(target.vector_bytes, n_bytes // target.vector_bytes, line), steps, 2.0)

@@ -14,7 +14,7 @@ around the kernel: what a cache can hold of the whole is there when the next one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -121,6 +121,7 @@ class Touch:
     start: int
     is_write: bool
     moved: list[float] = field(default_factory=list)
+    loops: list[tuple[int | None, float]] = field(default_factory=list)
 
 
 def together(accesses: Sequence[Touch], levels: Sequence[CacheLevel]) -> None:
@@ -144,6 +145,7 @@ def repeated(accesses: Sequence[Touch], sym: Sym, count: float, levels: Sequence
     fits, line = [_room(accesses, level) <= level.n_bytes for level in levels], levels[0].line
     for a in accesses:
         step = a.walks.get(sym, 0)
+        a.loops.append((step, count))
         # Places that the data decide are other lines each time, until the buffer has no more.
         wider = a.area.over(max(line, a.area.n_bytes) if step is None else step, count, line)
         for k in range(len(levels)):
@@ -156,15 +158,39 @@ def repeated(accesses: Sequence[Touch], sym: Sym, count: float, levels: Sequence
         a.area = wider
 
 
-def settle(accesses: Sequence[Touch], levels: Sequence[CacheLevel]) -> None:
-    """Calls follow each other, and a cache that can hold the whole brings nothing; add the rest up in the loops.
-
-    A line that is written is read before and written back later.
-    """
+def settle(accesses: Sequence[Touch], levels: Sequence[CacheLevel], target: Target) -> None:
+    """Calls follow each other, and a cache that can hold the whole brings nothing; add the rest up in the loops."""
+    times = [times_written(a.buffer.dtype.n_bytes, a.loops, target) if a.is_write else 1.0 for a in accesses]
     for k, level in enumerate(levels):
         if _room(accesses, level) > level.n_bytes:
-            for a in accesses:
-                a.node.moved[k] += a.moved[k] * (2.0 if a.is_write else 1.0)
+            for a, n in zip(accesses, times, strict=True):
+                a.node.moved[k] += a.moved[k] * n
+
+
+def times_written(n_bytes: int, loops: Iterable[tuple[int | None, float]], target: Target) -> float:
+    """How often a byte moves of results of ``n_bytes`` each; ``loops`` move on by so many bytes, so often, from the
+    innermost.
+
+    A line is read before it is written, and written back later. Where a loop goes on behind the runs that were written
+    inside of it, caches look ahead along ``n_streams`` of the pages that these lie in. Lines that begin a run in more
+    pages are waited for, as if they moved twice.
+    """
+    run, apart, n_pages = n_bytes, 0, 1.0
+    for step, count in loops:
+        if step is None:  # wherever the data say
+            break
+        step = abs(step)
+        if count <= 1 or not step:
+            continue
+        if apart and step < apart:
+            waited = min(apart / target.page_bytes, 1) * (1 - min(target.n_streams / n_pages, 1))
+            return 2.0 * (1 + waited)
+        if not apart and step <= run:
+            run += int(step * (count - 1))
+        else:
+            apart = apart or step
+            n_pages *= max(count * min(step / target.page_bytes, 1), 1)
+    return 2.0
 
 
 def _room(accesses: Sequence[Touch], level: CacheLevel) -> float:

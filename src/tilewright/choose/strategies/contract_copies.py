@@ -77,9 +77,10 @@ def order_with_copies(
                 seconds += sum(copy_seconds(packed.of, k, n, machine) for k, n in copies)
                 seconds += _turned_seconds(space, turned, walks, machine)
                 found.append((seconds, OrderWithCopies(o, copied)))
-    least = min((seconds for seconds, _ in found), default=lies)
-    if least >= lies * (1 - DOUBT):
+    found = [(seconds, x) for seconds, x in found if seconds < lies * (1 - DOUBT)]
+    if not found:
         return OrderWithCopies(order, ())
+    least = min(seconds for seconds, _ in found)
     alike = [(seconds, x) for seconds, x in found if seconds * (1 - DOUBT) <= least]
     return min(alike, key=lambda x: (-len(x[1].copied), _n_parts(space.of, x[1].order), x[0]))[1]
 

@@ -44,6 +44,7 @@ from tilewright.choose.strategies.contract_space import (
     TileSpace,
     access,
     access_at,
+    rows_first,
 )
 from tilewright.choose.strategies.contract_windows import (
     copied_loops,
@@ -194,7 +195,8 @@ def plan_contraction(
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
-    if is_free and (arrange is not None or brought):
+    is_large = estimate(leaf.buffer.shape) * leaf.buffer.dtype.n_bytes > machine.l2_bytes
+    if is_free and (arrange is not None or brought or (is_plain and is_large)):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
         space = TileSpace(
@@ -235,7 +237,8 @@ def _arranged(
     order: Order,
     machine: Target,
 ) -> tuple[Tile, Order, tuple[int, ...]]:
-    """The tile and the order that ``arrange`` takes; else the rules' tile, with copies of ``brought`` operands.
+    """The tile and the order that ``arrange`` takes; else the rules' tile, with copies of ``brought`` operands, or
+    with rows outside of blocks of lanes.
 
     ``turned`` operands are copies already.
     """
@@ -245,7 +248,7 @@ def _arranged(
     if taken is not None:
         return taken.tile, taken.order, ()
     if not brought:
-        return tile, order, ()
+        return tile, rows_first(space, tile, order, machine), ()
     found = order_with_copies(space, brought, turned, tile, order, machine)
     return tile, found.order, found.copied
 

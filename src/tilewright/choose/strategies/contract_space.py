@@ -19,6 +19,7 @@ from tilewright.choose.cost.tile import FAR, Tile
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import known
+from tilewright.core.estimates import DOUBT
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, first_offset
@@ -100,6 +101,23 @@ def _priced(space: TileSpace, tile: TileSketch, order: Order, machine: Target) -
     walks = walks_of(tile, space.outside, order, machine)
     seconds = sketch(tile, walks, order.depth or 0, machine, is_shared=space.outside.is_shared)
     return Arrangement(Tile(tile.rows, tile.rows2, tile.vectors), order, seconds)
+
+
+def rows_first(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
+    """The order, or blocks of lanes inside of all rows but a few, where the price is sure of that.
+
+    A tile's part of a row is followed by what lies behind it then: of results that no near cache keeps, lines of many
+    rows are waited for. The few are a tile's, or as many as caches look ahead along.
+    """
+    sizes = sketch_tile(space.of, machine, tile.rows, tile.rows2, tile.vectors)
+    rows = [w for s in space.outside.rows for w in _walks(sizes, s)]
+    if space.outside.is_window or len(rows) != 1:
+        return order
+    (walk,) = rows
+    inside = {1, max(machine.n_streams // (tile.rows * tile.rows2), 1)}
+    found = [_priced(space, sizes, Order(n_chunks=-(-walk.count // n), depth=0), machine) for n in sorted(inside)]
+    best, lies = min(found, key=lambda a: a.seconds), _priced(space, sizes, order, machine)
+    return best.order if best.seconds < lies.seconds * (1 - DOUBT) else order
 
 
 def _least_seconds(space: TileSpace, tile: TileSketch, machine: Target) -> float:

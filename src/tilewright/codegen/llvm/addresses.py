@@ -161,12 +161,11 @@ class Addresses:
         # Rows are read whole: a lane that must not be read would be.
         if ctx.guard is not None or (ctx.mask is not None and not (ctx.all_live_run and len(ctx.syms) == 1)):
             return None
-        if ctx.count & (ctx.count - 1):
-            return None
-        is_triple = ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
+        room = 1 << (ctx.count - 1).bit_length()  # rows that stand in for others fill the register
+        is_triple = room == ctx.count and ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
         for sid, coef in mention.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
-            is_power = n > 1 and n & (n - 1) == 0 and ctx.count % n == 0
+            is_power = n > 1 and n & (n - 1) == 0 and room % n == 0
             if coef == 1 and at is not None and (is_power or (n == TRIPLE and is_triple)):
                 is_read = sid in self.space.plain and ctx.mask is None
                 return (at, n) if is_read or self._fits(mention, ctx, sid) else None

@@ -163,8 +163,7 @@ class Memory:
     def _load(self, address: Address, ctx: Lanes) -> Val:
         element = MEMORY_TYPE[address.buffer.dtype]
         if address.lanes is not None and address.rows and address.column:
-            at, width = address.column
-            return self._transposed(address, element, self._far_rows(address), at, 1, width)
+            return self._one_column(address, element, self._far_rows(address), address.column)
         if address.lanes is not None:
             return self._gather(address, address.lanes, element, ctx)
         pattern = address.pattern
@@ -190,12 +189,12 @@ class Memory:
         if ctx.mask is None and self._are_pairs(pattern, size):
             return self._load_pairs(address, pattern, ctx)
         if address.column and len(set(pattern)) == n:
-            at, width = address.column
+            at, _ = address.column
             # Lanes that never run read the last row again, which is there.
             live = pattern[: ctx.live] if ctx.mask is not None else pattern
             start = address.offset - at * size
             rows = tuple([(address.pointer.text, start + r * size) for r in (*live, *live[-1:] * (n - len(live)))])
-            return self._transposed(address, element, rows, at, 1, width)
+            return self._one_column(address, element, rows, address.column)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         # There are gathers of words and of what is larger alone.
         if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
@@ -311,6 +310,12 @@ class Memory:
         far = [self.addresses.advance(address.pointer, self.addresses.space.scaled(r, size)) for r in address.rows]
         return tuple([(p.text, address.offset - address.column[0] * size) for p in far])
 
+    def _one_column(self, address: Address, element: str, rows: tuple[Row, ...], column: tuple[int, int]) -> Val:
+        """An element of each row; of an odd number the last row stands in for those that fill a register."""
+        (at, width), n = column, len(rows)
+        found = self._transposed(address, element, (*rows, *rows[-1:] * (_room(n) - n)), at, 1, width)
+        return self.arith.pick(found, element, list(range(n)))
+
     def _transposed(
         self, address: Address, element: str, rows: tuple[Row, ...], first: int, count: int, width: int
     ) -> Val:
@@ -409,12 +414,28 @@ class Memory:
             return
         if (lane := _only_lane(ctx.mask)) is not None:
             # Of a vector that was narrowed, LLVM 22 for AVX-512 stores a lone element as wide as it was before.
-            one = self.arith.extract(raw, element, lane)
-            pointer = self.addresses.pointer(address, address.offset + lane * address.buffer.dtype.n_bytes)
-            self.writer.emit(f"store {element} {one.text}, ptr {pointer}, align {address.buffer.dtype.n_bytes}")
+            self._store_part(address, raw, element, lane, 1)
+            return
+        if not self.arith.target.has_masks and (count := _front_lanes(ctx.mask)):
+            # AVX2 on Zen takes a masked store apart into dozens of operations, and others have none.
+            start = 0
+            while start < count:
+                part = 1 << (count - start).bit_length() - 1
+                self._store_part(address, raw, element, start, part)
+                start += part
             return
         name = f"llvm.masked.store.{mangled(element, n)}.p0"
         self.writer.emit(f"call void @{name}({ty} {raw.text}, ptr {align} {pointer}, <{n} x i1> {ctx.mask.text})")
+
+    def _store_part(self, address: Address, raw: Val, element: str, start: int, count: int) -> None:
+        """Lanes ``start`` to ``start + count`` alone."""
+        size = address.buffer.dtype.n_bytes
+        at = address.offset + start * size
+        if count == 1:
+            part, ty = self.arith.extract(raw, element, start), element
+        else:
+            part, ty = self.arith.pick(raw, element, list(range(start, start + count))), vector(element, count)
+        self.writer.emit(f"store {ty} {part.text}, ptr {self.addresses.pointer(address, at)}, align {size}")
 
     def _scatter(self, address: Address, raw: Val, element: str, ctx: Lanes) -> None:
         n, size = raw.lanes, address.buffer.dtype.n_bytes
@@ -488,6 +509,12 @@ def _room(n: int) -> int:
 def _front(count: int, n: int) -> str:
     """The mask of the first ``count`` of ``n`` lanes."""
     return f"<{n} x i1> <{', '.join([f'i1 {int(k < count)}' for k in range(n)])}>"
+
+
+def _front_lanes(mask: Val) -> int:
+    """How many lanes a constant mask runs, where those are the first ones; 0 of any other mask."""
+    bits = bits_of(mask) or ()
+    return sum(bits) if bits == tuple(sorted(bits, reverse=True)) else 0
 
 
 def _only_lane(mask: Val) -> int | None:

@@ -25,7 +25,7 @@ import numpy as np
 from tilewright.core.types import Array
 from tilewright.frontend.torch.fx.strided import writes_beside
 from tilewright.frontend.torch.fx.views import hint
-from tilewright.integrations.torch_compile.arguments import name_of
+from tilewright.integrations.torch_compile.arguments import name_of, tensor_of
 from tilewright.runtime.python.written import has_places_of_its_own, overlapping
 from tilewright.runtime.values import TensorMemory
 
@@ -60,12 +60,15 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
 
     It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``,
     ``x.unfold(0, 2, 1).add_(1)``), and forgets all writes to a tensor that is given the memory of another
-    (``x.data = y``).
+    (``x.data = y``), of which it also makes the views that were made of the tensor before.
     """
     writing = [n for n in captured.graph.nodes if n.args and hasattr(n.args[0], "meta") and writes(n.target)]
     moved = [n for n in writing if _name_of(n.target) == "set_"]
     if moved and len(moved) < len(writing):
         raise WritesLost(f"{moved[0].args[0].name} is given other memory, and the graph writes to a tensor")
+    for node in moved:
+        if any(_is_view(reader) and reader < node for reader in node.args[0].users):
+            raise WritesLost(f"{node.args[0].name} is given other memory, and the graph has a view of what it had")
     for node in writing:
         written = node.args[0].meta.get("example_value")
         if _lies_in_memory(written) and _may_lie_on_itself(written):
@@ -89,6 +92,11 @@ def writes(target: Any) -> bool:
     """May what a node of a captured graph calls write to its first argument?"""
     name = _name_of(target)
     return name in _OPERATORS_THAT_WRITE or (name.endswith("_") and not name.endswith("__"))
+
+
+def _is_view(node: Any) -> bool:
+    value = tensor_of(node)
+    return value is not None and value._base is not None
 
 
 def _name_of(target: Any) -> str:
