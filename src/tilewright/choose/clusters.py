@@ -16,7 +16,7 @@ make for it, with the plain stage that reads it and the root that reads that one
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -26,7 +26,7 @@ from tilewright.core.compute import Buffer, Computation, Load, Stage, Value, buf
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known
 from tilewright.core.estimates import SHUFFLED_STRIDE
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Atom, Dim, Sym
 from tilewright.core.indices import chosen, symbols_at, terms_at
 from tilewright.core.types import product
 from tilewright.tile.affine import group_along, linear, period, stride_along
@@ -264,9 +264,13 @@ def _walks_plane(x: Load, window: Stage) -> bool:
     last = list(axes)[len(axes) - len(own) :]
     if not 0 < len(slid) == len(reduced) == len(own) < len(axes) or [s for _, s in own] != last:
         return False
-    steps = [({atom: c for atom, c in terms_at(i) if isinstance(atom, Sym)}, s) for i, s in own]
-    taps = [(c, of.get(s, 1) * known(axes[s], c + 1)) for of, s in steps for a, c in of.items() if a in reduced]
-    return all(step < reach for step, reach in taps)
+    return all(_are_taps(dict(terms_at(i)), reduced, s, axes[s]) for i, s in own)
+
+
+def _are_taps(steps: Mapping[Atom, int], reduced: Container[Sym], own: Sym, extent: Dim) -> bool:
+    """Does each step of a reduction lead less far than all of an axis's own steps do?"""
+    taps = [c for atom, c in steps.items() if isinstance(atom, Sym) and atom in reduced]
+    return all(c < steps.get(own, 1) * known(extent, c + 1) for c in taps)
 
 
 def projection_before(product: Stage, stages: Sequence[Stage], computation: Computation) -> list[Stage]:

@@ -337,11 +337,8 @@ def _times(x: NestAccess, tile: TileSketch, walks: Sequence[Walk], target: Targe
     if not x.is_write:
         return 1.0
     of = tile.of
-    tiled = [
-        (of.lanes, tile.block),
-        *((s, n) for s, n in ((of.row, tile.rows), (of.row2, tile.rows2)) if s is not None),
-    ]
-    loops = [(x.steps.get(s, 0), n) for s, n in tiled]
+    tiled = ((of.lanes, tile.block), (of.row, tile.rows), (of.row2, tile.rows2))
+    loops = [(x.steps.get(s, 0), n) for s, n in tiled if s is not None]
     loops += [(w.size * x.steps.get(w.sym, 0), w.count) for w in reversed(walks)]
     return times_written(x.n_bytes, loops, target)
 
@@ -400,4 +397,8 @@ def _touch_sums(loops: _Loops, tile: TileSketch, inside: Sequence[Walk], target:
         steps[w.sym] = -(-step // w.size)
         step *= w.count
     area = Area(target.vector_bytes, float(step), line)
-    loops.touch(area.over(target.vector_bytes, n_bytes // target.vector_bytes, line), steps, 2.0)
+    loops.touch(
+        area.over(target.vector_bytes, n_bytes // target.vector_bytes, line),
+        steps,
+        times_written(target.vector_bytes, (), target),
+    )

@@ -111,7 +111,8 @@ class Touch:
     """One mention of a buffer, in the body of the loop ``node``.
 
     ``walks`` has how many bytes an iteration of each loop around moves on (None: to where the data say), ``start`` is
-    where it begins. ``moved`` has the bytes that it brings from behind each cache, in all loops looked at so far.
+    where it begins. ``moved`` has the bytes that it brings from behind each cache, in all loops looked at so far, and
+    ``loops`` how far each of these moves on, and how often, from the innermost.
     """
 
     buffer: Buffer

@@ -195,8 +195,7 @@ def plan_contraction(
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
-    is_large = estimate(leaf.buffer.shape) * leaf.buffer.dtype.n_bytes > machine.l2_bytes
-    if is_free and (arrange is not None or brought or (is_plain and is_large)):
+    if is_free and (arrange is not None or brought or (is_plain and _size(leaf.buffer) > machine.l2_bytes)):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
         space = TileSpace(
@@ -422,8 +421,11 @@ def _over_own(cycles: Sequence[float], sizes: Sequence[int]) -> list[float]:
 
 def _bytes_read(update: Update) -> float:
     """The size of all operands."""
-    buffers = {x.buffer for x in walk_value(update.value) if isinstance(x, Load)}
-    return sum(estimate(b.shape) * b.dtype.n_bytes for b in buffers)
+    return sum(map(_size, {x.buffer for x in walk_value(update.value) if isinstance(x, Load)}))
+
+
+def _size(buffer: Buffer) -> float:
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
 
 
 def _sym(loop: Loop | None) -> Sym | None:

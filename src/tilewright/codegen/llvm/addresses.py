@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace, Lin
-from tilewright.codegen.llvm.lanes import Lanes
+from tilewright.codegen.llvm.lanes import Lanes, lanes_of_register
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
@@ -161,11 +161,11 @@ class Addresses:
         # Rows are read whole: a lane that must not be read would be.
         if ctx.guard is not None or (ctx.mask is not None and not (ctx.all_live_run and len(ctx.syms) == 1)):
             return None
-        room = 1 << (ctx.count - 1).bit_length()  # rows that stand in for others fill the register
-        is_triple = room == ctx.count and ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
+        n_rows = lanes_of_register(ctx.count)  # with those that stand in for others
+        is_triple = n_rows == ctx.count and ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
         for sid, coef in mention.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
-            is_power = n > 1 and n & (n - 1) == 0 and room % n == 0
+            is_power = n > 1 and n & (n - 1) == 0 and n_rows % n == 0
             if coef == 1 and at is not None and (is_power or (n == TRIPLE and is_triple)):
                 is_read = sid in self.space.plain and ctx.mask is None
                 return (at, n) if is_read or self._fits(mention, ctx, sid) else None

@@ -90,6 +90,11 @@ def mask_of(bits: Sequence[bool]) -> Val:
     return Val(f"<{', '.join([f'i1 {int(b)}' for b in bits])}>", 0, len(bits))
 
 
+def lanes_of_register(n: int) -> int:
+    """The lanes of the register that holds ``n``: the next power of two."""
+    return 1 << (n - 1).bit_length()
+
+
 def bits_of(mask: Val) -> tuple[bool, ...] | None:
     """The bits of a constant mask, lane by lane; None where they are known at run time only."""
     found = [BITS.get(bit) for bit in mask.text.strip("<>").split(", ")] if mask.text.startswith("<") else [None]

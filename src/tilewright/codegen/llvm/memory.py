@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from tilewright.codegen.llvm import convert
 from tilewright.codegen.llvm.addresses import TRIPLE, Address, Addresses
 from tilewright.codegen.llvm.arith import Arith
-from tilewright.codegen.llvm.lanes import Lanes, bits_of
+from tilewright.codegen.llvm.lanes import Lanes, bits_of, lanes_of_register
 from tilewright.codegen.llvm.refusals import USE_GATHERED
 from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.llvm.writer import Val
@@ -234,7 +234,7 @@ class Memory:
         pointer = self._readable(address, ctx, address.offset, n)
         if ctx.mask is None or address.fits:
             if self._is_odd(n, address):
-                whole = self._load_front(address, element, address.offset, n, _room(n), ctx)
+                whole = self._load_front(address, element, address.offset, n, lanes_of_register(n), ctx)
                 return self.arith.pick(whole, element, list(range(n)))
             return self._here(f"load {ty}, ptr {pointer}, {align}", n)
         name = f"llvm.masked.load.{mangled(element, n)}.p0"
@@ -255,7 +255,7 @@ class Memory:
             whole = replace(address, offset=offset - first * size, pattern=tuple(range(n)))
             return self.arith.pick(self.load(whole, replace(ctx, mask=None)), element, [first + p for p in lanes])
         align = self._align(address, offset)
-        n = _room(n) if self._is_odd(n, address) else n
+        n = lanes_of_register(n) if self._is_odd(n, address) else n
         # A vector of just the span reads no byte beyond; an odd one is loaded in parts, which masks spare.
         if span <= n:
             if span < n and self.arith.target.has_masks:
@@ -313,7 +313,7 @@ class Memory:
     def _one_column(self, address: Address, element: str, rows: tuple[Row, ...], column: tuple[int, int]) -> Val:
         """An element of each row; of an odd number the last row stands in for those that fill a register."""
         (at, width), n = column, len(rows)
-        found = self._transposed(address, element, (*rows, *rows[-1:] * (_room(n) - n)), at, 1, width)
+        found = self._transposed(address, element, (*rows, *rows[-1:] * (lanes_of_register(n) - n)), at, 1, width)
         return self.arith.pick(found, element, list(range(n)))
 
     def _transposed(
@@ -404,7 +404,7 @@ class Memory:
         align = self._align(address, address.offset)
         pointer = self.addresses.pointer(address)
         if ctx.mask is None and self._is_odd(n, address):
-            room = _room(n)
+            room = lanes_of_register(n)
             whole = self.arith.pick(raw, element, [k if k < n else -1 for k in range(room)])
             name, ty = f"llvm.masked.store.{mangled(element, room)}.p0", vector(element, room)
             self.writer.emit(f"call void @{name}({ty} {whole.text}, ptr {align} {pointer}, {_front(n, room)})")
@@ -499,11 +499,6 @@ def _equal_runs(pattern: tuple[int, ...]) -> list[int]:
         if starts and all(order[k] == starts[k // length] + k % length for k in range(n)):
             return starts
     return []
-
-
-def _room(n: int) -> int:
-    """The lanes of the register that holds ``n``: the next power of two."""
-    return 1 << (n - 1).bit_length()
 
 
 def _front(count: int, n: int) -> str:

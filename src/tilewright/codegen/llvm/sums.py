@@ -10,6 +10,7 @@ beside each other after one step, as in a transposition: 30 shuffles and 15 oper
 from __future__ import annotations
 
 from tilewright.codegen.llvm.arith import Arith
+from tilewright.codegen.llvm.lanes import lanes_of_register
 from tilewright.codegen.llvm.types import VALUE_TYPE
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core.types import DType
@@ -21,7 +22,7 @@ IN_PLACE_BYTES = 16
 def fold_together(arith: Arith, op: str, dtype: DType, values: list[Val]) -> tuple[Val, list[int]]:
     """``op`` over the lanes of each value, a power of two of them: the results, and in which lane each one lies."""
     width = values[0].lanes
-    count = 1 << (len(values) - 1).bit_length()
+    count = lanes_of_register(len(values))
     rows = [(v, [k]) for k, v in enumerate([*values, *[values[-1]] * (count - len(values))])]
     while width > 1:
         pairs = list(zip(rows[::2], rows[1::2], strict=True)) if len(rows) > 1 else [(row, None) for row in rows]
