@@ -421,7 +421,7 @@ def _over_own(cycles: Sequence[float], sizes: Sequence[int]) -> list[float]:
 
 def _bytes_read(update: Update) -> float:
     """The size of all operands."""
-    return sum(map(_size, {x.buffer for x in walk_value(update.value) if isinstance(x, Load)}))
+    return sum(map(_size, dict.fromkeys(x.buffer for x in walk_value(update.value) if isinstance(x, Load))))
 
 
 def _size(buffer: Buffer) -> float:
