@@ -71,3 +71,7 @@ class Instructions(Protocol):
     @property
     def has_saturation(self) -> bool:
         """Do conversions of floats to integers saturate by themselves?"""
+
+    @property
+    def guesses_branches(self) -> bool:
+        """Does a branch that is never taken cost next to nothing, and hold up nothing behind it?"""

@@ -235,6 +235,11 @@ class Target:
         return max(self.vector_bytes // dtype.n_bytes, 1)
 
     @property
+    def guesses_branches(self) -> bool:
+        """Every CPU does, and on the smallest, which don't, a branch that isn't taken is one cycle."""
+        return True
+
+    @property
     def multiplies(self) -> int:
         """How many f32 a core multiplies and adds in a cycle."""
         return self.lanes(f32) * self.fma_ports // self.fma_cycles

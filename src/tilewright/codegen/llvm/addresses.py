@@ -81,7 +81,7 @@ class Addresses:
         self.rooms: dict[Buffer, int] = {}
         self._known: dict[tuple[str, int], str] = {}
         self._parts: dict[tuple[object, ...], tuple[Dim, tuple[Dim, ...]]] = {}
-        self._block = ""
+        self._region = ""
 
     def locate(self, mention: Mention, ctx: Lanes, index_value: Callable[[Value], Val]) -> Address:
         """The address of an access under the present bindings; lane variables count as 0 in its pointer."""
@@ -212,8 +212,8 @@ class Addresses:
         """A pointer so many bytes behind another."""
         if not offset:
             return pointer
-        if self._block != self.writer.block:  # what one block computed need not have run where another does
-            self._block = self.writer.block
+        if self._region != self.writer.region:  # what one computed need not have run where another does
+            self._region = self.writer.region
             self._known.clear()
         key = (pointer, offset)
         name = self._known.get(key)

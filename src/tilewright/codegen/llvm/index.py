@@ -117,6 +117,11 @@ class IndexSpace:
         self.env.pop(sym, None)
         self._forget(sym)
 
+    def changes_at(self, symbols: Iterable[Sym], level: int) -> bool:
+        """Is one of the symbols a run-time value of that level?"""
+        found = (self.run[self.id_of(s)] for s in symbols)
+        return any(x is not None and x.level == level for x in found)
+
     def assume(self, facts: Iterable[Dim]) -> int:
         """From here on these expressions are >= 0. Returns a mark for :meth:`release`."""
         mark = len(self.facts)

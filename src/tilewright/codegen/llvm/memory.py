@@ -5,8 +5,8 @@ computed from what is read.
 
 A load's lanes decide its form: all equal, one scalar load; neighbours, one vector load, masked where lanes are off
 or no power of two; within a vector's reach, one or two loads and a shuffle; a column, where the copies of an unrolled
-loop read its neighbours, by loading rows and transposing them; otherwise a gather or scalar loads. Inside one basic
-block a load of what was loaded or stored before is that value.
+loop read its neighbours, by loading rows and transposing them; otherwise a gather or scalar loads. Inside one region
+(``Writer.start_block``) a load of what was loaded or stored before is that value.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ class Memory:
         self.writer = arith.writer
         self.zeros = zeros
         self.known: dict[int, dict[object, Held]] = {}
-        self._block = ""
+        self._region = ""
 
     # --- public -----------------------------------------------------------------------------------------------------
 
     def load(self, address: Address, ctx: Lanes) -> Val:
         """The element at ``address``, or one element a lane; zero or anything where a guard or mask forbids reading."""
-        self._enter_block()
+        self._enter_region()
         if address.spare:
             ctx = replace(ctx, mask=None)
         key = self._key(address, ctx)
@@ -82,7 +82,7 @@ class Memory:
 
     def load_words(self, address: Address, n: int, ctx: Lanes, bits: int = 32) -> Val:
         """``n`` words of ``bits`` bits (0: one scalar) from ``address`` on, whatever their elements are."""
-        self._enter_block()
+        self._enter_region()
         masked = ctx.mask is not None and n > 0
         key = ("words", bits, address.pointer.text, address.offset, n, ctx.mask.text if ctx.mask and masked else None)
         known = self.known.setdefault(id(address.buffer), {})
@@ -111,7 +111,7 @@ class Memory:
 
     def store(self, address: Address, value: Val, ctx: Lanes) -> None:
         """Write ``value`` to ``address`` where guard and mask allow."""
-        self._enter_block()
+        self._enter_region()
         if address.spare:
             ctx = replace(ctx, mask=None)
         dtype = address.buffer.dtype
@@ -455,9 +455,9 @@ class Memory:
 
     # --- reuse ------------------------------------------------------------------------------------------------------
 
-    def _enter_block(self) -> None:
-        if self._block != self.writer.block:
-            self._block = self.writer.block
+    def _enter_region(self) -> None:
+        if self._region != self.writer.region:
+            self._region = self.writer.region
             self.known.clear()
 
     def _key(self, address: Address, ctx: Lanes) -> object:

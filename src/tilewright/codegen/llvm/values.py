@@ -5,7 +5,8 @@ Not its business: statements (``function``), how memory is read (``memory``).
 
 A ``Select`` on an ``Inside`` that the present bindings decide is replaced by its branch; one that stays open guards the
 loads of its first branch. Where one side of another ``Select`` takes many operations of its own, it is computed
-behind a branch, which is taken when some lane wants it: long ways for rare arguments cost nothing otherwise.
+behind a branch, which is taken when some lane wants it: long ways for rare arguments cost nothing otherwise. So it is
+with what is done to a place outside of the buffer that the data choose.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.expr import Dim, Sym
+from tilewright.ops.stages import wrapped
 
 Memo = dict[Value, Val]
 
@@ -84,6 +86,7 @@ class Values:
         self.lane_values = lane_values
         self.params: dict[Param, Val] = {}
         self._lins: dict[int, tuple[Value, tuple[Lin, ...]]] = {}
+        self._places: dict[str, dict[str, Val]] = {}
         self._depth = 0
 
     def value(self, v: Value, ctx: Lanes, memo: Memo) -> Val:
@@ -139,6 +142,26 @@ class Values:
         places = _places(v)
         if places is not None:
             return self._are_nonneg(v, (places,), ctx)
+        chosen = _chosen_place(v)
+        return self._operation(v, ctx, memo) if chosen is None else self._place(v, *chosen, ctx, memo)
+
+    def _place(self, v: Binary, i: Value, n: Value, ctx: Lanes, memo: Memo) -> Val:
+        """``v``, which is ``i`` where that is from 0 to below ``n``: as nearly all are, the rest is behind a branch.
+
+        Not where ``i`` stays the same while the innermost loop runs: nothing moves a branch out of a loop.
+        """
+        symbols = symbols_of_value(i)
+        may_branch = self.arith.target.guesses_branches and symbols.isdisjoint(ctx.syms)
+        if may_branch and self.space.changes_at(symbols, self.arith.writer.level):
+            place, end = self.value(i, ctx, memo), self.value(n, ctx, memo)
+            outside = self.arith.instruction("icmp uge", "i64", place, end)
+            known = self._places.setdefault(self.arith.writer.region, {})
+            if outside.text not in known:
+                known[outside.text] = self._if_any(outside, place, lambda m: self._operation(v, ctx, m), v, memo)
+            return known[outside.text]
+        return self._operation(v, ctx, memo)
+
+    def _operation(self, v: Binary, ctx: Lanes, memo: Memo) -> Val:
         a = self.value(v.a, ctx, memo)
         if v.op == "mul" and isinstance(v.b, Unary) and v.b.op == "pow2i" and self._can_scale(v):
             return self.arith.scalef(v.dtype, a, self.value(v.b.a, ctx, memo))
@@ -199,11 +222,11 @@ class Values:
             b = arith.splat(self.value(v.b, ctx, memo), element, lanes)
         return self._if_any(cond, b, lambda m: arith.choose(cond, self.value(v.a, ctx, m), b, element), v, memo)
 
-    def _if_any(self, cond: Val, other: Val, compute: Callable[[Memo], Val], v: Select, memo: Memo) -> Val:
+    def _if_any(self, cond: Val, other: Val, compute: Callable[[Memo], Val], v: Value, memo: Memo) -> Val:
         """What ``compute`` gives where some lane of ``cond`` is set, else ``other``. Its values stay in the branch."""
         w, arith = self.arith.writer, self.arith
         some = arith.any_lane(cond)
-        then, after, before = w.label("some"), w.label("after"), w.block
+        then, after, before, region = w.label("some"), w.label("after"), w.block, w.region
         w.open_scope()
         w.emit(f"br i1 {some.text}, label %{then}, label %{after}")
         w.start_block(then)
@@ -214,7 +237,7 @@ class Values:
         w.emit(f"br label %{after}")
         latch = w.block
         w.close_scope()
-        w.start_block(after)
+        w.start_block(after, region)
         ty = vector(VALUE_TYPE[v.dtype], other.lanes)
         name = w.fresh(f"phi {ty} [ {other.text}, %{before} ], [ {result.text}, %{latch} ]")
         return Val(name, w.level, other.lanes)
@@ -340,6 +363,15 @@ def _places(v: Binary) -> Dim | None:
         return None
     apart = v.b.expr - v.a.expr if v.op in ("lt", "le") else v.a.expr - v.b.expr
     return apart - 1 if v.op in ("lt", "gt") else apart
+
+
+def _chosen_place(v: Binary) -> tuple[Value, Value] | None:
+    """``i`` and ``n`` where ``v`` is a place among ``n`` that the data choose: ``wrapped(i, n)``."""
+    match v:
+        case Binary(op="max", a=Binary(op="min", a=Select(a=Binary(op="add", a=i, b=Const() | Index() as n)))):
+            extent = n.expr if isinstance(n, Index) else int(n.value)
+            return (i, n) if i.dtype is types.i64 and v == wrapped(i, extent) else None
+    return None
 
 
 def _unknown(v: Value, memo: Memo) -> dict[Value, None] | None:

@@ -42,7 +42,7 @@ class Writer:
         self.root = OpenBlock()
         self.scopes: list[OpenBlock] = [self.root]
         self.entry: Lines = []
-        self.block = "entry"
+        self.block = self.region = "entry"
         self.n_lines = 0
         self._n_labels = 0
 
@@ -83,10 +83,14 @@ class Writer:
         self._n_labels += 1
         return f"{hint}{self._n_labels}"
 
-    def start_block(self, label: str) -> None:
-        """Begin the basic block ``label``; the previous one must have ended."""
+    def start_block(self, label: str, region: str = "") -> None:
+        """Begin the basic block ``label``; the previous one must have ended.
+
+        What was computed in a *region* has run wherever a later block of it does. Each block begins one of its own,
+        but a block behind a branch may go on with the ``region`` that the branch began in.
+        """
         self.scopes[-1].out.append(f"{label}:")
-        self.block = label
+        self.block, self.region = label, region or label
 
     def placeholder(self) -> Lines:
         """A place in the current scope whose lines are filled in later."""

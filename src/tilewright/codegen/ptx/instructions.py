@@ -17,7 +17,8 @@ class ThreadInstructions:
     """One thread is a scalar machine that moves up to 16 bytes at a time and rounds, converts and saturates by itself.
 
     Vectors in LLVM's text are such accesses, and the operations on their elements one by one. A masked access becomes a
-    branch for each element, so masks are not cheap, and there is no gather.
+    branch for each element, so masks are not cheap, and there is no gather. Loads don't begin before the branches in
+    front of them are decided.
     """
 
     gpu: Gpu
@@ -34,6 +35,7 @@ class ThreadInstructions:
     has_bf16: bool = True
     has_saturation: bool = True
     byte_lookup: str = ""
+    guesses_branches: bool = False
 
     @property
     def triple(self) -> str:

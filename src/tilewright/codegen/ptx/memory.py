@@ -116,7 +116,7 @@ class PtxMemory(Memory):
             return False
         if any(self.alignment(a, a.offset) < size for a in (target, source)):
             return False
-        self._enter_block()
+        self._enter_region()
         self._forget_overlap(target)
         to = self.writer.fresh(f"addrspacecast ptr {self.addresses.pointer(target)} to ptr addrspace(3)")
         of = self.writer.fresh(f"addrspacecast ptr {self.addresses.pointer(source)} to ptr addrspace(1)")
