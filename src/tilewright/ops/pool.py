@@ -14,19 +14,20 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import (
     Axis,
+    Binary,
     Buffer,
     Cast,
     Const,
     Index,
     Inside,
     Load,
-    Reduction,
     Select,
     Stage,
+    Unary,
     Value,
 )
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, ceildiv, maximum, minimum
+from tilewright.core.expr import Dim, bounds, ceildiv, maximum, minimum, substitute
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, DType, TensorType
@@ -55,8 +56,8 @@ from tilewright.ops.convolution import (
     window_positions,
     window_size,
 )
-from tilewright.ops.reduce import extreme_combiner, extreme_init
 from tilewright.ops.samples import random
+from tilewright.ops.stages import as_i64
 
 REDUCES = frozenset({Trait.REDUCTION})
 
@@ -154,14 +155,30 @@ def _flat_index(shape: Sequence[Dim], batch: Dim, channel: Dim, position: Sequen
 
 
 def _compute_indices(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
-    (x,) = ins
-    w = _Window(x, outs[0], a)
-    init = extreme_init(x.dtype)
-    guards = tuple(g for k, at in zip(w.spatial, w.position, strict=True) for g in (at, x.shape[k] - 1 - at))
-    inside = Inside(guards)
-    flat = _flat_index(x.shape, w.batch, w.channel, w.position, a)
-    pair = (Select(inside, Load(x, w.read), init[0]), Select(inside, Index(flat), init[1]))
-    return (Stage(outs, w.axes, w.write, pair, Reduction(w.taps, extreme_combiner(x.dtype), init)),)
+    """The maxima, then how far behind its window's start the first element lies that is the maximum, then where."""
+    (x,), (top, at) = ins, outs
+    w = _Window(x, top, a)
+    inside = Inside(tuple(g for k, p in zip(w.spatial, w.position, strict=True) for g in (p, x.shape[k] - 1 - p)))
+    first = [substitute(p, dict.fromkeys((k.sym for k in w.taps), 0)) for p in w.position]
+    start, flat = (_flat_index(x.shape, w.batch, w.channel, p, a) for p in (first, w.position))
+    behind = Buffer(f"{at.name}_behind", _holds(bounds(flat - start)[1]), at.shape)
+    none = Const(behind.dtype.max, behind.dtype)
+    element, most = Load(x, w.read), Load(top, w.write)
+    is_most: Value = Binary("eq", element, most)
+    if x.dtype.is_float:
+        is_most = Binary("or", is_most, Unary("isnan", element))
+    found = Select(inside, Select(is_most, Cast(Index(flat - start), behind.dtype), none), none)
+    least = Load(behind, w.write)
+    place = Binary("add", Index(start), as_i64(least))
+    return (
+        *_compute_max(ins, (top,), a),
+        *fold(behind, w.axes, w.write, found, w.taps, "min", none),
+        Stage((at,), w.axes, w.write, (Select(Binary("eq", least, none), Const(types.i64.max, types.i64), place),)),
+    )
+
+
+def _holds(most: int | None) -> DType:
+    return types.i32 if most is not None and most < types.i32.max else types.i64
 
 
 def _indices_of(xs: Sequence[Array], a: Attrs) -> tuple[Array, Array]:
