@@ -11,6 +11,7 @@ from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
+from tilewright.core.opdef import Sample
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, bool_, f8e4m3, f32, i32, i64, tensor_type_of
 from tilewright.frontend.onnx.importer import import_onnx
@@ -64,6 +65,12 @@ def test_samples_come_back(op):
             else:
                 np.testing.assert_allclose(got.astype(np.float32), expected.astype(np.float32), rtol=2e-2, atol=1e-2)
     assert bool(n) == (op.name not in NO_FORM and op is not ops.as_size)  # a size that data decide is read per call
+
+
+def test_a_quotient_of_zero_keeps_its_sign():
+    a, b = np.float32([-0.0, 0.0, 0.0, -1, 1, 0.0]), np.float32([1, -2, 3, -2, 2, np.inf])
+    (found,) = came_back(graph_of(ops.floor_div, Sample((a, b))), [a, b])
+    assert np.signbit(found).tolist() == [True, True, False, False, False, False] and not found.any()
 
 
 @pytest.mark.parametrize("mode", ["reflect", "wrap"])

@@ -220,7 +220,10 @@ def _signs_differ(rem: Value, b: Value) -> Value:
 
 
 def _floor_div(a: Value, b: Value) -> Value:
-    """The quotient rounded down: exact for integers, for floats by way of the remainder as in Python."""
+    """The quotient rounded down: exact for integers, for floats by way of the remainder as in Python.
+
+    A quotient of 0 has the sign of the one that is not rounded.
+    """
     if not a.dtype.is_signed:
         return a / b
     dtype = a.dtype
@@ -228,7 +231,11 @@ def _floor_div(a: Value, b: Value) -> Value:
     rem = Binary("rem", a, b)
     quotient = a / b if dtype.is_integer else Unary("rint", (a - rem) / b)
     quotient = Select(_signs_differ(rem, b), quotient - const_like(1, a), quotient)
-    return quotient if dtype.is_integer else cast_to(Select(Binary("eq", b, const_like(0, b)), a / b, quotient), dtype)
+    if dtype.is_integer:
+        return quotient
+    zero, plain = const_like(0, a), a / b
+    quotient = Select(Binary("eq", quotient, zero), plain * zero, quotient)
+    return cast_to(Select(Binary("eq", b, zero), plain, quotient), dtype)
 
 
 def _power_of(a: Array, b: Array) -> Array:

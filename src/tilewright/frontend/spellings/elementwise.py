@@ -81,7 +81,7 @@ def _polynomial(b: Builder, node: Node) -> Node:
 
 
 def _floor_div(b: Builder, node: Node) -> Node:
-    """What divides without rest, and one less where the rest has the sign that the divisor has not."""
+    """What divides without rest, and one less where the rest has the sign that the divisor has not; signed if 0."""
     x, y = node.inputs
     if not x.dtype.is_float:
         return b(ops.div, b(ops.sub, x, b(ops.mod, x, y)), y)
@@ -90,7 +90,9 @@ def _floor_div(b: Builder, node: Node) -> Node:
         rest, differs = _rest(b, x, y)
         whole = b(ops.div, b(ops.sub, x, rest), y)
         rounded = b(ops.round, b(ops.where, differs, b(ops.sub, whole, number(b, 1, x)), whole))
-        return b(ops.where, b(ops.eq, y, number(b, 0, y)), b(ops.div, x, y), rounded)
+        zero, plain = number(b, 0, y), b(ops.div, x, y)
+        rounded = b(ops.where, b(ops.eq, rounded, zero), b(ops.mul, plain, zero), rounded)
+        return b(ops.where, b(ops.eq, y, zero), plain, rounded)
 
     return in_wide(b, (x, y), quotient)
 
