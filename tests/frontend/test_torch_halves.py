@@ -58,3 +58,29 @@ def test_numbers_have_more_digits_than_half_a_precision(name: str, dtype: torch.
     draws = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(256, generator=draws).to(dtype) for _ in range(2))
     check_functions({name: lambda x, y: ROUNDED_ONCE[name](x, y, n)}, x, y, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_quotient_rounded_down_to_zero_has_the_sign_of_the_exact_one(dtype: torch.dtype) -> None:
+    """Of all numbers of 16 bits by all others in some order; arithmetic of bf16 flushes subnormal numbers."""
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16)
+    every = every.view(torch.bfloat16 if dtype is torch.bfloat16 else torch.float16).to(dtype)
+    every = every[(every == 0) | (every.abs() >= torch.finfo(torch.float32).tiny)]
+    compiled = torch.compile(lambda x, y: torch.div(x, y, rounding_mode="floor"), backend="tilewright")
+    for seed in range(8):
+        other = every[torch.randperm(len(every), generator=torch.Generator().manual_seed(seed))]
+        got, wanted = compiled(every, other), torch.div(every, other, rounding_mode="floor")
+        is_zero = (got == 0) & (wanted == 0)
+        assert int(is_zero.sum()) > len(every) // 8
+        assert torch.equal(got[is_zero].signbit(), wanted[is_zero].signbit())
+
+
+def test_a_scaled_product_overflows_no_sooner_than_in_eager() -> None:
+    """Its operands' product alone is beyond f32, in which the call is computed; their quotient as well."""
+    huge, tiny = torch.full((64,), 2.0**100), torch.full((64,), 2.0**-100)
+    for dtype in (torch.bfloat16, torch.float32):
+        functions = {
+            "product": lambda x, y: torch.addcmul(x, x, x, value=2.0**-90),
+            "quotient": lambda x, y: x.clone().addcdiv_(x, y, value=2.0**-90),
+        }
+        check_functions(functions, huge.to(dtype), tiny.to(dtype), rtol=0)

@@ -223,13 +223,14 @@ def _lerp(c: AtenCall) -> Node:
 
 
 def _addcmul(op: OpDef) -> Convert:
-    """``self + value * tensor1 op tensor2``."""
+    """``self + (value * tensor1) op tensor2``, in this order as in PyTorch: it decides what overflows."""
 
     def convert(c: AtenCall) -> Node:
         dtype = wide(c.dtype)
-        term = c.b(op, c.tensor("tensor1", dtype), c.tensor("tensor2", dtype))
+        first = c.tensor("tensor1", dtype)
         if c["value"] != 1:
-            term = c.b(ops.mul, term, c.tensor("value", dtype))
+            first = c.b(ops.mul, c.tensor("value", dtype), first)
+        term = c.b(op, first, c.tensor("tensor2", dtype))
         return cast(c.b, c.b(ops.add, c.tensor("self", dtype), term), c.dtype)
 
     return convert
