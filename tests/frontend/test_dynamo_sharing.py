@@ -58,17 +58,25 @@ def test_random_functions_of_views(seed: int) -> None:
 
 
 def check_module(seed: int) -> None:
-    """As ``check``, for modules that hold, keep and are given tensors that share memory."""
+    """As ``check``, for modules that hold, keep and are given tensors that share memory.
+
+    What Dynamo alone makes another program of, as the back end eager shows, nobody can restore either: it keeps what it
+    knows of the rank of an argument that is a parameter as well, where that is given memory of another.
+    """
     text, is_dynamic = shared_modules.program(seed), seed % 3 == 0
+
+    def differs(backend: Any) -> str | None:
+        return told(lambda: shared_modules.difference(seed, text, backend, is_dynamic))
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = told(lambda: shared_modules.difference(seed, text, make_backend(interpreted), is_dynamic))
-        if found is not None and found == told(lambda: shared_modules.difference(seed, text, "aot_eager", is_dynamic)):
+        found = differs(make_backend(interpreted))
+        if found is not None and (found == differs("aot_eager") or differs("eager") is not None):
             return
     assert found is None, f"{seed}: {text}\n{found}"
 
 
-@pytest.mark.parametrize("seed", [0, 1, 268, 737, 1270])
+@pytest.mark.parametrize("seed", [0, 1, 268, 737, 1270, 41156])
 def test_random_modules(seed: int) -> None:
     check_module(seed)
 
