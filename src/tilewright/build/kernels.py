@@ -38,6 +38,7 @@ from tilewright.core.verify import verify as verify_graph
 from tilewright.frontend.size_rules import with_data_rules
 from tilewright.graph.limits import check_sizes
 from tilewright.graph.pipeline import BY_SIZE
+from tilewright.partition.alike import share_kernels
 from tilewright.partition.computation import GroupComputation, computation_text
 from tilewright.partition.grouped import Grouped, GroupedGraph, group_graph, optimise_inner
 from tilewright.partition.plan import ProgramPlanner
@@ -177,7 +178,7 @@ class KernelBuilder:
             }
             return ScheduledGroup(grouped, spec, laid_out, tuple(self._versions(of, grouped, spec)))
 
-        groups = tuple(map(scheduled, of.groups))
+        groups = tuple(map(scheduled, of.groups if self.on_gpu else share_kernels(of.groups)))
         return ScheduledGraph(of, groups, {n: tuple(map(self.schedule_groups, g)) for n, g in of.inner.items()})
 
     def _versions(self, of: GroupedGraph, grouped: Grouped, general: KernelSpec) -> Iterator[KernelVersion]:
@@ -193,20 +194,21 @@ class KernelBuilder:
             if symbol.hi is not None and size > symbol.hi:
                 return
             form = form_at(of, grouped, passes, self.target, symbol, size)
-            if form is None or not self._pays(form.made, general, symbol, size):
+            sizes = {symbol: size, **(grouped.made.places if grouped.made else {})}
+            if form is None or not self._pays(form.made, general, sizes):
                 return
             spec = self.schedule(form.made, grouped.label)
             if all(packing is None or form.inputs[at].op is CONST for at, packing in spec.reads):
                 yield KernelVersion(symbol, size, form.inputs, spec)
 
-    def _pays(self, made: GroupComputation, general: KernelSpec, symbol: Sym, size: int) -> bool:
+    def _pays(self, made: GroupComputation, general: KernelSpec, sizes: Mapping[Sym, int]) -> bool:
         """Does a kernel of its own take less of the time of the general one than prices may be off by?"""
         name = _name(made)
         if name in self.book.heads or general.name in self.book.heads:
             return name in self.book.heads
         if (pair := (name, general.name)) not in self.paying:
             own = self._by_rules(made, name)
-            of_all = seconds_of(self.kernels[general.name], self.target, {symbol: size})
+            of_all = seconds_of(self.kernels[general.name], self.target, sizes)
             self.paying[pair] = seconds_of(own.kernel, self.target) < (1 - DOUBT) * of_all
         return self.paying[pair]
 

@@ -7,8 +7,8 @@ Not its business: which nodes go together (``partition.fuse``) or loops (``tile`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from tilewright.core.compute import (
     Buffer,
@@ -43,6 +43,7 @@ class GroupComputation:
 
     ``constants`` are the input buffers whose numbers are known now, and the weights of windows, which a call lays out
     anew before they are read. ``text`` identifies the computation, and the schedule of its ``author``, if it has one.
+    ``places`` has what symbols in its indices are here (:mod:`tilewright.partition.alike`).
     """
 
     computation: Computation
@@ -50,6 +51,7 @@ class GroupComputation:
     constants: frozenset[Buffer]
     text: str
     author: AuthorSchedule | None = None
+    places: Mapping[Sym, int] = field(default_factory=dict)
 
 
 def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int]) -> GroupComputation:

@@ -8,7 +8,7 @@ Not its business: fusion (``partition.fuse``), how long results live (``partitio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -168,7 +168,7 @@ class GraphPlan:
             laid_out[k] = places.reserve(packing.n_bytes, step)
             own = [places.reserve(n, step) for n in spec.scratch]
             makers.append(partial(self._lay_out, made.inputs[s.spec.reads[k][0]], spec, [laid_out[k], *own], node.loc))
-        general = partial(self._call, s.grouped.group, made.inputs, s.spec, laid_out, scratch)
+        general = partial(self._call, s.grouped.group, made.inputs, made.places, s.spec, laid_out, scratch)
         versions = [self._version(s.grouped.group, v, step) for v in s.versions]
         makers.append(partial(_choice, versions, general) if versions else general)
         makers += [partial(self._set_dim, symbol, node) for symbol in dims]
@@ -203,24 +203,26 @@ class GraphPlan:
         self,
         group: Group,
         inputs: Sequence[Node],
+        at: Mapping[Sym, int],
         spec: KernelSpec,
         laid_out: dict[int, Callable[[], Pointer]],
         scratch: list[Callable[[], Pointer]],
     ) -> KernelCall:
         args = [
-            laid_out[k]() if k in laid_out else self._parameter(inputs[at], packing)
-            for k, (at, packing) in enumerate(spec.reads)
+            laid_out[k]() if k in laid_out else self._parameter(inputs[n], packing)
+            for k, (n, packing) in enumerate(spec.reads)
         ]
         args += [self.places.result_pointer((group.root, k)) for k in range(len(group.root.types))]
         args += [s() for s in scratch]
         members = sorted(group.members, key=self.of.order.__getitem__)
         loc = join_locs([n.loc for n in members])
         names = tuple(n.op.name for n in members)
-        return KernelCall(spec.name, tuple(args), spec.sizes, loc, names, self._routine(group.root))
+        sizes = tuple(at.get(s, s) for s in spec.sizes)
+        return KernelCall(spec.name, tuple(args), sizes, loc, names, self._routine(group.root))
 
     def _version(self, group: Group, version: KernelVersion, step: int) -> Callable[[], Version]:
         scratch = [self.places.reserve(n, step) for n in version.spec.scratch]
-        call = partial(self._call, group, version.inputs, version.spec, {}, scratch)
+        call = partial(self._call, group, version.inputs, {}, version.spec, {}, scratch)
         return lambda: Version(version.symbol, version.size, call())
 
     def _routine(self, node: Node) -> RoutineCall | None:

@@ -38,14 +38,14 @@ class RoutineCall:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """Run a kernel. ``kernel`` is its symbol; ``sizes`` are its symbolic dimensions in order.
+    """Run a kernel. ``kernel`` is its symbol; ``sizes`` are its symbolic dimensions in order, or numbers.
 
     With ``routine``, the kernel runs only where that declines.
     """
 
     kernel: str
     args: tuple[Pointer, ...]
-    sizes: tuple[Sym, ...]
+    sizes: tuple[Sym | int, ...]
     loc: Loc
     ops: tuple[str, ...] = ()
     routine: RoutineCall | None = None
@@ -278,7 +278,7 @@ def dimension_slots(programs: Sequence[tuple[Graph, Program]]) -> dict[str, int]
                 names.update(dict.fromkeys(s.name for d in t.shape for s in sorted(symbols(d), key=symbol_order)))
         for step in walk_steps(program):
             if isinstance(step, KernelCall):
-                names.update(dict.fromkeys(s.name for s in step.sizes))
+                names.update(dict.fromkeys(s.name for s in step.sizes if isinstance(s, Sym)))
             if isinstance(step, Choice):
                 names.update(dict.fromkeys(v.symbol.name for v in step.versions))
             if isinstance(step, LetDim | SetDim):

@@ -52,7 +52,8 @@ TOO_LARGE = "too large to interpret, so this may be the step or its machine code
 class GroupForms:
     """A group of one graph with everything that it takes to run any of its forms.
 
-    ``sizes`` are the dimensions while the kernel runs; those that its data decide have their largest values.
+    ``sizes`` are the dimensions while the kernel runs; those that its data decide have their largest values. ``whole``
+    is the computation that the kernel was made of, where that is not the group's own (``partition.alike``).
     """
 
     group: Group
@@ -62,6 +63,7 @@ class GroupForms:
     sizes: Mapping[Sym, int]
     target: Target
     threads: int
+    whole: GroupComputation | None = None
 
     @property
     def members(self) -> tuple[Node, ...]:
@@ -85,11 +87,11 @@ class GroupForms:
 
     def made(self) -> GroupComputation:
         """The group as a computation."""
-        return computation_of(self.group, self.facts, self.order)
+        return self.whole or computation_of(self.group, self.facts, self.order)
 
     def alone(self, node: Node) -> GroupForms:
         """One member as a kernel of its own."""
-        return replace(self, group=Group(node, {node}))
+        return replace(self, group=Group(node, {node}), whole=None)
 
     def _terms(self, node: Node) -> int:
         """How many terms each element of a reduction has."""

@@ -148,7 +148,7 @@ class Machine:
         match step:
             case KernelCall():
                 addresses = [self.address(p, frame) for p in step.args]
-                self.native(step.kernel, addresses, [self.sizes[s] for s in step.sizes], self.threads)
+                self.native(step.kernel, addresses, [self.size(s) for s in step.sizes], self.threads)
             case Choice():
                 self.step(step.taken(self.sizes), frame)
             case Copy():

@@ -23,7 +23,7 @@ from tilewright.core.passes import Pass
 from tilewright.core.shapes import bind_shape
 from tilewright.core.types import Array, product
 from tilewright.ops.control import operands_of_parts
-from tilewright.partition.computation import computation_of
+from tilewright.partition.computation import GroupComputation
 from tilewright.partition.fuse import Group
 from tilewright.partition.plan import GraphPlan
 from tilewright.partition.program import Branch, Choice, ForParts, KernelCall, Program, Repeat, Step
@@ -150,7 +150,8 @@ class _Walk:
                 ):  # it has one operand: what the call behind it reads in a layout
                     pass
                 case KernelCall() | Choice():
-                    made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
+                    made = self._made(group)
+                    assert made is not None
                     spec = self.parts.split.kernels.specs[made.text]
                     for (k, packing), pointer in zip(spec.reads, step.general.args, strict=False):
                         if packing is None:
@@ -198,7 +199,8 @@ class _Walk:
     def _wrong_weights(self, group: Group, step: KernelCall, name: str, loc: Loc) -> Fault | None:
         """Do re-laid constants lie where the kernel reads them?"""
         kernel = self.parts.split.kernels.kernels[step.kernel]
-        made = computation_of(group, self.plan.of.parts.facts, self.plan.of.order)
+        made = self._made(group)
+        assert made is not None
         by_name = {b.name: n for b, n in zip(made.computation.inputs, made.inputs, strict=True)}
         packed = {p.param: p for p in kernel.packed}
         for b, pointer in zip(kernel.params, step.args, strict=True):
@@ -237,11 +239,15 @@ class _Walk:
     def _place(self, root: Node, k: int) -> int:
         return self.machine.address(self.plan.places.result_pointer((root, k)), self.frame)
 
+    def _made(self, group: Group) -> GroupComputation | None:
+        """What the group's kernel was made of; None for control flow."""
+        return next(s.grouped.made for s in self.plan.scheduled.groups if s.grouped.group is group)
+
     def _case(self, group: Group, sizes: dict[Sym, int]) -> GroupForms:
-        facts, order = self.plan.of.parts.facts, self.plan.of.order
-        return GroupForms(
-            group, facts, order, self.values, sizes, self.parts.split.kernels.target, self.machine.threads
-        )
+        facts, order, target = self.plan.of.parts.facts, self.plan.of.order, self.parts.split.kernels.target
+        made = self._made(group)
+        at = {**sizes, **(made.places if made else {})}
+        return GroupForms(group, facts, order, self.values, at, target, self.machine.threads, made)
 
     def _outside(
         self, group: Group, steps: Sequence[Step], before: Array, places: Sequence[int], sizes: dict[Sym, int]
