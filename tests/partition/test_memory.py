@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.core.expr import Dim, Sym, evaluate, floordiv, mod
+from tilewright.partition import memory
 from tilewright.partition.memory import MemoryPlan, Storage, plan_memory
 from tilewright.target.target import Target
 
@@ -92,3 +93,11 @@ def test_small_storages_and_small_machines_have_no_gaps() -> None:
     small, large = ([Storage(n << 10, k, k + 1) for k in range(4)] for n in (4, 64))
     assert plan_memory(small, Target.parse("x86-64-v3")).n_bytes == 8 << 10
     assert plan_memory(large, Target.parse("cortex-m4")).n_bytes == 128 << 10
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=8), st.integers(0, 9))
+def test_free_places_meet_no_span(spans: list[tuple[int, int]], size: int) -> None:
+    ends = [(lo, lo + n) for lo, n in spans]
+    is_free = memory._free_places(ends, size)
+    for at in range(60):
+        assert is_free(at) == all(hi <= at or at + size <= lo for lo, hi in ends)

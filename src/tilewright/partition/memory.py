@@ -16,9 +16,11 @@ half that span and a line behind each keeps them apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, reduce
+from itertools import accumulate
 
 from tilewright.core.dims import is_known
 from tilewright.core.effort import EFFORT
@@ -161,13 +163,26 @@ def _place_symbolic(storages: Sequence[Storage], sizes: dict[int, Dim], offsets:
     for k in in_order:
         alive = [span for j, span in found.items() if _overlap(storages[k], storages[j])]
         ends = sorted(dict.fromkeys([start, *(hi for _, hi in alive)]), key=likely)
-        free = (at for at in ends if all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive))
+        is_likely = _free_places([(likely(lo), likely(hi)) for lo, hi in alive], likely(sizes[k]))
+        free = (
+            at
+            for at in ends
+            if is_likely(likely(at)) and all(is_below(hi, at) or is_below(at + sizes[k], lo) for lo, hi in alive)
+        )
         at = next(free, None)
         if at is None:
             return _share_slots(storages, sizes, offsets, start)
         found[k] = at, at + sizes[k]
     offsets.update({k: at for k, (at, _) in found.items()})
     return reduce(maximum, dict.fromkeys(end for _, end in found.values()))
+
+
+def _free_places(spans: Iterable[tuple[int, int]], size: int) -> Callable[[int], bool]:
+    """Says of a place whether ``size`` bytes from there on meet none of ``spans``, without a look at each."""
+    in_order = sorted(spans)
+    begins = [lo for lo, _ in in_order]
+    furthest = list(accumulate((hi for _, hi in in_order), max, initial=0))
+    return lambda at: furthest[bisect_left(begins, at + size)] <= at
 
 
 def _share_slots(storages: Sequence[Storage], sizes: dict[int, Dim], offsets: dict[int, Dim], start: int) -> Dim:
