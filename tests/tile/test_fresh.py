@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Inside, Load
-from tilewright.core.expr import Sym, evaluate, maximum, minimum
+from tilewright.core.expr import Sym, evaluate, floordiv, maximum, minimum, mod
 from tilewright.core.types import bool_
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Loop, Place, Role, Space, Store, Update
@@ -33,6 +33,13 @@ def store(index):
     return Store(T, (index,), Const(1, I64))
 
 
+def divided(n, access, names):
+    """``access`` at all places below ``n``, by full tiles of two and the rest, as ``divide`` makes them."""
+    tile, place, rest = Sym(next(names), 0, 7), Sym(next(names), 0, 1), Sym(next(names), 0, 1)
+    full = For(Loop(tile, floordiv(n, 2)), (For(Loop(place, 2), (access(2 * tile + place),)),))
+    return [full, For(Loop(rest, mod(n, 2)), (access(2 * floordiv(n, 2) + rest),))]
+
+
 # --- bodies of two loops i and j ------------------------------------------------------------------------------------
 
 
@@ -44,7 +51,7 @@ def extents(draw):
     return draw(st.sampled_from(forms))
 
 
-KINDS = ("store", "read", "both", "tiles", "guarded", "again")
+KINDS = ("store", "read", "both", "tiles", "divided", "guarded", "again")
 
 
 @st.composite
@@ -60,6 +67,11 @@ def bodies(draw):
             access = draw(st.sampled_from((store, read)))(shift + 2 * k + inner)
             width = draw(st.sampled_from((2, minimum(2, 5 - 2 * k))))
             body.append(For(Loop(k, extent), (For(Loop(inner, width), (access,)),)))
+            continue
+        if kind == "divided":
+            access = draw(st.sampled_from((store, read)))
+            body += divided(extent, lambda at, access=access, shift=shift: access(shift + at), names)
+            body = body[: len(body) - draw(st.sampled_from((0, 0, 1)))]
             continue
         inside = {
             "store": (store(k + shift),),
@@ -154,6 +166,14 @@ FRESH = {
     "again and again": (loop("k", N, store(0)), loop("l", minimum(I0 + 1, 2), store(1)), read(0), read(1)),
     "under one condition of the data": (If(FLAG, (store(0),)), If(FLAG, (read(0),))),
     "inside of a condition that changes": (If(FLAG, (Store(F, (I0,), Const(False, bool_)), store(0), read(0))),),
+    "in full tiles and the rest": (
+        *divided(minimum(7 - 2 * I0, 5), store, iter("abc")),
+        loop("k", minimum(7 - 2 * I0, 5), read(K)),
+    ),
+    "read in tiles of which not one may be full": (
+        loop("k", minimum(7 - 2 * I0, 2), store(K)),
+        For(Loop(Sym("o", 0, 0), floordiv(minimum(7 - 2 * I0, 2), 2)), (loop(L2, 2, read(2 * Sym("o", 0, 0) + L2)),)),
+    ),
     "of a size": (loop("k", N, store(K)), loop("l", minimum(N, 4), read(L))),
 }
 STALE = {
@@ -172,6 +192,11 @@ STALE = {
         If(FLAG, (store(0),)),
         Store(F, (I0,), Const(True, bool_)),
         If(FLAG, (read(0),)),
+    ),
+    "in full tiles alone": (divided(minimum(7 - 2 * I0, 5), store, iter("abc"))[0], loop("k", 1, read(0))),
+    "behind the rest": (
+        *divided(minimum(7 - 2 * I0, 5), store, iter("abc")),
+        loop("k", minimum(8 - 2 * I0, 5), read(K)),
     ),
     "updated alone": (Update(T, (0,), "add", Const(1, I64)), read(0)),
 }

@@ -3,13 +3,13 @@
 In: the statements of one iteration, a buffer. Out: yes where it is proved, for all sizes and all values of the loops
 around. Not its business: which primitives may rely on it (``loops``, ``stages``, ``memory``).
 
-A read is proved by one store before it: there are iterations of the store's loops, as expressions of the read's, that
-store the very element that is read. They are found dimension by dimension, where an index is a number whose digits are
-loops (``4*a + b``), and they exist where each is proved to be at least 0 and less than the extent of its loop, by the
-loops around the read or by its conditions; extents may depend on any loops around. What holds of all elements of an
-index that the data choose holds of a loop over the dimension. Where a store is under a condition, the read has to be
-under the same one, which may be one of the value that reads, and nothing may change it between, or the extents of the
-read's loops say that it holds.
+A read is proved by one store before it, or by two that walk the full tiles of one loop and its rest: there are
+iterations of the store's loops, as expressions of the read's, that store the very element that is read. They are found
+dimension by dimension, where an index is a number whose digits are loops (``4*a + b``), and they exist where each is
+proved to be at least 0 and less than the extent of its loop, by the loops around the read or by its conditions; extents
+may depend on any loops around. What holds of all elements of an index that the data choose holds of a loop over the
+dimension. Where a store is under a condition, the read has to be under the same one, which may be one of the value that
+reads, and nothing may change it between, or the extents of the read's loops say that it holds.
 
 Loops that were fused and split again, as threads share out a tile, leave quotients and remainders that are no such
 digits. Where loops of known extents alone decide the places, these are listed.
@@ -54,7 +54,7 @@ from tilewright.core.expr import (
 from tilewright.core.indices import chosen, is_chosen, placed
 from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.tile.affine import coefficient, never_negative, without
-from tilewright.tile.ir import Fold, For, If, Stmt, Store, Update, walk, written
+from tilewright.tile.ir import Fold, For, If, Loop, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loop_sym
 
 Around = tuple[For | If, ...]
@@ -66,10 +66,53 @@ def starts_fresh(body: Body, buffer: Buffer) -> bool:
     changed = {b for s in walk(body) for b in written(s)}
     for access in _accesses(body, buffer, ()):
         if access.stores:
+            stored += [whole for other in stored if (whole := _undivided(other, access)) is not None]
             stored.append(access)
         elif not any(_covers(s, access, changed) for s in stored):
             return False
     return bool(stored)
+
+
+def _undivided(first: _Access, last: _Access) -> _Access | None:
+    """The one store whose loop over full tiles ``first`` has, and ``last`` over the rest: as ``divide`` makes them."""
+    n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(first.around, last.around, strict=False)))
+    rest = (*first.around[n:], *last.around[n:])
+    if chosen(first.index) or chosen(last.index) or any(isinstance(s, If) for s in rest):
+        return None
+    (loops, index), (others, at) = (_whole_loops(x, n) for x in (first, last))
+    walked: dict[Sym, Dim] = {}
+    seams = 0
+    for i, j in zip(index, at, strict=True):
+        own = symbols(j) & others.keys()
+        if i == j and not own:
+            continue  # by loops around both
+        if not isinstance(i, Sym) or i not in loops or len(own) != 1 or i in walked:
+            return None
+        (sym,) = own
+        walked[i] = loops[i]
+        if j != sym or others[sym] != loops[i]:
+            seams += 1
+            walked[i] = _sum_of_parts(loops[i], others[sym])
+            if j - sym != loops[i]:
+                return None
+    if seams != 1 or walked.keys() != loops.keys() or len(others) != len(loops):
+        return None
+    new = tuple([For(Loop(sym, extent), ()) for sym, extent in walked.items()])
+    return _Access(index, (*first.around[:n], *new), True, first.shape)
+
+
+def _whole_loops(access: _Access, n: int) -> tuple[dict[Sym, Dim], tuple[Dim, ...]]:
+    """Loops behind the ``n`` outermost, those that a split has made as one, and the index by them."""
+    own = {s.loop.sym: s.loop.extent for s in access.around[n:] if isinstance(s, For)}
+    loops, index, _ = _without_splits(own, placed(access.index), [])
+    return loops, index
+
+
+def _sum_of_parts(full: Dim, rest: Dim) -> Dim:
+    """``full + rest``, of which the algebra does not see that full tiles and the rest are all."""
+    if isinstance(rest, BinaryExpr) and rest.op == "mod" and full == floordiv(rest.a, rest.b) * rest.b:
+        return rest.a
+    return full + rest
 
 
 @dataclass(frozen=True)
@@ -190,12 +233,22 @@ def _covers_by_digits(store: _Access, read: _Access, n: int, conditions: Sequenc
         return False
     known = [s.cond for s in read.around if isinstance(s, If)]
     said = {d for c in known if isinstance(c, Inside) for d in c.exprs}
+    full = [0, *_full_tiles(read)]
     for sym, extent in own.items():
         ends = (found[sym], substitute(extent, found) - 1 - found[sym])
-        if not all(d in said or never_negative(d, walked) for d in ends):
+        if not all(d in said or any(never_negative(d - least, walked) for least in full) for d in ends):
             return False
     asked = [substitute_value(c, found) for c in conditions]
     return all(c in known or (isinstance(c, Inside) and _always_inside(c, walked)) for c in asked)
+
+
+def _full_tiles(read: _Access) -> Iterator[Dim]:
+    """What is at least 0 where a loop over the full tiles of another runs, though it may run no more than once."""
+    for s in read.around:
+        if isinstance(s, For) and isinstance(s.loop.extent, BinaryExpr) and s.loop.extent.op == "floordiv":
+            whole, tile = s.loop.extent.a, s.loop.extent.b
+            if is_known(tile):
+                yield whole - (s.loop.sym + 1) * tile
 
 
 def _always_inside(cond: Inside, walked: Mapping[Sym, Dim]) -> bool:
