@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tilewright
 from graph.showing import assert_same, graph_of, n_of
 from tilewright import ops
 from tilewright.core.evaluate import evaluate_graph
@@ -84,7 +85,7 @@ def test_few_channels_of_small_images_stay_direct_where_their_weights_take_longe
         ((64, 64, 3, 3), {"strides": (2, 2)}),
         ((64, 64, 3, 3), {"strides": (1, 2)}),
         ((64, 64, 3, 3), {"dilations": (12, 12), "pads": ((12, 12), (12, 12))}),
-        ((64, 32, 3, 3), {"groups": 2}),
+        ((64, 32, 3, 3), {"groups": 8}),  # half a vector of results each
         ((64, 64, 7, 7), {}),
         ((64, 64, 1, 1), {}),
         ((64, 64, 3, 3), {"dtype": f64}),
@@ -141,6 +142,40 @@ def test_sequences_small_kernels_and_dilations(kernel, size, attrs, tile):
     graph = convolution(random(33, 64, *kernel), size, batch=2, **attrs)
     assert tile_of(graph) == tile
     assert_same(graph, Winograd().run(graph), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "size", "groups", "attrs"),
+    [
+        ((3, 3), (56, 56), 2, {}),
+        ((3, 3), (28, Sym("w", 1)), 4, {}),
+        ((5, 3), (28, 28), 2, {"pads": ((2, 2), (1, 1))}),
+        ((3, 3), (32, 32), 2, {"dilations": (2, 2), "pads": ((2, 2), (2, 2))}),
+        ((3,), (1000,), 2, {"dilations": (2,), "pads": ((4, 0),)}),
+        ((3, 3, 3), (8, 28, 28), 2, {}),
+    ],
+)
+def test_groups_whose_results_fill_vectors_are_tiled(kernel, size, groups, attrs):
+    graph = convolution(random(32 * groups, 40, *kernel), size, batch=2, groups=groups, **attrs)
+    assert tile_of(graph)
+    assert tile_of(convolution(random(15 * groups, 40, *kernel), size, batch=2, groups=groups, **attrs)) is None
+    if isinstance(size[-1], int):
+        assert_same(graph, Winograd().run(graph), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
+@pytest.mark.parametrize(
+    ("n_in", "n_out", "groups", "size"), [(17, 40, 3, (1, 28, 26)), (32, 16, 8, (2, 31, 21)), (12, 33, 2, (3, 39, 25))]
+)
+def test_groups_compiled(n_in, n_out, groups, size, target, threads):
+    """Channels that fill no vectors, blocks of tiles that divide no image, several images."""
+    batch, *sides = size
+    graph = convolution(random(n_out * groups, n_in, 3, 3), tuple(sides), batch, groups=groups)
+    x = random(*graph.inputs[0].shape, seed=1)
+    model = tilewright.compile(graph, target=target, threads=threads, cache=False)
+    (want,) = evaluate_graph(graph, [x])
+    np.testing.assert_allclose(model(x), want, rtol=1e-5, atol=1e-4)
 
 
 def test_weights_known_at_run_time_only_stay_direct():
@@ -228,7 +263,7 @@ def test_a_large_expected_error_keeps_a_convolution_direct():
 PAIRS = Winograd(lanes=8, pairs=4)
 
 
-def byte_convolution(w, size, dtype=u8, around=0, **attrs):
+def byte_convolution(w, size, dtype=u8, around=0, groups=1, **attrs):
     """A channels-last convolution of bytes that are padded with a zero point; weights are i8."""
     n = len(size)
     given = {"strides": (1,) * n, "pads": ((0, 0),) * n, "dilations": (1,) * n, "layout": "NHWC", **attrs}
@@ -236,9 +271,9 @@ def byte_convolution(w, size, dtype=u8, around=0, **attrs):
     def build(b, x):
         pads = ((0, 0), *((1, 1),) * n, (0, 0))
         padded = b(ops.pad, x, b.const(around, dtype), pads=pads)
-        return b(ops.conv, padded, b.const(w.astype(np.int8)), out_dtype=i32, **given)
+        return b(ops.conv, padded, b.const(w.astype(np.int8)), out_dtype=i32, groups=groups, **given)
 
-    return graph_of(build, TensorType(dtype, (1, *size, w.shape[1])))
+    return graph_of(build, TensorType(dtype, (1, *size, w.shape[1] * groups)))
 
 
 def test_bytes_are_transformed_where_machines_multiply_pairs_of_them():
@@ -271,7 +306,8 @@ def test_sums_of_bytes_are_the_same_integers(data):
     n_in, dtype = data.draw(st.integers(16, 70)), data.draw(st.sampled_from([u8, i8]))
     rng = np.random.default_rng(data.draw(st.integers(0, 999)))
     w = rng.integers(-128, 128, (32, n_in, *kernel))
-    graph = byte_convolution(w, size, dtype, data.draw(st.integers(int(dtype.min), int(dtype.max))))
+    around, groups = data.draw(st.integers(int(dtype.min), int(dtype.max))), data.draw(st.sampled_from([1, 1, 2, 4]))
+    graph = byte_convolution(w, size, dtype, around, groups)
     x = rng.integers(int(dtype.min), int(dtype.max) + 1, graph.inputs[0].shape).astype(dtype.numpy)
     after = PAIRS.run(graph)
     np.testing.assert_array_equal(evaluate_graph(after, [x])[0], evaluate_graph(graph, [x])[0])

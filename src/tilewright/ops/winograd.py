@@ -3,8 +3,9 @@
 In: activations (N, ..., H, W, C) and weights that are transformed already (AH, AW, ..., C, K). Out: (N, ..., OH, OW,
 K). Each of the last two spatial axes is cut into tiles of ``m`` results, or, where the weights have one element along
 it (``A`` is 1), is left as it is. Axes before them ("leading", the depth of a volume) slide as in a plain convolution:
-their taps are summed where the channels are, among transformed tiles. Not its business: when it pays and whether its
-error is small enough (``graph.forms.winograd``), loops (``tile``).
+their taps are summed where the channels are, among transformed tiles. With ``groups``, ``C`` of the weights is one
+group's, and K all results. Not its business: when it pays and whether its error is small enough
+(``graph.forms.winograd``), loops (``tile``).
 
 A tile of ``m x m`` results of an ``r x r`` kernel is ``A_t [(G w G_t) * (B_t d B)] A`` with ``d`` the ``a x a`` inputs
 that it reads, ``a = m + r - 1`` (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", 2015). The
@@ -31,7 +32,7 @@ import numpy as np
 from tilewright.core import types
 from tilewright.core.compute import Axis, Binary, Buffer, Const, Fma, Inside, Load, Select, Stage, Value
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, ceildiv, floordiv, mod
+from tilewright.core.expr import Dim, Sym, ceildiv, floordiv, mod
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
 from tilewright.core.types import Array, TensorType
@@ -261,7 +262,9 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
             lambda: f"{name} {a[name]} are not {x.rank - 4} positive numbers",  # noqa: B023
         )
     kernel = _kernel_sizes(u.shape, a.tile, WHOLE_POINTS if is_whole else POINTS)
-    check_equal_dims(x.shape[-1], u.shape[-2], lambda: f"channels of {x} and of {u}")
+    check(a.groups >= 1, lambda: f"groups {a.groups} must be positive")
+    check(mod(u.shape[-1], a.groups) == 0, lambda: f"{u.shape[-1]} output channels don't fill {a.groups} groups")
+    check_equal_dims(x.shape[-1], u.shape[-2] * a.groups, lambda: f"channels of {x} and of {u}, {a.groups} groups")
     lead = _leading(u.shape, a)
     sizes = [
         window_size(*given)
@@ -274,13 +277,13 @@ def _infer(ts: Sequence[TensorType], a: Attrs) -> TensorType:
 def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) -> tuple[Stage, ...]:
     """Columns of the input, their rows, a product per point, columns of the results, their rows.
 
-    Tiles overlap in ``r - 1`` columns of the input: those are transformed once. With sizes known at run time only, a
-    row of tiles is filled up to whole runs of ``BESIDE``, so that a block of them has a size that is a number. Leading
-    axes stand beside the channels in the points: what a tap shifts along is contiguous, and the tiles of an image are
-    one axis.
+    Tiles overlap in ``r - 1`` columns of the input: those are transformed once. With sizes known at run time only,
+    a row of tiles is filled up to whole runs of ``BESIDE``, so that a block of them has a size that is a number.
+    Points and products of each group are matrices of their own. Leading axes stand beside the channels in the
+    points: what a tap shifts along is contiguous, and the tiles of an image are one axis.
     """
     (x, u), (out,) = ins, outs
-    (ah, aw), (depth, width), dtype = u.shape[:2], u.shape[-2:], u.dtype
+    (ah, aw), dtype = u.shape[:2], u.dtype
     assert is_known(ah) and is_known(aw)
     mh, mw = results_along(ah, attrs.tile), results_along(aw, attrs.tile)
     is_whole, sums = not x.dtype.is_float, out.dtype
@@ -289,9 +292,13 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     if mw > 1 and not (is_known(n_y) and is_known(n_x)):
         # A whole number of runs, so that a block of tiles has a size that is a number.
         n_x = ceildiv(n_x, BESIDE) * BESIDE
-    n, ty, tx, c, k = (
-        axis_over(e, s) for e, s in zip((n_batch, n_y, n_x, depth, width), ("n", "y", "x", "c", "k"), strict=True)
+    depth, width = u.shape[-2], floordiv(u.shape[-1], attrs.groups)
+    n, ty, tx, c, k, channel, result = (
+        axis_over(e, s)
+        for e, s in zip((n_batch, n_y, n_x, depth, width, x.shape[-1], out.shape[-1]), "nyxckef", strict=True)
     )
+    groups = axes_named((attrs.groups,), "g") if attrs.groups > 1 else ()
+    group = [g.sym for g in groups]
     at, to, row, column = (
         axis_over(e, s) for e, s in zip((ah, aw, mh, mw * n_x + aw - mw), ("u", "v", "i", "w"), strict=True)
     )
@@ -301,40 +308,44 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
     plane, image = [z.sym for z in planes], [z.sym for z in images]
 
     # Vertically first: neighbouring tiles share the columns of their input.
-    columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, ah, column.extent, depth))
+    columns = Buffer("columns", dtype, (n_batch, *x.shape[1:-3], n_y, ah, column.extent, x.shape[-1]))
     inputs = [
-        cast_to(_padded(x, (n.sym, *plane, ty.sym * mh + i, column.sym, c.sym), out.shape, (mh, mw), attrs), dtype)
+        cast_to(
+            _padded(x, (n.sym, *plane, ty.sym * mh + i, column.sym, channel.sym), out.shape, (mh, mw), attrs), dtype
+        )
         for i in range(ah)
     ]
-    axes: tuple[Axis, ...] = (n, *planes, ty, at, column, c)
+    axes: tuple[Axis, ...] = (n, *planes, ty, at, column, channel)
     first = Stage((columns,), axes, tuple(s.sym for s in axes), (_one_of(at.sym, applied(high.b_t, inputs)),))
 
     # Points outermost: for each there is one product of matrices, of all tiles by the channels.
-    points = Buffer("points", dtype, (ah, aw, n_batch, n_y, n_x, *x.shape[1:-3], depth))
-    inputs = [Load(columns, (n.sym, *plane, ty.sym, at.sym, tx.sym * mw + j, c.sym)) for j in range(aw)]
-    axes = (at, to, n, ty, tx, *planes, c)
+    points = Buffer("points", dtype, (ah, aw, *[g.extent for g in groups], n_batch, n_y, n_x, *x.shape[1:-3], depth))
+    own = _of_group(group, c.sym, depth)
+    inputs = [Load(columns, (n.sym, *plane, ty.sym, at.sym, tx.sym * mw + j, own)) for j in range(aw)]
+    axes = (at, to, *groups, n, ty, tx, *planes, c)
     second = Stage((points,), axes, tuple(s.sym for s in axes), (_one_of(to.sym, applied(wide.b_t, inputs)),))
 
-    products = Buffer("products", sums, (ah, aw, n_batch, n_y, n_x, *out.shape[1:-3], width))
-    axes = (at, to, n, ty, tx, *images, k)
+    products = Buffer("products", sums, (*points.shape[: 5 + len(groups)], *out.shape[1:-3], width))
+    axes = (at, to, *groups, n, ty, tx, *images, k)
     slides = zip(image, taps, lead.strides, lead.dilations, lead.pads, strict=True)
     position = [z * s + t.sym * d - lo for z, t, s, d, (lo, _) in slides]
-    operand = padded_load(
-        points, (*(x.sym for x in axes[:5]), *position, c.sym), range(5, 5 + len(taps)), lead.pads, Const(0, dtype)
-    )
-    weight = Load(u, (at.sym, to.sym, *(t.sym for t in taps), c.sym, k.sym))
+    tile = [x.sym for x in axes[: 5 + len(groups)]]
+    slid = range(len(tile), len(tile) + len(taps))
+    operand = padded_load(points, (*tile, *position, c.sym), slid, lead.pads, Const(0, dtype))
+    weight = Load(u, (at.sym, to.sym, *(t.sym for t in taps), c.sym, _of_group(group, k.sym, width)))
     term = cast_to(operand, sums) * cast_to(weight, sums)
     third = fold(products, axes, tuple(s.sym for s in axes), term, (*taps, c), "add", Const(0, sums))
 
-    rows = Buffer("rows", sums, (n_batch, *out.shape[1:-3], n_y, n_x, mh, aw, width))
-    results = [Load(products, (p, to.sym, n.sym, ty.sym, tx.sym, *image, k.sym)) for p in range(ah)]
-    axes = (n, *images, ty, tx, row, to, k)
+    rows = Buffer("rows", sums, (n_batch, *out.shape[1:-3], n_y, n_x, mh, aw, out.shape[-1]))
+    of, within = ([floordiv(result.sym, width)], mod(result.sym, width)) if groups else ([], result.sym)
+    results = [Load(products, (p, to.sym, *of, n.sym, ty.sym, tx.sym, *image, within)) for p in range(ah)]
+    axes = (n, *images, ty, tx, row, to, result)
     fourth = Stage((rows,), axes, tuple(s.sym for s in axes), (_one_of(row.sym, applied(high.a_t, results)),))
 
     oy, ox = axis_over(out.shape[-3], "oy"), axis_over(out.shape[-2], "ox")
     place = (n.sym, *image, floordiv(oy.sym, mh), floordiv(ox.sym, mw), mod(oy.sym, mh))
-    results = [Load(rows, (*place, p, k.sym)) for p in range(aw)]
-    axes = (n, *images, oy, ox, k)
+    results = [Load(rows, (*place, p, result.sym)) for p in range(aw)]
+    axes = (n, *images, oy, ox, result)
     made = applied(wide.a_t, results)
     if is_whole:
         made = [
@@ -343,6 +354,11 @@ def _compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], attrs: Attrs) ->
         ]
     last = Stage((out,), axes, tuple(s.sym for s in axes), (_one_of(mod(ox.sym, mw), made),))
     return (first, second, *third, fourth, last)
+
+
+def _of_group(group: Sequence[Sym], channel: Sym, n: Dim) -> Dim:
+    """A channel of a group among all, ``n`` of each group."""
+    return sum((g * n for g in group), channel)
 
 
 def _padded(x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], tile: tuple[int, int], a: Attrs) -> Value:
@@ -360,6 +376,12 @@ def _padded(x: Buffer, at: tuple[Dim, ...], sizes: Sequence[Dim], tile: tuple[in
 
 
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
+    """Group by group."""
+    x, u = (np.split(v, a.groups, axis=-1) for v in xs)
+    return np.concatenate([_of_one_group(pair, a) for pair in zip(x, u, strict=True)], axis=-1)
+
+
+def _of_one_group(xs: Sequence[Array], a: Attrs) -> Array:
     """In f64, which holds the integers exactly, tap by tap of the leading axes."""
     is_whole = xs[0].dtype.kind != "f"
     x, u = (v.astype(np.float64) for v in xs)
@@ -412,6 +434,8 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for kernel, m in (((1, 3), 4), ((3, 1), 2), ((5, 3), 2), ((1, 4), 3)):
         u = transformed_weights(random(rng, (5, 3, *kernel)), m)
         yield Sample((random(rng, (2, 6, 7, 3)), u), {"tile": m, "pads": ((1, 0), (0, 2))})
+    u = transformed_weights(random(rng, (6, 2, 3, 3)), 2)
+    yield Sample((random(rng, (2, 5, 6, 6)), u), {"tile": 2, "pads": ((1, 1), (1, 1)), "groups": 3})
     w = random(rng, (5, 3, 3, 3, 3))
     around = {"tile": 2, "pads": ((1, 1), (1, 1), (0, 1))}
     yield Sample((random(rng, (2, 4, 5, 6, 3)), transformed_weights(w, 2)), around)
@@ -428,6 +452,7 @@ winograd_conv = OpDef(
     "winograd_conv", ("x", "u"), {
         "tile": AttrDef("int"), "pads": AttrDef("pads"),
         "strides": AttrDef("ints", ()), "dilations": AttrDef("ints", ()), "outside": AttrDef("int", 0),
+        "groups": AttrDef("int", 1),
     }, _infer, _reference, _compute,
     traits=frozenset({Trait.CONTRACTION}), samples=_samples,
     doc="A convolution in tiles of transformed inputs and weights, fewer multiplications; strides and "

@@ -9,8 +9,9 @@ as keep points and products in the second-level cache. Several cores get blocks 
 cache would hold all. Where the constant operand is so large that reading it for every block costs more than sending
 points and products through memory, there are no blocks, and each phase is parallel. Where the number of tiles is known
 at run time only there always are blocks, of a size that is a number; those too large for scratch lie in memory that
-every block uses again. Where channels take turns (the phases of a transposed convolution), the loops over turns are
-inside of a tile, unless blocks would be of few tiles then.
+every block uses again. Groups of channels go one after the other through all blocks, so that a group's constants stay
+near. Where channels take turns (the phases of a transposed convolution), the loops over turns are inside of a tile,
+unless blocks would be of few tiles then.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     top = only_nest(b.kernel, names.root)
     if not isinstance(statement_of(top), Store):
         raise ScheduleError("transformed", names.root, "the last stage is not a plain assignment")
+    groups = _groups(b, names, top)
+    top = only_nest(b.kernel, names.root)
     width = vector_width(machine, top.leaf)
     walks = _walks(top, names.after)
     slid = _slid(b, names, top)
@@ -85,6 +88,7 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
         sizes = _block(b, machine, names, walks, batch)
     threads = pays_threads(_work(b, names.product), machine, width)
     outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
+    outer = [*(g for g in outer if g in groups), *(x for x in outer if x not in groups)]
     tiles, inner = [*slid, *tiles], [*inner, *turns]
     lanes = top.loops[-1].sym.name
     b.do("reorder", *outer, *tiles, *inner, lanes)
@@ -137,6 +141,15 @@ def _walks(top: Nest, read: str) -> list[_TileWalk]:
     if not found:
         raise ScheduleError("transformed", read, "nothing walks tiles of it")
     return found
+
+
+def _groups(b: ScheduleBuilder, names: Transformed, top: Nest) -> list[str]:
+    """The loop over groups of channels that a split of the root's last loop gives, where products are of one group."""
+    last, nest = _written(b, names.after)[-1], only_nest(b.kernel, names.after)
+    loads = [x for s in nest.leaf for x in loads_of(s) if x.buffer.name == names.product]
+    terms = [t for x in loads for i in x.index for t, _ in terms_at(i) if isinstance(t, BinaryExpr)]
+    size = next((t.b for t in terms if t.op == "floordiv" and t.a == last), 0)
+    return [b.split(top.loops[-1].sym.name, size)[0]] if is_known(size) and size > 0 else []
 
 
 def _slid(b: ScheduleBuilder, names: Transformed, top: Nest) -> list[str]:

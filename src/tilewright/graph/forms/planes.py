@@ -40,7 +40,7 @@ from tilewright.core.types import f32, product
 from tilewright.graph.facts import inverse
 from tilewright.graph.forms.layout import PER_AXIS, to_last
 from tilewright.graph.forms.separate import WIDE, axis_by_axis
-from tilewright.graph.forms.winograd import Winograd, convolution_cycles
+from tilewright.graph.forms.winograd import Winograd, best_tiling, convolution_cycles
 from tilewright.target.target import Target
 
 POOLS = (ops.max_pool, ops.avg_pool)
@@ -388,10 +388,13 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     *sizes, n_in = numbers(conv.inputs[0].shape[1:])
     given, made = (prod(sizes), n_in), (prod(rows) * columns, channels)
     last = options.transposes(*((given, made) if is_moved(conv.inputs[0]) else (made,)))
+    images = over_batches(conv.shape[0], float)
     if groups == 1:
-        images = over_batches(conv.shape[0], float)
         planes *= IDLE if 2 * depth > options.lanes else 1
         return images * (planes - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
+    tiled = best_tiling(b, conv, options.tiles)
+    if tiled is not None and images * (planes - last) >= tiled.cycles / options.fmas:
+        return False
     if per_group > options.lanes:
         vectors, each = groups * _vectors(per_group, options.lanes), 1 / options.fmas
     else:  # of as many groups as fit a vector: what is read for one of them is brought to its lanes besides

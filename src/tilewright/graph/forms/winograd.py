@@ -63,9 +63,9 @@ class Winograd(Pass):
 
     Kernels have 1 to 5 taps along each of the last two axes, or along the only one (a sequence's), with any dilation.
     Of a volume the axis before those may have any taps, stride and dilation; the others are not dilated. It does not
-    fire on larger kernels, on other strides or groups, on weights known at run time only, on dtypes other than f32
-    and, with ``pairs``, bytes whose sums are i32, on sequences, planes or dilated images of symbolic size, on images
-    of a single tile, or where a place has fewer results than a vector holds. Of plain images batch, height and width
+    fire on larger kernels, on other strides, on weights known at run time only, on dtypes other than f32 and, with
+    ``pairs``, bytes whose sums are i32, on sequences, planes or dilated images of symbolic size, on images of a single
+    tile, or where a place has fewer results of a group than a vector holds. Of plain images batch, height and width
     may be symbolic; the image then counts as ``ASSUMED_SIDE`` long, and forms are compared over batches of many sizes
     (``over_batches``). ``lanes`` is the number of f32 in a vector; ``per_lane`` is how many products of one lane the
     direct form adds at once (2 in bf16). ``pairs`` is how many products of a lane a cycle makes by pairs of 16-bit
@@ -119,7 +119,7 @@ class Tiling:
 
 def best_tiling(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     """The fastest tiled form of a convolution that is precise enough, where it is faster than the direct form."""
-    if not _fits(node, options) or node.inputs[1].attrs["data"].array.shape[0] < options.lanes:
+    if not _fits(node, options) or node.inputs[1].shape[0] // node.attrs["groups"] < options.lanes:
         return None
     image = as_image(b, node)
     if image is None:
@@ -169,7 +169,7 @@ def convolution_cycles(b: Rewriting, node: Node, options: Winograd) -> float:
 def _fits(node: Node, options: Winograd) -> bool:
     x, w = node.inputs
     a = node.attrs
-    plain = a["groups"] == 1 and set(a["strides"][-2:]) == {1}
+    plain = set(a["strides"][-2:]) == {1}
     is_real = x.dtype is w.dtype is node.dtype is types.f32
     is_whole = options.pairs > 0 and x.dtype in BYTES and w.dtype in WEIGHTS and node.dtype is types.i32
     is_image = len(a["dilations"]) > 1 and 1 not in w.shape[-2:] and set(a["dilations"]) == {1}
@@ -219,7 +219,9 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     _, n_in, *taps, high, wide = image.weights.shape
     sum_bytes = types.f32.n_bytes
     point_bytes = types.i16.n_bytes if image.is_whole else sum_bytes
-    vectors_in, vectors_out = -(-n_in * point_bytes // (lanes * sum_bytes)), -(-n_out // lanes)
+    groups = image.attrs["groups"]
+    vectors_in = groups * -(-n_in * point_bytes // (lanes * sum_bytes))
+    vectors_out = groups * -(-n_out // groups // lanes)
     tile_high, tile_wide = results_along(high, tile), results_along(wide, tile)
     points = (tile_high + high - 1) * (tile_wide + wide - 1)
     n_tiles = batch * -(-height // tile_high) * -(-width // tile_wide)
@@ -231,7 +233,7 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     read_and_written = images * vectors_in + prod(planes) * vectors_out
     element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
     moved = n_tiles * points * read_and_written * element + image.moved / lanes * PASSED_CYCLES
-    made = n_tiles * points * (point_bytes * images * n_in + sum_bytes * prod(planes) * n_out)
+    made = n_tiles * points * (point_bytes * images * groups * n_in + sum_bytes * prod(planes) * n_out)
     again = min(max(made / options.block_bytes - 1, 0) * weights * WAITED_FOR, 2 * made) / options.cache_bytes
     return float(max(products, stream) + WAITED_FOR * stream + moved + again)
 
