@@ -197,8 +197,11 @@ class Memory:
             return self._one_column(address, element, rows, address.column)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
         # There are gathers of words and of what is larger alone.
-        if ctx.mask is None and not (self.arith.target.has_gather and size >= 4):
-            return self._load_each(address, pattern, element, ctx)
+        if not (self.arith.target.has_gather and size >= 4):
+            if ctx.mask is None:
+                return self._load_each(address, pattern, element, ctx)
+            if not ctx.zeroed and _is_repeated(pattern, ctx.extents[-1]):
+                return self._load_once(address, pattern, element, ctx)
         return self._gather(address, distances, element, ctx)
 
     def _running(self, ctx: Lanes, n: int) -> tuple[bool, ...] | None:
@@ -364,6 +367,21 @@ class Memory:
             result = self.writer.fresh(f"insertelement {ty} {result}, {element} {one}, i64 {lane}")
         return Val(result, self.writer.level, n)
 
+    def _load_once(self, address: Address, pattern: tuple[int, ...], element: str, ctx: Lanes) -> Val:
+        """What the innermost loop does not enter: each element once, where any of its lanes runs, then to all of them.
+
+        A gather that the machine does not have is a branch for each lane, of which LLVM makes blocks.
+        """
+        n, each = len(pattern), ctx.extents[-1]
+        assert ctx.mask is not None
+        any_runs = self.arith.pick(ctx.mask, "i1", list(range(0, n, each)))
+        for k in range(1, each):
+            more = self.arith.pick(ctx.mask, "i1", list(range(k, n, each)))
+            any_runs = self.arith.instruction("or", "i1", any_runs, more)
+        once = replace(address, pattern=pattern[::each], column=None)
+        found = self._load(once, replace(ctx.outer(), mask=any_runs))
+        return self.arith.pick(found, element, [k // each for k in range(n)])
+
     def _gather(self, address: Address, distances: Val, element: str, ctx: Lanes) -> Val:
         addresses, n = self._addresses_of(address, distances), distances.lanes
         return self._gathered(addresses, self._mask(ctx, n), element, n, address.buffer.dtype.n_bytes)
@@ -499,6 +517,11 @@ def _equal_runs(pattern: tuple[int, ...]) -> list[int]:
         if starts and all(order[k] == starts[k // length] + k % length for k in range(n)):
             return starts
     return []
+
+
+def _is_repeated(pattern: tuple[int, ...], each: int) -> bool:
+    """Do lanes that the innermost of several loops tells apart, ``each`` of them, all have one element?"""
+    return 1 < each < len(pattern) and all(p == pattern[k - k % each] for k, p in enumerate(pattern))
 
 
 def _front(count: int, n: int) -> str:
