@@ -63,10 +63,16 @@ def test_division_and_remainders_are_torchs(dtype):
     agree(run(ops.div, a, b), torch.div(a, b, rounding_mode=mode))
 
 
-def test_float_floor_division_at_the_edges():
+def test_float_floor_division_and_remainders_at_the_edges():
     a, b = EDGES[:, None], EDGES[None, :]
-    agree(run(ops.floor_div, a, b), torch.div(a, b, rounding_mode="floor"))
-    agree(run(ops.fmod, a, b), torch.fmod(a, b))
+    for op, wanted in (
+        (ops.floor_div, torch.div(a, b, rounding_mode="floor")),
+        (ops.mod, torch.remainder(a, b)),
+        (ops.fmod, torch.fmod(a, b)),
+    ):
+        found = run(op, a, b)
+        agree(found, wanted)
+        assert (np.signbit(found) == wanted.signbit().numpy())[wanted.numpy() == 0].all()
 
 
 def test_integer_power_wraps_and_takes_negative_exponents():

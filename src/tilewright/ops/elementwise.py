@@ -207,6 +207,14 @@ def _remainder_of(numpy: Callable[[Array, Array], Array]) -> Callable[[Array, Ar
     return lambda a, b: np.asarray(numpy(a, b) if a.dtype.kind not in "iu" else np.where(b == 0, a, numpy(a, b)))
 
 
+def _floor_mod_of(a: Array, b: Array) -> Array:
+    """The remainder on the divisor's side of 0; of floats a remainder of 0 has the dividend's sign, unlike NumPy's."""
+    if a.dtype.kind in "iu":
+        return _remainder_of(np.mod)(a, b)
+    rem = np.fmod(a, b)
+    return np.asarray(np.where((rem != 0) & ((rem < 0) != (b < 0)), rem + b, rem))
+
+
 def _floor_mod(a: Value, b: Value) -> Value:
     """The remainder with the sign of the divisor."""
     rem = Binary("rem", a, b)
@@ -287,9 +295,7 @@ sub = binary("sub", _plain2("sub"), np.subtract, NUMERIC, "a - b; integers wrap.
 mul = binary("mul", _logical("mul", "and"), np.multiply, SUMMABLE, "a * b; integers wrap; on bool the and.", *MONOID)
 div = binary("div", _plain2("div"), _truncated, NUMERIC, "a / b; integers truncate towards zero.", right=NON_ZERO)
 floor_div = binary("floor_div", _floor_div, _floor_div_of, NUMERIC, "The quotient rounded down.", right=NON_ZERO)
-mod = binary(
-    "mod", _floor_mod, _remainder_of(np.mod), NUMERIC, "The remainder with the sign of the divisor.", right=NON_ZERO
-)
+mod = binary("mod", _floor_mod, _floor_mod_of, NUMERIC, "The remainder with the sign of the divisor.", right=NON_ZERO)
 fmod = binary(
     "fmod",
     _plain2("rem"),
