@@ -17,7 +17,7 @@ from tilewright.build import driver
 from tilewright.core import types
 from tilewright.core.diag import CompileError
 from tilewright.core.evaluate import evaluate_graph
-from tilewright.core.opdef import OpDef, Sample
+from tilewright.core.opdef import OpDef, Sample, Trait
 from tilewright.core.types import Array
 
 TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 6e-2}
@@ -127,6 +127,28 @@ def test_an_op_with_special_values(op: OpDef) -> None:
 def test_every_call_of_an_op_with_special_values(op: OpDef) -> None:
     rng = np.random.default_rng(1)
     assert sum(check(op, call, rng) for call in calls_of(op)) > 0
+
+
+EDGES = np.array([0.0, -0.0, 0.3, -0.3, 1, -1, 2.5, -2.5, 4, -4, np.inf, -np.inf, np.nan], np.float32)
+EITHER_ZERO = {ops.maximum, ops.minimum, ops.clamp, ops.relu}
+POINTWISE = [op for op in OPS if Trait.ELEMENTWISE in op.traits and op not in EITHER_ZERO]
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("op", POINTWISE, ids=lambda o: o.name)
+def test_zeros_have_the_sign_of_the_reference(op: OpDef) -> None:
+    """What is folded into a constant is what code would compute; which zero a maximum is, is left open."""
+    arrays = [np.asarray(x).reshape(-1) for x in np.meshgrid(*[EDGES] * len(op.operands))]
+    arrays = [a > 0 if op is ops.where and k == 0 else a for k, a in enumerate(arrays)]
+    try:
+        graph = graph_of(op, Sample(tuple(arrays)))
+    except CompileError:  # it takes no floats, or has attributes without a default
+        pytest.skip("not of f32 alone")
+    got = np.asarray(driver.compile_graph(graph, optimize=1)(*arrays))
+    with np.errstate(all="ignore"):
+        (want,) = evaluate_graph(graph, arrays)
+    is_zero = (want == 0) & (got == 0)
+    assert np.array_equal(np.signbit(got[is_zero]), np.signbit(want[is_zero]))
 
 
 def test_infinite_powers_of_unlike_signs_cancel() -> None:

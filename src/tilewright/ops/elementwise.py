@@ -130,6 +130,10 @@ def _sign(v: Value) -> Value:
     return Select(Binary("gt", v, zero), one, negative)
 
 
+def _sign_of(x: Array) -> Array:
+    return np.asarray(np.where(x == 0, x, np.sign(x)))  # NumPy's of -0 is 0
+
+
 def _isinf(v: Value) -> Value:
     return Binary("eq", Unary("abs", v), const_like(math.inf, v))
 
@@ -149,7 +153,7 @@ def _absolute(v: Value) -> Value:
 
 neg = unary("neg", _plain("neg"), np.negative, NUMERIC, "-x; integers wrap.")
 abs = unary("abs", _absolute, np.abs, NUMERIC, "The absolute value; the lowest integer stays itself.")
-sign = unary("sign", _sign, np.sign, NUMERIC, "-1, 0 or 1; NaN and zeros stay themselves.")
+sign = unary("sign", _sign, _sign_of, NUMERIC, "-1, 0 or 1; NaN and zeros stay themselves.")
 exp = unary("exp", _plain("exp"), np.exp, FLOATS, "e**x.")
 exp2 = unary("exp2", _plain("exp2"), np.exp2, FLOATS, "2**x.")
 expm1 = unary("expm1", _plain("expm1"), np.expm1, FLOATS, "e**x - 1, accurate near 0.")
