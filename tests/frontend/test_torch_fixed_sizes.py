@@ -50,3 +50,31 @@ def test_a_size_that_the_program_needs(name: str) -> None:
             continue
         assert torch.equal(compiled(x), wanted), x
     assert 0 < n_refused < len(values) - 1
+
+
+def _without_one(x: torch.Tensor) -> torch.Tensor:
+    kept = (torch.arange(x.shape[1]) != 1)[None] & (x > -9)
+    return x[kept].view(x.shape[0], x.shape[1] - 1) * 2
+
+
+SYMBOLIC: dict[str, Function] = {
+    "mask": _without_one,
+    "nonzero": lambda x: torch.nonzero(x[0] > -9)[:, 0] + torch.arange(x.shape[1]) * x[0],
+    "repeat_interleave": lambda x: torch.repeat_interleave(torch.arange(x.shape[1]), (x[0] > -9).long()) * x[0],
+}
+
+
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_a_size_of_the_call_that_the_program_needs(name: str) -> None:
+    """The data must decide on a size that follows from those of the inputs."""
+    function = SYMBOLIC[name]
+    auto = torch.export.Dim.AUTO
+    compiled = tw.compile(
+        Lambda(function), (torch.randn(3, 5),), dynamic_shapes=({0: auto, 1: auto},), threads=1, cache=False
+    )
+    for n, m in ((3, 5), (4, 7), (2, 3)):
+        x = torch.randn(n, m)
+        assert torch.equal(torch.as_tensor(compiled(x)), function(x))
+        x[0, 0] = -10
+        with pytest.raises(ExecutionError, match="must hold where the data decide"):
+            compiled(x)

@@ -8,11 +8,11 @@ the operand's shape (``torch.aten.index``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import partial, reduce
 
 from tilewright import ops
-from tilewright.core.dims import is_known, numbers
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim, Sym, maximum
 from tilewright.core.graph import Node
 from tilewright.core.types import bool_, i64, product
 from tilewright.frontend.distinct import distinct, runs
@@ -49,16 +49,13 @@ def places(c: AtenCall, mask: Node) -> Node:
 def unknown_size(c: AtenCall, source: Node) -> str:
     """The name of the size that ``source`` decides.
 
-    One of our own where the program only works for a certain number, as in a sum with another tensor, and PyTorch has
+    One of our own where the program only works for a certain size, as in a sum with another tensor, and PyTorch has
     that in its place: a call ends where data decide on another (``frontend.size_rules``).
     """
     unknown = _unknown_sizes(c)
-    is_number = not unknown and all(t.is_static for t in c.results if t)
-    if len(unknown) != 1 and not is_number:
-        raise Unsupported(
-            f"a result {c.out} of which data decide a size that PyTorch has another for", "use torch.where"
-        )
-    return f"u{OWN + source.serial}" if is_number else unknown[0]
+    if len(unknown) > 1:
+        raise Unsupported(f"a result {c.out} of which data decide several sizes", "use torch.where")
+    return unknown[0] if unknown else f"u{OWN + source.serial}"
 
 
 def _unknown_sizes(c: AtenCall) -> list[str]:
@@ -70,7 +67,7 @@ def size_of(c: AtenCall, value: Node) -> Dim:
     name = unknown_size(c, value)
     sizes = [d for t in c.results if t for d in t.shape]
     if not _unknown_sizes(c):  # one more than there may be is another number than the program's, however large it is
-        most: Dim | None = max(numbers(sizes)) + 1
+        most: Dim | None = reduce(maximum, sizes) + 1
     else:
         promised = next(d.hi for d in sizes if isinstance(d, Sym) and d.name == name)
         most = bounds_of(value)[1] if promised is None else promised
