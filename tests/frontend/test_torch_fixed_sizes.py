@@ -58,6 +58,9 @@ def _without_one(x: torch.Tensor) -> torch.Tensor:
 
 
 SYMBOLIC: dict[str, Function] = {
+    "half of it": lambda x: (
+        torch.arange(x.shape[1]).repeat_interleave((x[0] > -9).long() * 2).view(-1, 2) + x.t()[:, :1]
+    ),
     "mask": _without_one,
     "nonzero": lambda x: torch.nonzero(x[0] > -9)[:, 0] + torch.arange(x.shape[1]) * x[0],
     "repeat_interleave": lambda x: torch.repeat_interleave(torch.arange(x.shape[1]), (x[0] > -9).long()) * x[0],

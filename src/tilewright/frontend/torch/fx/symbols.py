@@ -163,7 +163,7 @@ class SymbolTable:
             if not getattr(a, "is_Symbol", False) or BY_DATA.fullmatch(a.name):
                 continue
             is_new = a.name not in self._symbols and a.name not in self._equal
-            if is_new and a not in b.free_symbols and self._is_size(b):
+            if is_new and a not in b.free_symbols and not is_about_data(b) and self._is_size(b):
                 self._equal[a.name] = b
                 return True
         return False
