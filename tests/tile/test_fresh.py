@@ -174,6 +174,7 @@ FRESH = {
         loop("k", minimum(7 - 2 * I0, 2), store(K)),
         For(Loop(Sym("o", 0, 0), floordiv(minimum(7 - 2 * I0, 2), 2)), (loop(L2, 2, read(2 * Sym("o", 0, 0) + L2)),)),
     ),
+    "by a loop of one iteration": (store(3), For(Loop(Sym("o", 0, 0), 1), (read(Sym("o", 0, 0) + 3),))),
     "of a size": (loop("k", N, store(K)), loop("l", minimum(N, 4), read(L))),
 }
 STALE = {
@@ -197,6 +198,10 @@ STALE = {
     "behind the rest": (
         *divided(minimum(7 - 2 * I0, 5), store, iter("abc")),
         loop("k", minimum(8 - 2 * I0, 5), read(K)),
+    ),
+    "in a loop of one iteration at most": (
+        For(Loop(Sym("o", 0, 0), minimum(I0, 1)), (store(Sym("o", 0, 0) + 3),)),
+        read(3),
     ),
     "updated alone": (Update(T, (0,), "add", Const(1, I64)), read(0)),
 }

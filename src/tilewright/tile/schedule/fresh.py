@@ -325,12 +325,18 @@ def _as_loops(read: _Access) -> tuple[list[Dim], dict[Sym, Dim]]:
     return index, loops
 
 
+def _without_single(d: Dim) -> Dim:
+    """``d`` with the loops of one iteration as numbers: what stands at 0 is read by one of them."""
+    return substitute(d, {s: s.lo for s in symbols(d) if s.lo is not None and s.lo == s.hi})
+
+
 def _iterations(stored: Sequence[IndexLike], read: Sequence[Dim], own: Iterable[Sym]) -> dict[Sym, Dim] | None:
     """Values of the store's own loops with which it writes at ``read``; None where there is no such expression."""
     found: dict[Sym, Dim] = {}
     for i, at in zip(stored, read, strict=True):
         if is_chosen(i):
             return None
+        i, at = _without_single(i), _without_single(at)
         mine = [s for s in own if s in symbols(i)]
         digits = [(c, s) for s in mine if is_known(c := coefficient(i, s)) and c > 0]
         if len(digits) < len(mine):
