@@ -71,7 +71,7 @@ class Winograd(Pass):
     direct form adds at once (2 in bf16). ``pairs`` is how many products of a lane a cycle makes by pairs of 16-bit
     integers, 0 where bytes are not multiplied so: such products take less time than their weights' way from memory
     sooner. ``cache_bytes`` and ``memory_bytes`` come in a cycle from the cache behind a core's own and from memory;
-    points and products of ``block_bytes`` stay in a core's own, and larger images go through it block by block.
+    points and products of ``block_bytes`` stay in a core's own, and a group's larger images go through it in blocks.
     """
 
     name: ClassVar[str] = "winograd"
@@ -234,7 +234,7 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     element = ROW_CYCLES if min(high, wide) == 1 and points > FEW_POINTS else TRANSFORM_CYCLES
     moved = n_tiles * points * read_and_written * element + image.moved / lanes * PASSED_CYCLES
     made = n_tiles * points * (point_bytes * images * groups * n_in + sum_bytes * prod(planes) * n_out)
-    again = min(max(made / options.block_bytes - 1, 0) * weights * WAITED_FOR, 2 * made) / options.cache_bytes
+    again = min(max(made / groups / options.block_bytes - 1, 0) * weights * WAITED_FOR, 2 * made) / options.cache_bytes
     return float(max(products, stream) + WAITED_FOR * stream + moved + again)
 
 
