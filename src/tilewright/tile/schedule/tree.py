@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.core.compute import Buffer, Load, Value, symbols_of_value
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym
 from tilewright.core.indices import chosen, symbols_in
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import (
@@ -109,13 +109,9 @@ def edit(body: Body, target: Stmt, change: Callable[[Stmt], Body]) -> Body:
 
 def with_body(kernel: Kernel, body: Body) -> Kernel:
     """``kernel`` with another body; sizes that it no longer needs, and that no buffer's shape has, are dropped."""
-    unseen = set(kernel.sizes)  # no primitive adds one, and most are in the shapes of the first buffers
-    for p in kernel.places:
-        if not unseen:
-            break
-        unseen.difference_update(*map(symbols, p.buffer.shape))
-    sizes = sizes_of(body, tuple(p.buffer for p in kernel.places)) if unseen else kernel.sizes
-    return replace(kernel, body=body, sizes=sizes)
+    if not kernel.sizes:  # no primitive adds one
+        return replace(kernel, body=body)
+    return replace(kernel, body=body, sizes=sizes_of(body, tuple(p.buffer for p in kernel.places)))
 
 
 def replace_stmt(kernel: Kernel, target: Stmt, *new: Stmt) -> Kernel:
