@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from tile.kernels import WIDE, ZERO, F, constants_of, convolution, elementwise, matmul, outputs, reduction, softmax
 from tilewright.core.compute import (
-    Axis,
     Buffer,
     Computation,
     Const,
     Inside,
-    Load,
     Reduction,
     Select,
     Serial,
@@ -26,7 +24,6 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym, mod, substitute
-from tilewright.core.types import f32
 from tilewright.tile.errors import ScheduleError, ScheduleFileError, TileTextError
 from tilewright.tile.ir import For, If, Kind, Prefetch, Store, walk
 from tilewright.tile.lower import lower
@@ -601,19 +598,3 @@ def test_no_rule_spells_the_name_of_a_loop():
         f"{path.name}: {m[0]}" for path in sorted(CHOOSE.rglob("*.py")) for m in spelled.finditer(path.read_text())
     ]
     assert len(found) <= 3 and all("buffer.name" in x for x in found), found
-
-
-def test_a_size_that_only_an_index_has_stays_while_its_nest_moves():
-    """The nest is taken out of the body, and put in elsewhere: between the two nothing mentions the size."""
-    n, at = Sym("n", 1), Sym("at", 0, 3)
-    x, y, z = (Buffer(name, f32, (m,)) for name, m in (("X", n + 3), ("Y", n), ("Z", n)))
-    i, j = Axis(Sym("i", 0), n), Axis(Sym("j", 0), n)
-    stages = (
-        Stage((y,), (i,), (i.sym,), (Load(x, (i.sym,)),)),
-        Stage((z,), (j,), (j.sym,), (Load(x, (j.sym + at,)),)),
-    )
-    b = ScheduleBuilder(lower(Computation((x,), (y, z), stages)))
-    one, other = (loop.loop.sym.name for loop in b.kernel.body)
-    b.do("merge", one, other)
-    b.do("kind", one, "parallel")
-    assert set(b.kernel.sizes) == {n, at}
