@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
+from itertools import chain, pairwise, takewhile
 from math import prod
 
 import numpy as np
@@ -66,16 +66,21 @@ def starts_fresh(body: Body, buffer: Buffer) -> bool:
     changed = {b for s in walk(body) for b in written(s)}
     for access in _accesses(body, buffer, ()):
         if access.stores:
-            stored += [whole for other in stored if (whole := _undivided(other, access)) is not None]
             stored.append(access)
-        elif not any(_covers(s, access, changed) for s in stored):
+        elif not any(_covers(s, access, changed) for s in chain(stored, _undivided(stored))):
             return False
     return bool(stored)
 
 
-def _undivided(first: _Access, last: _Access) -> _Access | None:
-    """The one store whose loop over full tiles ``first`` has, and ``last`` over the rest: as ``divide`` makes them."""
-    n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(first.around, last.around, strict=False)))
+def _undivided(stored: Sequence[_Access]) -> Iterator[_Access]:
+    """The one store that two neighbours are parts of, where these walk the full tiles of a loop and the rest of it."""
+    found = (_joined(first, last) for first, last in pairwise(stored))
+    return (whole for whole in found if whole is not None)
+
+
+def _joined(first: _Access, last: _Access) -> _Access | None:
+    """The store whose loop over full tiles ``first`` has, and ``last`` over the rest: as ``divide`` makes them."""
+    n = _n_shared(first, last)
     rest = (*first.around[n:], *last.around[n:])
     if chosen(first.index) or chosen(last.index) or any(isinstance(s, If) for s in rest):
         return None
@@ -157,12 +162,17 @@ def _writes(s: Stmt, buffer: Buffer) -> bool:
     return (isinstance(s, Store | Update) and s.buffer is buffer) or (isinstance(s, Fold) and buffer in s.buffers)
 
 
+def _n_shared(one: _Access, other: _Access) -> int:
+    """How many loops and conditions are around both."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(one.around, other.around, strict=False)))
+
+
 def _covers(store: _Access, read: _Access, changed: Container[Buffer]) -> bool:
     """Does the store, in the same iteration of the loops that both are in, write all that is read?
 
     ``changed`` are buffers that may be written between the two.
     """
-    n = sum(1 for _ in takewhile(lambda pair: pair[0] is pair[1], zip(store.around, read.around, strict=False)))
+    n = _n_shared(store, read)
     conditions = [s.cond for s in store.around[n:] if isinstance(s, If)]
     if any(x.buffer in changed for c in conditions for x in loads(c)):
         return False
