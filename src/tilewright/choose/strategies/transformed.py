@@ -88,7 +88,7 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
         sizes = _block(b, machine, names, walks, batch)
     threads = pays_threads(_work(b, names.product), machine, width)
     outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
-    outer = [*(g for g in outer if g in groups), *(x for x in outer if x not in groups)]
+    outer.sort(key=lambda loop: loop not in groups)
     tiles, inner = [*slid, *tiles], [*inner, *turns]
     lanes = top.loops[-1].sym.name
     b.do("reorder", *outer, *tiles, *inner, lanes)

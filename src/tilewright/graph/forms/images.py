@@ -16,7 +16,7 @@ from math import prod
 from typing import Any
 
 from tilewright import ops
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import Rewriting
 from tilewright.core.types import Array
@@ -37,6 +37,11 @@ class ImageForm:
     moved: int
 
     @property
+    def groups(self) -> int:
+        """How many times as many channels the image has as each result is a sum of."""
+        return known(self.x.shape[-1], 1) // int(self.weights.shape[1])
+
+    @property
     def is_whole(self) -> bool:
         """Are its numbers integers?"""
         return self.x.dtype.is_integer
@@ -50,9 +55,9 @@ def as_image(b: Rewriting, node: Node) -> ImageForm | None:
     dilations = tuple(1 if k == 1 else d for k, d in zip(taps, a["dilations"], strict=True))
     if len(taps) == 1:
         return _sequence(b, node, weights, dilations[0])
+    slides = {name: a[name][:-2] for name in ("strides", "dilations")}
     if set(dilations[-2:]) == {1}:
-        attrs = {"pads": a["pads"], "strides": a["strides"][:-2], "dilations": a["dilations"][:-2]}
-        return ImageForm(x, weights, {**attrs, "groups": a["groups"]}, node.shape, lambda y: y, 0)
+        return ImageForm(x, weights, {"pads": a["pads"], **slides}, node.shape, lambda y: y, 0)
     return _phases(b, node, weights, dilations) if len(taps) == 2 else None
 
 
@@ -60,11 +65,10 @@ def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> ImageF
     """One row for taps that are neighbours, else rows as long as their distance."""
     x, (n_batch, length, n_out), n_taps = node.inputs[0], node.shape, weights.shape[2]
     ((lo, hi),) = node.attrs["pads"]
-    groups: int = node.attrs["groups"]
-    n_in = weights.shape[1] * groups
+    n_in = weights.shape[1] * int(node.attrs["groups"])
     if dilation == 1:
         row = b(ops.reshape, x, shape=(n_batch, 1, x.shape[1], n_in))
-        attrs = {"pads": ((0, 0), (lo, hi)), "groups": groups}
+        attrs = {"pads": ((0, 0), (lo, hi))}
 
         def flat(y: Node) -> Node:
             return b(ops.reshape, y, shape=node.shape)
@@ -75,7 +79,7 @@ def _sequence(b: Rewriting, node: Node, weights: Array, dilation: int) -> ImageF
     around = (before, n_rows * dilation - before - x.shape[1])
     whole = b(ops.pad, x, b.const(0, x.dtype), pads=((0, 0), around, (0, 0))) if any(around) else x
     rows = b(ops.reshape, whole, shape=(n_batch, n_rows, dilation, n_in))
-    attrs = {"pads": ((above, n_results + n_taps - 1 - above - n_rows), (0, 0)), "groups": groups}
+    attrs = {"pads": ((above, n_results + n_taps - 1 - above - n_rows), (0, 0))}
     shape = (n_batch, n_results, dilation, n_out)
 
     def back(y: Node) -> Node:
@@ -94,8 +98,7 @@ def _phases(b: Rewriting, node: Node, weights: Array, dilations: tuple[int, ...]
         (lo, s * d - n - lo)
         for s, d, n, (lo, _) in zip(sizes, dilations, x.shape[1:-1], node.attrs["pads"], strict=True)
     ]
-    groups: int = node.attrs["groups"]
-    (dy, dx), (high, wide), n_in = dilations, sizes, weights.shape[1] * groups
+    (dy, dx), (high, wide), n_in = dilations, sizes, weights.shape[1] * int(node.attrs["groups"])
     whole = b(ops.pad, x, b.const(0, x.dtype), pads=((0, 0), *pads, (0, 0)))
     apart = b(ops.reshape, whole, shape=(n_batch, high, dy, wide, dx, n_in))
     turned = b(ops.transpose, apart, perm=(0, 2, 4, 1, 3, 5))
@@ -108,8 +111,7 @@ def _phases(b: Rewriting, node: Node, weights: Array, dilations: tuple[int, ...]
 
     shape = (n_batch * (dy * dx), *counts, n_out)
     moved = 2 * _numbers(whole) * (n_in + n_out) // n_in
-    attrs = {"pads": ((0, 0), (0, 0)), "groups": groups}
-    return ImageForm(images, weights, attrs, shape, back, moved)
+    return ImageForm(images, weights, {"pads": ((0, 0), (0, 0))}, shape, back, moved)
 
 
 def _numbers(node: Node) -> int:

@@ -157,7 +157,7 @@ def _cycles_of_direct(node: Node, options: Winograd) -> float:
 
 
 def _tiles(b: Rewriting, image: ImageForm, u: Array, m: int) -> Node:
-    return image.back(b(ops.winograd_conv, image.x, b.const(u), tile=m, **image.attrs))
+    return image.back(b(ops.winograd_conv, image.x, b.const(u), tile=m, groups=image.groups, **image.attrs))
 
 
 def convolution_cycles(b: Rewriting, node: Node, options: Winograd) -> float:
@@ -219,7 +219,7 @@ def _tiled_cycles(image: ImageForm, tile: int, options: Winograd, batch: int) ->
     _, n_in, *taps, high, wide = image.weights.shape
     sum_bytes = types.f32.n_bytes
     point_bytes = types.i16.n_bytes if image.is_whole else sum_bytes
-    groups = image.attrs["groups"]
+    groups = image.groups
     vectors_in = groups * -(-n_in * point_bytes // (lanes * sum_bytes))
     vectors_out = groups * -(-n_out // groups // lanes)
     tile_high, tile_wide = results_along(high, tile), results_along(wide, tile)
