@@ -24,7 +24,7 @@ from tilewright.frontend.source import import_source
 from tilewright.graph.pipeline import passes_for
 from tilewright.ops.winograd import transformed_weights
 from tilewright.target.target import Target
-from tilewright.tile.ir import For, walk
+from tilewright.tile.ir import For, Kind, walk
 
 
 def random(*shape: int, seed: int = 0) -> Array:
@@ -356,15 +356,32 @@ def test_blocks_fall_evenly_on_the_cores(size, channels, n_cores, blocks):
     assert whole_extent(scheduled((1, size, size, channels[0]), channels[1], 4, machine).kernel) == blocks
 
 
-def scheduled(shape: tuple[int, ...], n_out: int, tile: int, machine: Target) -> Scheduled:
-    """The kernel alone of a 3x3 convolution of an input of [N, H, W, C] with constant weights."""
-    op, side = ops.winograd_conv, tile + 2
-    x, w = Buffer("x", f32, shape), Buffer("w", f32, (side, side, shape[-1], n_out))
+def scheduled(shape: tuple[int, ...], n_out: int, tile: int, machine: Target, groups: int = 1) -> Scheduled:
+    """The kernel alone of a convolution of an input of [N, (D,) H, W, C] with constant weights, 3 taps an axis."""
+    op, side, n_leading = ops.winograd_conv, tile + 2, len(shape) - 4
+    x = Buffer("x", f32, shape)
+    w = Buffer("w", f32, (side, side, *(3,) * n_leading, shape[-1] // groups, n_out))
     y = Buffer("y", f32, (*shape[:-1], n_out))
-    given = {"tile": tile, "pads": ((1, 1), (1, 1)), "strides": (), "dilations": ()}
+    given = {"tile": tile, "pads": ((1, 1),) * (len(shape) - 2), "strides": (), "dilations": (), "groups": groups}
     stages = op.compute((x, w), (y,), Attrs(op.complete_attrs(given)))
     temps = tuple(b for s in stages for b in s.outs if b is not y)
     return schedule_with_steps(Computation((x, w), (y,), stages, temps), machine, constants=(w,))
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_out", "tile", "groups"),
+    [
+        ((4, 28, 28, 128), 128, 4, 1),  # 7 rows of tiles in blocks of 2
+        ((1, 56, 56, 1024), 512, 4, 32),  # 14 in blocks of 5
+        ((1, 14, 14, 14, 32), 100, 5, 1),  # a tile of all images of a volume
+    ],
+)
+def test_threads_share_blocks_that_divide_no_image(shape, n_out, tile, groups):
+    """Not the products in each block, while one block follows the other."""
+    made = scheduled(shape, n_out, tile, replace(Target.parse("znver4"), n_cores=2), groups)
+    (block,) = made.kernel.body
+    shared = [s.loop.kind is Kind.PARALLEL for s in walk((block,)) if isinstance(s, For)]
+    assert True in shared[:3]
 
 
 @pytest.mark.parametrize(("n_out", "turning"), [(256, 3), (257, 2)])

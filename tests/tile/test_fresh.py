@@ -174,6 +174,10 @@ FRESH = {
         loop("k", minimum(7 - 2 * I0, 2), store(K)),
         For(Loop(Sym("o", 0, 0), floordiv(minimum(7 - 2 * I0, 2), 2)), (loop(L2, 2, read(2 * Sym("o", 0, 0) + L2)),)),
     ),
+    "read by the rest of a loop, which is one iteration or none": (
+        loop("k", minimum(7 - I0, 5), store(K)),
+        For(Loop(Sym("o", 0, 0), mod(minimum(7 - I0, 5), 2)), (read(Sym("o", 0, 0) + 4),)),
+    ),
     "by a loop of one iteration": (store(3), For(Loop(Sym("o", 0, 0), 1), (read(Sym("o", 0, 0) + 3),))),
     "of a size": (loop("k", N, store(K)), loop("l", minimum(N, 4), read(L))),
 }

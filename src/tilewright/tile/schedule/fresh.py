@@ -336,7 +336,7 @@ def _as_loops(read: _Access) -> tuple[list[Dim], dict[Sym, Dim]]:
 
 
 def _without_single(d: Dim) -> Dim:
-    """``d`` with the loops of one iteration as numbers: what stands at 0 is read by one of them."""
+    """``d`` with the loops of one iteration at most as numbers: what stands at 0 is read by one of them."""
     return substitute(d, {s: s.lo for s in symbols(d) if s.lo is not None and s.lo == s.hi})
 
 
@@ -346,7 +346,6 @@ def _iterations(stored: Sequence[IndexLike], read: Sequence[Dim], own: Iterable[
     for i, at in zip(stored, read, strict=True):
         if is_chosen(i):
             return None
-        i, at = _without_single(i), _without_single(at)
         mine = [s for s in own if s in symbols(i)]
         digits = [(c, s) for s in mine if is_known(c := coefficient(i, s)) and c > 0]
         if len(digits) < len(mine):
@@ -356,6 +355,6 @@ def _iterations(stored: Sequence[IndexLike], read: Sequence[Dim], own: Iterable[
             value, rest = floordiv(rest, c), mod(rest, c)
             if found.setdefault(s, value) != value:
                 return None
-        if rest != 0:
+        if _without_single(rest) != 0:
             return None
     return {s: found.get(s, 0) for s in own}
