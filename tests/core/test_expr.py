@@ -148,3 +148,10 @@ def test_largest_value_up_to_a_cap() -> None:
         for size in (1, 2, 5):
             reached = [evaluate(e, {n: size, k: x}) for x in range(1, 3 * size + 1)]
             assert max(reached) <= evaluate(bound, {n: size})
+
+
+@given(cases, cases, st.sampled_from([1, -1]), points)
+def test_largest_value_of_parts_that_may_be_negative(a: Case, b: Case, sign: int, point: Values) -> None:
+    """``-(-n // k)`` rounds up: a quotient of what is negative is largest in size where its divisor is least."""
+    e = floordiv(a[0], maximum(b[0], 1)) * b[0] * sign
+    assert evaluate(e, point) <= evaluate(largest(e, {X: B + 2, J: 15}), {B: point[B]})

@@ -7,40 +7,72 @@ Not its business: bounds that symbols have of themselves (``core.expr``).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
+from typing import TypeAlias
 
-from tilewright.core.expr import OPERATIONS, Atom, BinaryExpr, Dim, Mul, Sym, floordiv, maximum, symbols
+from tilewright.core.expr import (
+    OPERATIONS,
+    Atom,
+    BinaryExpr,
+    Dim,
+    Mul,
+    Sym,
+    floordiv,
+    is_nonneg,
+    maximum,
+    minimum,
+    symbols,
+)
+
+Ends: TypeAlias = tuple[Dim, Dim]
 
 
 def largest(e: Dim, caps: Mapping[Sym, Dim]) -> Dim:
     """A bound of ``e`` where each symbol of ``caps`` is at least its lower bound and at most that value.
 
-    A quotient is largest where its divisor is least. Factors, dividends and divisors are sizes: none is negative.
+    Divisors are sizes of which none is 0; parts may be negative, as in ``-(-n // k)``, which rounds up.
     """
-    return _extreme(e, caps, most=True)
+    return _ends(e, caps)[1]
 
 
-def _extreme(e: Dim, caps: Mapping[Sym, Dim], *, most: bool) -> Dim:
+def _ends(e: Dim, caps: Mapping[Sym, Dim]) -> Ends:
+    """The least and the largest value."""
     if isinstance(e, int) or not symbols(e) & caps.keys():
-        return e
-    total: Dim = e.const
+        return e, e
+    low: Dim = e.const
+    high: Dim = e.const
     for atom, coef in e.terms:
-        total = total + _extreme_atom(atom, caps, most=most == (coef > 0)) * coef
-    return total
+        ends = _atom_ends(atom, caps)
+        least, most = ends if coef > 0 else ends[::-1]
+        low, high = low + least * coef, high + most * coef
+    return low, high
 
 
-def _extreme_atom(atom: Atom, caps: Mapping[Sym, Dim], *, most: bool) -> Dim:
+def _atom_ends(atom: Atom, caps: Mapping[Sym, Dim]) -> Ends:
     if not symbols(atom) & caps.keys():
-        return atom
+        return atom, atom
     if isinstance(atom, Sym):
-        return caps[atom] if most else atom.lo or 0
+        return atom.lo or 0, caps[atom]
     if isinstance(atom, Mul):
-        total: Dim = 1
-        for f in atom.factors:
-            total = total * _extreme_atom(f, caps, most=most)
-        return total
+        return reduce(_product, (_atom_ends(f, caps) for f in atom.factors))
     assert isinstance(atom, BinaryExpr)
+    a, b = _ends(atom.a, caps), _ends(atom.b, caps)
     if atom.op == "mod":
-        return _extreme(atom.b, caps, most=True) - 1 if most else 0
+        return 0, b[1] - 1
     if atom.op == "floordiv":
-        return floordiv(_extreme(atom.a, caps, most=most), maximum(_extreme(atom.b, caps, most=not most), 1))
-    return OPERATIONS[atom.op](_extreme(atom.a, caps, most=most), _extreme(atom.b, caps, most=most))
+        return _quotient(a, (maximum(b[0], 1), maximum(b[1], 1)))
+    return OPERATIONS[atom.op](a[0], b[0]), OPERATIONS[atom.op](a[1], b[1])
+
+
+def _product(a: Ends, b: Ends) -> Ends:
+    """Two numbers that may be negative have their product's ends at any pair of theirs."""
+    if is_nonneg(a[0]) and is_nonneg(b[0]):
+        return a[0] * b[0], a[1] * b[1]
+    corners = [x * y for x in a for y in b]
+    return reduce(minimum, corners), reduce(maximum, corners)
+
+
+def _quotient(a: Ends, divisor: Ends) -> Ends:
+    """A quotient lies farthest from 0 where its divisor is least, on either side of it."""
+    low, high = ([floordiv(x, d) for d in divisor] for x in a)
+    return minimum(*low), high[0] if is_nonneg(a[1]) else maximum(*high)
