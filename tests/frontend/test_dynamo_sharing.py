@@ -123,6 +123,13 @@ def test_results_lie_in_memory_as_eager_ones(with_gradient: bool) -> None:
             assert not wanted.numel() or [got.stride(d) for d in moving] == [wanted.stride(d) for d in moving]
 
 
+@pytest.mark.parametrize("empty", ["torch.empty(0)", "x.new_zeros(0, dtype=torch.bfloat16).float()", "x[:0] * 2"])
+def test_a_result_without_elements_grows_where_it_is_written(empty: str) -> None:
+    """``out=`` breaks Dynamo's graph, and makes what the first part has returned as large as it needs."""
+    f = function(f"def f(x, y):\n    y = {empty}\n    torch.cat([x, x], out=y)\n    return (y,)")
+    assert outcome(f, "tilewright", is_dynamic=False) is None
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_500_random_modules() -> None:

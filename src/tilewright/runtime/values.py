@@ -223,12 +223,17 @@ def aligned_bytes(data: Any) -> Array:
 
 
 def to_tensor(array: Array) -> Any:
-    """A PyTorch tensor on the array's memory, which is no other tensor's view."""
+    """A PyTorch tensor on the array's memory, which is no other tensor's view.
+
+    One without elements has memory of PyTorch's, which a function that is given it as ``out=`` can make larger.
+    """
     torch = sys.modules["torch"]
     if array.dtype.isbuiltin != 1:  # one of ml_dtypes
         name = array.dtype.name
-        return torch.from_numpy(array.view(_WIDTHS[name])).view(getattr(torch, name)).data
-    return torch.from_numpy(array)
+        tensor = torch.from_numpy(array.view(_WIDTHS[name])).view(getattr(torch, name)).data
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor if array.size else tensor.new_empty(array.shape)
 
 
 _BYTES = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.values import array_on, is_cut_short
+from tilewright.runtime.values import array_on, is_cut_short, to_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,9 +73,7 @@ def to_torch(array: Array, is_complex: bool = False) -> Tensor:
 
     if not array.flags.writeable or not array.flags.c_contiguous:
         array = np.array(array, order="C", copy=True)
-    if array.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).data
-    tensor = torch.from_numpy(array)
+    tensor: Tensor = to_tensor(array)
     if is_complex:
         return torch.view_as_complex(tensor.as_strided(tensor.shape, _row_major(tensor.shape))).data
     return tensor
