@@ -369,3 +369,12 @@ def test_bytes_read_as_another_dtype(width: int) -> None:
             check_functions(read, raw.view(dtype))
     if width == 1:
         check_functions({"bool": lambda x: (x.view(torch.bool), (x > 0).view(torch.int32))}, raw % 2)
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_write_that_would_need_more_memory_is_refused(is_kept: bool) -> None:
+    """``out=`` makes an empty tensor larger, an argument's as well as a buffer's."""
+    module = Lambda(lambda x, k=None: torch.sum(x, 0, out=module.kept if k is None else k) * 2)
+    module.register_buffer("kept", torch.empty(0))
+    with pytest.raises(tw.ImportFailed, match=r"of shape \[0\] one of shape \[3\]"):
+        tw.compile(module, (X,) if is_kept else (X, torch.empty(0)), cache=False)

@@ -22,6 +22,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.diag import UNKNOWN, ImportFailed, Loc, OptionError, Problem
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Sym, maximum
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import Array, i64
@@ -388,6 +389,8 @@ def _bind_outputs(
             what = f"{kind.lower().replace('_', ' ')} of {spec.target}"
             remedy = "take the state as an input and return its new value as an output"
             importer.add_problems([Problem(Loc(f'state "{spec.target}"'), "in-place write", what, remedy)])
+    resized = [(kept[t].node, v) for t, v in state.items()] + [(inputs[k], v) for k, v in written.items()]
+    importer.add_problems([p for before, after in resized if (p := _resizing(before, after)) is not None])
     names = _output_names(program, len(user))
     for n, v in zip(names, user, strict=True):
         if isinstance(v, Pair) and v.dtype not in COMPLEX_PARTS:  # NumPy has no such type
@@ -405,6 +408,18 @@ def _bind_outputs(
     )
     is_complex = frozenset(n for n, v in every if isinstance(v, Pair))
     return tuple(_output_node(b, v) for _, v in every), tuple(n for n, _ in every), convention, is_complex
+
+
+def _resizing(before: Node, after: Any) -> Problem | None:
+    """What is wrong where a write gives a tensor another shape, as ``out=`` does to an empty one: its memory stays."""
+    if not isinstance(after, Node | Pair):
+        return None
+    shape = (*after.shape, 2) if isinstance(after, Pair) else after.shape
+    known = [(d, e) for d, e in zip(before.shape, shape, strict=False) if is_known(d) and is_known(e)]
+    if len(shape) == len(before.shape) and all(d == e for d, e in known):
+        return None
+    rule = f"makes a tensor of shape {list(before.shape)} one of shape {list(shape)}"
+    return Problem(before.loc, "in-place write", rule, "give out= a tensor of the result's shape, or return the result")
 
 
 def _output_node(b: Builder, value: Any) -> Node:
