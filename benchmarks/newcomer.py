@@ -25,6 +25,7 @@ from benchmarks import (
     newcomer_backbones,
     newcomer_blocks,
     newcomer_bodies,
+    newcomer_calls,
     newcomer_corners,
     newcomer_decoding,
     newcomer_detection,
@@ -34,6 +35,7 @@ from benchmarks import (
     newcomer_geometry,
     newcomer_idioms,
     newcomer_language,
+    newcomer_libraries,
     newcomer_methods,
     newcomer_mixtures,
     newcomer_models,
@@ -85,6 +87,8 @@ TABLES = (
     newcomer_serving,
     newcomer_bodies,
     newcomer_idioms,
+    newcomer_libraries,
+    newcomer_calls,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
