@@ -111,6 +111,20 @@ def test_a_size_of_one_is_refused_where_the_trace_took_it_for_two(name: str) -> 
         model(torch.ones(3, 1, 4))
 
 
+def test_a_size_of_one_that_another_input_has_to_share() -> None:
+    """PyTorch scatters no more indices than there are rows, so that a single row never comes with the example's six."""
+
+    def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(3, 4).scatter_reduce(0, index[:, None].expand(-1, 4), x, "sum")
+
+    rows = {0: Dim.AUTO}
+    model = tw.compile(Lambda(f), (torch.ones(6, 4), torch.arange(6) % 3), dynamic_shapes=((rows, rows),), cache=False)
+    for n, m in ((1, 1), (6, 1), (4, 3)):
+        assert torch.equal(model(torch.ones(n, 4), torch.arange(m)), f(torch.ones(n, 4), torch.arange(m)))
+    with pytest.raises(InputError, match="must hold"):
+        model(torch.ones(1, 4), torch.arange(3))
+
+
 @pytest.mark.parametrize("dim", [Dim("n"), Dim("n", min=1), Dim.DYNAMIC])
 def test_a_size_of_one_that_the_user_s_range_allows(dim: Any) -> None:
     def compiled(f: Step) -> tw.CompiledModel:

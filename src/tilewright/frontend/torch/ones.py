@@ -46,15 +46,30 @@ def least_sizes(program: ExportedProgram) -> dict[Any, int]:
     free = [s for s, r in program.range_constraints.items() if s in example and r.lower <= TRACED_FROM and r.upper > 1]
     if any(hint is None for hint in example.values()):
         return dict.fromkeys(free, TRACED_FROM)
-    found = {s: TRACED_FROM for s in free if not _holds(program, values, {**example, s: 1})}
+    found = {s: TRACED_FROM for s in free if not _may_be(program, values, example, s, 1)}
     for s in free:
-        if s not in found and program.range_constraints[s].lower < 1 and not _holds(program, values, {**example, s: 0}):
+        if s not in found and program.range_constraints[s].lower < 1 and not _may_be(program, values, example, s, 0):
             found[s] = 1
     return found
 
 
-def _holds(program: ExportedProgram, values: Sequence[Any], sizes: Mapping[Any, int]) -> bool:
-    """Has every result the shape that the trace says, for these numbers? Calls that data decide end the walk."""
+def _may_be(program: ExportedProgram, values: Sequence[Any], example: Mapping[Any, int], symbol: Any, n: int) -> bool:
+    """May a size be ``n``?
+
+    Where that alone raises, the sizes that are its equals in the example become ``n`` as well: a call may want as many
+    indices as rows, which is a condition of its own.
+    """
+    holds = _holds(program, values, {**example, symbol: n})
+    if holds is None:
+        holds = _holds(program, values, {s: n if v == example[symbol] else v for s, v in example.items()})
+    return bool(holds)
+
+
+def _holds(program: ExportedProgram, values: Sequence[Any], sizes: Mapping[Any, int]) -> bool | None:
+    """Has every result the shape that the trace says, for these numbers? None where a call does not take them.
+
+    Calls that data decide end the walk.
+    """
     import torch
     from torch._subclasses import fake_tensor
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -77,8 +92,10 @@ def _holds(program: ExportedProgram, values: Sequence[Any], sizes: Mapping[Any, 
         try:
             with suppress(*unknown):
                 Followed(program.graph_module).run(*arguments, enable_io_processing=False)
-        except Exception:  # whatever a call raises that does not take these sizes
+        except _DiffersError:
             return False
+        except Exception:  # whatever a call raises that does not take these sizes
+            return None
     return True
 
 
