@@ -141,11 +141,17 @@ def _reciprocal(c: AtenCall) -> Result:
 
 
 def _power(c: AtenCall) -> Result:
-    """A whole power by squaring: a product for each bit of the exponent, and one more for each that is set."""
+    """A whole power by squaring: a product for each bit of the exponent, and one more for each that is set; any other
+    by the size and the angle."""
     exponent = c["exponent"]
-    if not isinstance(exponent, int | float) or not float(exponent).is_integer():
-        raise Unsupported("takes whole exponents of complex numbers", "compute with torch.abs and torch.angle of them")
+    if not isinstance(exponent, int | float) or not math.isfinite(exponent):
+        raise Unsupported("takes real exponents of complex numbers", "compute with torch.abs and torch.angle of them")
     x, left = _pair(c, "self"), abs(int(exponent))
+    if not float(exponent).is_integer():
+        power = c.b.const(exponent, c.dtype)
+        size = c.b(ops.pow, cast(c.b, magnitude(c.b, x), c.dtype), power)
+        angle = c.b(ops.mul, c.b(ops.atan2, x.im, x.re), power)
+        return Pair(c.b(ops.mul, size, c.b(ops.cos, angle)), c.b(ops.mul, size, c.b(ops.sin, angle)))
     found = None if left else as_pair(c, c.b(ops.full, value=1.0, dtype=c.dtype, shape=x.re.shape))
     while left:
         if left % 2:
