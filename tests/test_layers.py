@@ -67,6 +67,7 @@ LAZY_FILES: dict[str, str] = {
     "runtime/host.py": "LLVM is asked about a machine once, and takes longer to load than a model",
     "runtime/values.py": "types that NumPy lacks are loaded with the first model that has some",
     "runtime/cpu/routines.py": "SciPy is loaded only for models that decompose matrices, where it is installed",
+    "runtime/cpu/transforms.py": "what NumPy transforms by is loaded only for models that have no other library",
     "runtime/cuda/driver.py": "cuda-bindings is an extra: only who runs a model on a GPU needs it",
     "runtime/signature.py": "cryptography is an extra: only who signs or checks a signature needs it",
 }

@@ -37,8 +37,9 @@ def came_back(graph, arrays):
 
 
 NO_FORM = {
-    "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "quad_matmul", "scaled_matmul", "cholesky", "lu", "pivot_order", "solve_triangular", "geqrf",
+    "random_uniform", "random_normal", "bitcast", "encode", "fourier_library", "fourier_pass", "winograd_conv",
+    "coded_matmul", "block_matmul", "quad_matmul", "scaled_matmul", "cholesky", "lu", "pivot_order",
+    "solve_triangular", "geqrf",
     "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl", "mul_pair", "rescale",
     "map_parts",
 }  # fmt: skip

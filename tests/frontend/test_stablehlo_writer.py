@@ -21,8 +21,8 @@ from tilewright.graph.pipeline import PORTABLE
 
 NO_FORM = {
     "rescale",
-    "random_uniform", "random_normal", "encode", "decode", "fourier_pass", "winograd_conv", "coded_matmul",
-    "block_matmul", "quad_matmul", "scaled_matmul",
+    "random_uniform", "random_normal", "encode", "decode", "fourier_library", "fourier_pass", "winograd_conv",
+    "coded_matmul", "block_matmul", "quad_matmul", "scaled_matmul",
     "max_pool_indices", "cholesky", "lu", "pivot_order",
     "solve_triangular", "geqrf", "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl",
     "as_size", "argwhere", "nonzero", "suppress", "mul_pair", "map_parts",

@@ -16,7 +16,8 @@ from tilewright.frontend.torch.tensors import to_numpy, to_torch
 from tilewright.frontend.torch.writer.program import save_exported, to_exported
 
 NO_FORM = {
-    "random_uniform", "random_normal", "bitcast", "encode", "fourier_pass", "winograd_conv", "coded_matmul",
+    "random_uniform", "random_normal", "bitcast", "encode", "fourier_library", "fourier_pass", "winograd_conv",
+    "coded_matmul",
     "block_matmul", "quad_matmul", "scaled_matmul", "as_size", "suppress", "mul_pair", "rescale",
     "max_pool_indices", "map_parts",
 }  # fmt: skip

@@ -29,6 +29,7 @@ LEFT_OPEN: dict[OpDef, frozenset[int]] = {
     **dict.fromkeys(MATRICES, ANY),
     ops.winograd_conv: ANY,
     ops.fourier: ANY,
+    ops.fourier_library: ANY,
     ops.fourier_pass: ANY,
     ops.coded_matmul: frozenset({2}),
     ops.scaled_matmul: frozenset({2}),

@@ -129,7 +129,7 @@ def _check_cpus(targets: Sequence[str]) -> None:
 
 def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) -> Modules:
     """The whole compiler but LLVM: what ahead-of-time export makes an object of."""
-    split = optimise_and_split(graph, options, target, clock)
+    split = optimise_and_split(graph, options, target, clock, is_export=True)
     kernels = split.kernels.texts()
     texts = {"entry": split.entry(None), **kernels}
     with clock.stage("weights"):
@@ -141,7 +141,7 @@ def build_modules(graph: Graph, options: Options, target: Target, clock: Clock) 
 def build_c(called: Called, options: Options, header: Path) -> tuple[str, str]:
     """A C file of the whole model, for one thread, and what is to be written to ``header``."""
     _check_cpus([options.target])
-    split = optimise_and_split(called.graph, options, replace(options.machine, n_cores=1), Clock())
+    split = optimise_and_split(called.graph, options, replace(options.machine, n_cores=1), Clock(), is_export=True)
     made, helpers, kernels = split.kernels, Helpers(), []
     for symbol, kernel in made.kernels.items():
         written = kernel_text(kernel, helpers, made.labels[symbol])

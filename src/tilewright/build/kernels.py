@@ -440,11 +440,20 @@ class SplitGraph:
 
 
 def optimise_and_split(
-    graph: Graph, options: Options, target: Target, clock: Clock, checks: Checks | None = None
+    graph: Graph,
+    options: Options,
+    target: Target,
+    clock: Clock,
+    checks: Checks | None = None,
+    *,
+    is_export: bool = False,
 ) -> SplitGraph:
-    """Optimise, split into kernels and schedule them; the graph that comes in is verified whatever the ``checks``."""
+    """Optimise, split into kernels and schedule them; the graph that comes in is verified whatever the ``checks``.
+
+    ``is_export``: the code is for a program that has no library to call.
+    """
     checks = checks or default_checks()
-    passes = graph_passes(options, target)
+    passes = graph_passes(options, target, is_export=is_export)
 
     def optimised(of: Graph) -> Graph:
         check_sizes(of, target.most_bytes)

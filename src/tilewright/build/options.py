@@ -201,8 +201,8 @@ def storing_passes(options: Options) -> tuple[Pass, ...]:
     return (FEW_BITS[options.precision],) if options.precision in FEW_BITS else ()
 
 
-def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
-    """The passes that the options ask for."""
+def graph_passes(options: Options, target: Target, *, is_export: bool = False) -> tuple[Pass, ...]:
+    """The passes that the options ask for; ``is_export``: the code will run where there are no libraries."""
     level = options.optimize if isinstance(options.optimize, int) else 2
     if options.gpu is not None:
         return passes_for_gpu(level)
@@ -210,4 +210,4 @@ def graph_passes(options: Options, target: Target) -> tuple[Pass, ...]:
     per_lane = target.bf16_per_lane if options.precision == "bf16" else 1
     rounded = (Precision(),) if options.precision == "bf16" else ()
     last = (*EvenSums.on(target), InParts.on(target, per_lane)) if level > 1 and known is not None else ()
-    return (*passes_for(level, target=known, per_lane=per_lane), *rounded, *last)
+    return (*passes_for(level, target=known, per_lane=per_lane, has_libraries=not is_export), *rounded, *last)

@@ -1,7 +1,7 @@
-"""Fourier transforms along the last axis, of a known length as products with small matrices or as NumPy's sums.
+"""Fourier transforms along the last axis, as products with small matrices or as NumPy's sums.
 
 In: pairs. Out: pairs, unscaled. Not its business: axes and scaling (``torch.aten.fft``, ``onnx.ops.signal``), lengths
-that a call decides (``fourier_symbolic``), lengths of small factors (``ops.fourier``).
+of small factors, and those that a call decides (``ops.fourier``).
 
 ``transform``: a length ``n = n1 * n2`` goes in two steps (Cooley and Tukey 1965): with ``j = j1*n2 + j2`` and
 ``k = k1 + n1*k2``, products with the ``n1 x n1`` matrix over ``j1``, a twist by ``exp(-2 pi i j2 k1 / n)``, and the
@@ -25,9 +25,9 @@ from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
 from tilewright.core.types import product as product_of
-from tilewright.frontend import fourier_symbolic
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, product
 from tilewright.frontend.nodes import transpose
+from tilewright.ops import fourier_chirp
 from tilewright.ops.fourier import fits, fits_real
 
 DIRECT = 32
@@ -38,9 +38,7 @@ LONGEST_IN_ORDER = 1 << 14
 def transform(b: Builder, x: Pair, sign: int) -> Pair:
     """The transform of the last axis; ``sign`` is the exponent's."""
     n = x.shape[-1]
-    if not is_known(n):
-        return fourier_symbolic.transform(b, x, sign)
-    if fits(n, product_of(x.shape[:-1])):
+    if not is_known(n) or fits(n, product_of(x.shape[:-1])):
         return from_parts(b, b(ops.fourier, join_parts(b, x), n=n, sign=sign))
     n1 = _factor(n)
     if n1 == n:
@@ -61,7 +59,7 @@ def transform(b: Builder, x: Pair, sign: int) -> Pair:
 def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
     """The first half, ``n // 2 + 1`` elements, of the transform of a real node's last axis."""
     n, outer = x.shape[-1], x.shape[:-1]
-    if is_known(n) and fits_real(n, product_of(outer)):
+    if fits_real(n, product_of(outer)):
         return from_parts(b, b(ops.fourier, x, n=n, sign=sign, form="real"))
     made = transform(b, Pair(x, b(ops.full, value=0.0, dtype=x.dtype, shape=x.shape)), sign)
     return Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (made.re, made.im)))
@@ -70,7 +68,7 @@ def transform_of_real(b: Builder, x: Node, sign: int) -> Pair:
 def transform_to_real(b: Builder, x: Pair, n: Dim, sign: int) -> Node:
     """The real signals of length ``n`` of whose transforms ``x`` is the first half."""
     half = Pair(*(_first(b, part, floordiv(n, 2) + 1) for part in (x.re, x.im)))
-    if is_known(n) and fits_real(n, product_of(x.shape[:-1])):
+    if fits_real(n, product_of(x.shape[:-1])):
         return b(ops.fourier, join_parts(b, half), n=n, sign=sign, form="hermitian")
     return transform(b, mirrored(b, half, n), sign).re
 
@@ -78,7 +76,7 @@ def transform_to_real(b: Builder, x: Pair, n: Dim, sign: int) -> Node:
 def mirrored(b: Builder, half: Pair, n: Dim) -> Pair:
     """All ``n`` elements of a Hermitian signal of which the first half is given."""
     if not is_known(n):
-        return fourier_symbolic.mirrored(b, half, n)
+        return Pair(*fourier_chirp.mirrored(b, fourier_chirp.NumberParts(half.re, half.im), n))
     others = (n - 1) // 2
     if others == 0:
         return Pair(*(_first(b, part, n) for part in (half.re, half.im)))

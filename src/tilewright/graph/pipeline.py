@@ -22,6 +22,7 @@ from tilewright.graph.forms.coded import CodedProducts
 from tilewright.graph.forms.depthwise import DepthwiseFloats
 from tilewright.graph.forms.even_sums import EvenSums
 from tilewright.graph.forms.fourier import FourierBlocks
+from tilewright.graph.forms.fourier_lengths import FourierLengths
 from tilewright.graph.forms.hoist import HoistArithmetic
 from tilewright.graph.forms.in_parts import InParts
 from tilewright.graph.forms.integers import IntegerProducts
@@ -66,6 +67,7 @@ PASSES: tuple[type[Pass], ...] = (
     QuadProducts,
     DepthwiseFloats,
     Ordering,
+    FourierLengths,
     FourierBlocks,
     Decompose,
     SeparateWindows,
@@ -103,20 +105,28 @@ the ops that they have them of."""
 
 
 def passes_for(
-    optimize: int, keep: tuple[str, ...] = (), target: Target | None = None, *, per_lane: int = 1
+    optimize: int,
+    keep: tuple[str, ...] = (),
+    target: Target | None = None,
+    *,
+    per_lane: int = 1,
+    has_libraries: bool = False,
 ) -> tuple[Pass, ...]:
     """The passes of level ``optimize``: 0 only makes the graph runnable, 1 cleans it, 2 is everything.
 
     ``keep`` names the composites that stay whole. ``target`` is the machine, or None when results must be those of
     plain sums: then nothing is rewritten to forms with a larger error. ``per_lane`` is how many products of a lane a
-    plain sum adds at once. ``merge-matmuls`` is in no level: it is for those who ask for it.
+    plain sum adds at once. ``has_libraries``: the code runs in a process that has those of ``runtime.cpu.transforms``.
+    ``merge-matmuls`` is in no level: it is for those who ask for it.
     """
+    lengths = FourierLengths(has_libraries)
     if optimize == 0:
-        return (Decompose(),)
+        return (lengths, Decompose())
     if optimize == 1:
         return (
             Canonicalize(),
             FoldConstants(),
+            lengths,
             Decompose(keep),
             Canonicalize(),
             FoldConstants(),
@@ -141,6 +151,7 @@ def passes_for(
             else ()
         ),
         Ordering(),  # algorithms of sorts
+        lengths,  # so that all others are known
         *((FourierBlocks.on(target),) if target is not None else ()),
         Decompose((*keep, *LAID_OUT)),  # all but those that have a better kernel
         Canonicalize(),

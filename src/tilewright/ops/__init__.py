@@ -95,6 +95,7 @@ from tilewright.ops.elementwise import (
     where,
 )
 from tilewright.ops.fourier import fourier
+from tilewright.ops.fourier_library import fourier_library
 from tilewright.ops.fourier_pass import fourier_pass
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.index import dynamic_slice, gather, gather_elements, gather_nd, one_hot
@@ -210,7 +211,7 @@ ALL: tuple[OpDef, ...] = (
     quad_matmul, max_pool, avg_pool, max_pool_indices,
     # linear algebra
     cholesky, lu, pivot_order, solve_triangular, geqrf, reflect, orthogonal, eigh, eigvalsh, svd, svdvals, ldl,
-    solve_ldl, fourier, fourier_pass,
+    solve_ldl, fourier, fourier_library, fourier_pass,
     # normalisation, softmax, attention
     batch_norm, layer_norm, rms_norm, group_norm, instance_norm, lrn, l2_normalize, softmax, log_softmax, attention,
     rotary,

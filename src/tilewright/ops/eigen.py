@@ -40,6 +40,7 @@ from tilewright.ops.linalg import (
     batched,
     check_matrices,
     fold,
+    for_batch,
     is_at,
     is_before,
     matrices,
@@ -194,7 +195,7 @@ eigh = OpDef(
     _ref_eigh,
     kernel=batched(_eigh_body),
     samples=square_samples,
-    routine=lambda ts, a: ("eigh", ts[0].shape[-1:]),
+    routine=lambda ts, a: for_batch("eigh", ts[0], ts[0].shape[-1]),
     doc="Eigenvalues, rising, and eigenvectors (columns) of symmetric matrices, from their lower triangle.",
 )
 
@@ -221,7 +222,7 @@ eigvalsh = OpDef(
     _ref_eigvalsh,
     kernel=batched(_eigvalsh_body),
     samples=square_samples,
-    routine=lambda ts, a: ("eigvalsh", ts[0].shape[-1:]),
+    routine=lambda ts, a: for_batch("eigvalsh", ts[0], ts[0].shape[-1]),
     doc="Eigenvalues, rising, of symmetric matrices, from their lower triangle.",
 )
 
@@ -370,7 +371,7 @@ svd = OpDef(
     _ref_svd,
     kernel=batched(_svd_body),
     samples=lambda rng: (Sample(s.arrays, {"full": full}) for full in (False, True) for s in _any_samples(rng)),
-    routine=lambda ts, a: ("svd_full" if a.full else "svd", _svd_sizes(ts, a)),
+    routine=lambda ts, a: for_batch("svd_full" if a.full else "svd", ts[0], *_svd_sizes(ts, a)),
     doc="Singular values, falling, with left vectors (columns) and right ones (rows): as many as values, or with "
     "full a whole basis.",
 )
@@ -405,6 +406,6 @@ svdvals = OpDef(
     _ref_svdvals,
     kernel=batched(_svdvals_body),
     samples=_any_samples,
-    routine=lambda ts, a: ("svdvals", (*ts[0].shape[-2:], smaller_side(ts[0]), 1, 1)),
+    routine=lambda ts, a: for_batch("svdvals", ts[0], *ts[0].shape[-2:], smaller_side(ts[0]), 1, 1),
     doc="Singular values, falling.",
 )

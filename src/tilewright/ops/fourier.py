@@ -1,7 +1,8 @@
 """Fourier transforms of an axis, of a known length without large prime factors, in passes of small ones.
 
 In: the type, arrays or nodes of signals. Out: the op's type rule, NumPy meaning and passes. Not its business: other
-lengths (``frontend.fourier``), what a pass computes (``ops.fourier_pass``).
+lengths that are known (``frontend.fourier``), those that a call decides (``fourier_chirp``, ``fourier_library``), what
+a pass computes (``fourier_pass``).
 
 Every pass takes ``r`` elements that lie apart, and neighbours of all of them are lanes of vectors. After Stockham, a
 pass puts its ``r`` results in front of those neighbours, so that the last pass leaves everything in order. Of an axis
@@ -28,11 +29,12 @@ import numpy as np
 
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Const, Fma, Load, Value, walk
-from tilewright.core.dims import is_known, known_multiple, known_under
-from tilewright.core.expr import Dim
+from tilewright.core.dims import is_known, known_multiple, known_under, numbers
+from tilewright.core.expr import Dim, floordiv
 from tilewright.core.graph import Attrs, Builder, Graph, Node, Pool
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType, product
+from tilewright.ops import fourier_chirp
 from tilewright.ops.butterflies import Number, transformed
 from tilewright.ops.common import check, check_dtype, check_rank
 from tilewright.ops.control import map_parts
@@ -40,6 +42,7 @@ from tilewright.ops.elementwise import mul
 from tilewright.ops.fourier_pass import FORMS, fourier_pass
 from tilewright.ops.movement import concat, reshape, reverse, transpose
 from tilewright.ops.rules import Types
+from tilewright.ops.source import full
 from tilewright.ops.window import slice_
 
 LARGEST_RADIX = 16
@@ -52,14 +55,16 @@ BLOCK = 16
 """Signals side by side where nothing is known of a machine: f32 numbers of a cache line."""
 
 
-def fits(n: int, batch: Dim) -> bool:
-    """Is there a form in passes for a batch of signals of length ``n``?"""
+def fits(n: Dim, batch: Dim) -> bool:
+    """Is there a form for a batch of signals of length ``n``: in passes, or for any length where it is symbolic?"""
+    if not is_known(n):
+        return True
     return n > 1 and radices(n) is not None and (_is_by_batch(batch) or _halves(n) is not None)
 
 
-def fits_real(n: int, batch: Dim) -> bool:
+def fits_real(n: Dim, batch: Dim) -> bool:
     """Likewise for real signals, or to them."""
-    return fits(n, batch) and bool(_real_radices(n, _is_by_batch(batch)))
+    return fits(n, batch) and (not is_known(n) or bool(_real_radices(n, _is_by_batch(batch))))
 
 
 def fits_rows(n: int, form: str) -> bool:
@@ -67,8 +72,10 @@ def fits_rows(n: int, form: str) -> bool:
     return _halves(n) is not None if form == "complex" else bool(_real_radices(n, by_batch=False))
 
 
-def fits_columns(n: int, rows: Dim) -> bool:
+def fits_columns(n: Dim, rows: Dim) -> bool:
     """Is there a form for an axis of ``n`` elements, behind which others have rows of so many elements?"""
+    if not is_known(n):
+        return True
     return n > 1 and radices(n) is not None and not known_under(rows, FEWEST_LANES)
 
 
@@ -82,7 +89,8 @@ def work(n: int) -> float:
 # --- the op ---------------------------------------------------------------------------------------------------------
 
 
-def _infer(ts: Types, a: Attrs) -> TensorType:
+def infer(ts: Types, a: Attrs) -> TensorType:
+    """The type rule."""
     (x,) = ts
     check_dtype(x, (types.f32, types.f64))
     check(a.form in FORMS, lambda: f"form {a.form!r} is not among {', '.join(FORMS)}")
@@ -100,24 +108,28 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
         rows = product(x.shape[-1 - a.inner : -1])
         check(fits_columns(a.n, rows), lambda: f"{a.n} elements, each of {rows} numbers, have no form in passes")
         return x
-    fit = a.kept == 0 or (a.form == "real" and 0 < a.kept <= a.n)
+    fit = a.kept == 0 or (a.form == "real" and is_known(a.n) and 0 < a.kept <= a.n)
     check(fit, lambda: f"{a.kept} results of {a.form} transforms of {a.n} elements")
     read, written = _ends(a.n, a.form, a.kept)
     check(x.shape[x.rank - len(read) :] == read, lambda: f"{x} does not end with {read}")
     outer = x.shape[: x.rank - len(read)]
     fit = (fits if a.form == "complex" else fits_real)(a.n, product(outer))
     check(fit, lambda: f"{product(outer)} signals of {a.n} elements have no form in passes")
-    check(not a.by_rows or fits_rows(a.n, a.form), lambda: f"signals of {a.n} elements have no form by rows")
+    check(
+        not a.by_rows or (is_known(a.n) and fits_rows(a.n, a.form)),
+        lambda: f"signals of {a.n} elements have no form by rows",
+    )
     return x.with_shape((*outer, *written))
 
 
-def _ends(n: int, form: str, kept: int = 0) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _ends(n: Dim, form: str, kept: int = 0) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
     """The last axes that are read and written."""
-    whole, half = (n, 2), (n // 2 + 1, 2)
+    whole, half = (n, 2), (floordiv(n, 2) + 1, 2)
     return {"complex": (whole, whole), "real": ((n,), (kept or half[0], 2)), "hermitian": (half, (n,))}[form]
 
 
-def _reference(xs: Sequence[Array], a: Attrs) -> Array:
+def reference(xs: Sequence[Array], a: Attrs) -> Array:
+    """The meaning, in NumPy."""
     x = xs[0].astype(np.float64)
     if a.form != "real":
         x = x[..., 0] + 1j * x[..., 1]
@@ -133,6 +145,8 @@ def _reference(xs: Sequence[Array], a: Attrs) -> Array:
 
 def _decompose(b: Builder, xs: tuple[Node, ...], a: Attrs) -> Node:
     (x,), n = xs, a.n
+    if not is_known(n):
+        return _by_chirp(b, x, a)
     read: tuple[Dim, ...]
     end: tuple[Dim, ...]
     if a.inner:
@@ -168,11 +182,33 @@ def _transformed(b: Builder, x: Node, a: Attrs) -> Node:
     return b(reshape, made, shape=(batch, *_ends(a.n, a.form, a.kept)[1]))
 
 
+def _by_chirp(b: Builder, x: Node, a: Attrs) -> Node:
+    """Of a length that each call decides: of complex numbers, whatever the form, along the last axis."""
+    rank = x.type.rank
+    if a.form == "real":
+        parts = fourier_chirp.NumberParts(x, b(full, value=0.0, dtype=x.dtype, shape=x.shape))
+    else:
+        first = [_cut(b, x, -1, k, 1) for k in range(2)]
+        parts = fourier_chirp.NumberParts(*(b(reshape, p, shape=x.shape[:-1]) for p in first))
+    if a.form == "hermitian":
+        parts = fourier_chirp.mirrored(b, parts, a.n)
+    axes = range(rank - (a.form != "real"))
+    axis = axes[-1 - a.inner]
+    ahead = (*(k for k in axes if k != axis), axis)
+    back = tuple(ahead.index(k) for k in axes)
+    made = fourier_chirp.transform(b, fourier_chirp.NumberParts(*(b(transpose, p, perm=ahead) for p in parts)), a.sign)
+    made = fourier_chirp.NumberParts(*(b(mul, b(transpose, p, perm=back), b.const(a.scale, x.dtype)) for p in made))
+    if a.form == "hermitian":
+        return made.re
+    kept = [_cut(b, p, -1, 0, floordiv(a.n, 2) + 1) if a.form == "real" else p for p in made]
+    return b(concat, *(b(reshape, p, shape=(*p.shape, 1)) for p in kept), axis=len(axes))
+
+
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for form in FORMS:
         for batch, n in ((8, 6), (16, 35), (24, 64), (1, 128), (2, 240)):
             if form == "complex" or fits_real(n, batch):
-                x = rng.standard_normal((batch, *_ends(n, form)[0]))
+                x = rng.standard_normal((batch, *numbers(_ends(n, form)[0])))
                 scale = 1 / n if batch > 8 else 1.0
                 attrs = {"n": n, "sign": -1 if batch % 3 else 1, "form": form, "block": 8, "scale": scale}
                 by_rows = fits_rows(n, form)
@@ -189,17 +225,18 @@ fourier = OpDef(
     "fourier",
     ("x",),
     {
-        "n": AttrDef("int"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
+        "n": AttrDef("dim"), "sign": AttrDef("int"), "form": AttrDef("str", "complex"),
         "block": AttrDef("int", BLOCK), "scale": AttrDef("float", 1.0),
         "part": AttrDef("int", 0), "n_threads": AttrDef("int", 1), "by_rows": AttrDef("bool", False),
         "inner": AttrDef("int", 0), "kept": AttrDef("int", 0),
     },
-    _infer,
-    _reference,
+    infer,
+    reference,
     decompose=_decompose,
     samples=_samples,
-    doc="Fourier transforms of length n along the last axis, times scale, with an exponent of that sign: of complex "
-    "numbers in pairs along an axis behind it; of real ones, the first n // 2 + 1 results, or as many as ``kept`` says "
+    doc="Fourier transforms of length n, which a call may decide, along the last axis, times scale, with an exponent "
+    "of that sign: of complex numbers in pairs along an axis behind it; "
+    "of real ones, the first n // 2 + 1 results, or as many as ``kept`` says "
     "where that is not 0; or to real ones, from the first n // 2 + 1. Those of complex numbers may be along an axis "
     "with ``inner`` others behind it. ``block`` is how many signals of a large batch lie side by side meanwhile, and "
     "``part`` how many are done with before the next ones are begun, or 0 for all, by up to ``n_threads`` threads; "
@@ -449,7 +486,7 @@ def _real_radices(n: int, by_batch: bool) -> list[int]:
 # --- moving ---------------------------------------------------------------------------------------------------------
 
 
-def _cut(b: Builder, x: Node, axis: int, start: int, count: int) -> Node:
+def _cut(b: Builder, x: Node, axis: int, start: int, count: Dim) -> Node:
     """``count`` places of an axis."""
     axis %= len(x.shape)
     starts = tuple(start if k == axis else 0 for k in range(len(x.shape)))

@@ -39,7 +39,7 @@ from tilewright.core.dims import known_at_most
 from tilewright.core.expr import Dim, Sym, minimum
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
-from tilewright.core.types import Array, DType, TensorType
+from tilewright.core.types import Array, DType, TensorType, product
 from tilewright.ops.common import check_dtype
 from tilewright.ops.lanes import Body, Buffers, fill_lanes, one_by_one, side_by_side
 from tilewright.ops.rules import Types
@@ -51,15 +51,20 @@ SMALL_SIDE = 64
 
 
 def where_large(name: str, first: TensorType, *further: Dim) -> tuple[str, tuple[Dim, ...]] | None:
-    """A routine for matrices that are not small; the sizes that it is told are the first one's, and further ones."""
+    """A routine for matrices that are not small; it is told the first one's batch and sizes, and further sizes."""
     m, n = first.shape[-2:]
     is_small = known_at_most(m, SMALL_SIDE)
-    return None if is_small else (name, (m, n, *further))
+    return None if is_small else for_batch(name, first, m, n, *further)
 
 
 def unless_in_lanes(name: str, t: TensorType, *sizes: Dim) -> tuple[str, tuple[Dim, ...]] | None:
     """A routine for matrices that do not run side by side, which is faster than a call of LAPACK with its copies."""
-    return None if fill_lanes(t.shape[:-2], t.shape[-1]) else (name, sizes)
+    return None if fill_lanes(t.shape[:-2], t.shape[-1]) else for_batch(name, t, *sizes)
+
+
+def for_batch(name: str, t: TensorType, *sizes: Dim) -> tuple[str, tuple[Dim, ...]]:
+    """A routine for a batch of matrices: it is told how many there are, and sizes."""
+    return name, (product(t.shape[:-2]), *sizes)
 
 
 def check_matrices(t: TensorType, what: str, *, square: bool = False) -> None:

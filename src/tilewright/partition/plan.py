@@ -18,7 +18,6 @@ from tilewright.core.expr import Dim, Expr, Sym, symbols
 from tilewright.core.graph import Node
 from tilewright.core.largest import largest
 from tilewright.core.relations import rule_of
-from tilewright.core.types import product
 from tilewright.partition.beside import CallGroup, Item, arrange
 from tilewright.partition.control import plan_control
 from tilewright.partition.fuse import Group
@@ -233,8 +232,7 @@ class GraphPlan:
         name, sizes = found
         args = [self.places.pointer(i) for i in node.inputs]
         args += [self.places.result_pointer((node, k)) for k in range(len(node.types))]
-        batch = product(node.inputs[0].shape[:-2])
-        return RoutineCall(f"{PREFIX}{name}_{node.inputs[0].dtype}", tuple(args), (batch, *sizes))
+        return RoutineCall(f"{PREFIX}{name}_{node.inputs[0].dtype}", tuple(args), sizes)
 
     def _set_dim(self, symbol: Sym, node: Node) -> Step:
         """The count is the last result of an op whose sizes its data decide."""

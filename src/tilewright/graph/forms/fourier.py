@@ -74,10 +74,9 @@ class FourierBlocks(Pass):
             return graph
         rule = Rule("block-of-signals", (ops.fourier,), self._named, "signals are transformed apart from each other")
         scaled = Rule("scale-in-turns", (ops.mul,), _scaled, "transforms are linear")
-        along = Rule("along-an-axis", (ops.fourier,), _along, "an axis may lie anywhere")
-        as_one = Rule("transpose-of-transpose", (ops.transpose,), _composed, "permutations compose")
+        moved = Rule("along-an-axis", (ops.fourier,), along, "an axis may lie anywhere")
         rows_first = Rule("rows-first", (ops.fourier,), _rows_first, "transforms of different axes commute")
-        turned = rewrite(graph, (along, as_one, rows_first), journal)
+        turned = rewrite(graph, (moved, TRANSPOSE_OF_TRANSPOSE, rows_first), journal)
         graph = rewrite(graph if turned is graph else Canonicalize().run(turned, journal), (scaled, rule), journal)
         # One after the other: who reads a new node is new, too.
         while (images := next(((run, how) for run in _runs(graph) if (how := self._images(run))), None)) is not None:
@@ -216,7 +215,7 @@ def _fits_part(node: Node, n_outer: int, part: int) -> bool:
     return (fits if a["form"] == "complex" else fits_real)(a["n"], part * product(x.shape[n_outer : _outer(node)]))
 
 
-def _along(b: Rewriting, node: Node) -> Node | None:
+def along(b: Rewriting, node: Node) -> Node | None:
     """``fourier(transpose(x))`` as ``transpose(fourier(x))``, along the axis that was moved to the end."""
     (turned,), a = node.inputs, node.attrs
     if turned.op is not ops.transpose or a["form"] != "complex" or a["part"]:
@@ -235,6 +234,9 @@ def _composed(b: Rewriting, node: Node) -> Node | None:
     if x.op is not ops.transpose:
         return None
     return composed(b, x, perm)
+
+
+TRANSPOSE_OF_TRANSPOSE = Rule("transpose-of-transpose", (ops.transpose,), _composed, "permutations compose")
 
 
 def _rows_first(b: Rewriting, node: Node) -> Node | None:

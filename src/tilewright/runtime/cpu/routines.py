@@ -1,4 +1,4 @@
-"""Routines of LAPACK and BLAS that the process has anyway, as functions that compiled code calls.
+"""Routines of libraries that the process has anyway, LAPACK's and BLAS's first, as functions that compiled code calls.
 
 In: names of routines, as entry functions spell them. Out: addresses of ``i32 name(ptr arrays, ptr sizes)``, which does
 what an op's own kernel does and returns 0, or returns 1 where the library is missing or gives up: then the caller runs
@@ -19,6 +19,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from tilewright.runtime.cpu.transforms import TRANSFORMS, Code, code_for
 from tilewright.runtime.env import read_environment
 from tilewright.runtime.errors import ArtifactError
 from tilewright.runtime.once import MAKING, once
@@ -229,13 +230,17 @@ def addresses(symbols: Iterable[str], link_text: LinkText) -> dict[str, int]:
 @once
 def _made(symbol: str, link_text: LinkText, is_wanted: bool) -> int:
     name, _, dtype = symbol.removeprefix(PREFIX).rpartition("_")
-    routine = ROUTINES.get(name)
-    if routine is None or dtype not in LETTERS:
+    if dtype not in LETTERS or not (name in ROUTINES or name in TRANSFORMS):
         raise ArtifactError(f"the code calls {symbol}, which is unknown", remedy="compile the model with this release")
-    fortran = LETTERS[dtype] + routine.name
-    found = _find(routine.of, fortran) if is_wanted else 0
-    text = routine_ir(symbol, routine, dtype, f"{fortran}_") if found else _none_ir(symbol)
-    library = link_text("routine", text, (symbol,), {f"{fortran}_": found} if found else {})
+    if name in TRANSFORMS:
+        made = code_for(symbol, name, dtype, _of_torch() if is_wanted else None)
+    else:
+        routine = ROUTINES[name]
+        fortran = LETTERS[dtype] + routine.name
+        found = _find(routine.of, fortran) if is_wanted else 0
+        made = Code(routine_ir(symbol, routine, dtype, f"{fortran}_"), {f"{fortran}_": found}) if found else None
+    made = made or Code(_none_ir(symbol), {})
+    library = link_text("routine", made.text, (symbol,), made.imports)
     library.keep_forever()
     return int(library.addresses[symbol])
 

@@ -205,6 +205,8 @@ def suppress(w: OnnxNodes, node: Node) -> None:
 def fourier(w: OnnxNodes, node: Node) -> None:
     """ONNX's DFT forwards, or backwards where it divides by the length."""
     (x,), a = node.inputs, node.attrs
+    if not is_known(a["n"]):
+        raise OpError("ONNX's DFT of a length that a call decides is written as products")
     if a["form"] == "hermitian" or (a["form"] == "real" and a["sign"] > 0):
         raise OpError("ONNX's DFT gives no real signals, and of real ones only transforms with a negative exponent")
     if a["kept"]:

@@ -1,35 +1,29 @@
 """ATen's Fourier transforms: ``_fft_r2c``, ``_fft_c2c`` and ``_fft_c2r`` over any axes.
 
-In: calls on reals or pairs. Out: pairs, or nodes of reals; a ``SlowWarning`` where a length is symbolic.
+In: calls on reals or pairs. Out: pairs, or nodes of reals.
 Not its business: shifts and windows, which ATen spells out; how one axis is transformed (``fourier``).
 """
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
-from tilewright.core.dims import are_known, is_known
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import f64, product
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.fourier import mirrored, to_end, transform_along, transform_of_real, transform_to_real
 from tilewright.frontend.nodes import dim_scalar, transpose
-from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, cast
-
-
-class SlowWarning(UserWarning):
-    """A call has a form here that takes many times PyTorch's time; the text says what to do."""
+from tilewright.frontend.torch.aten.call import AtenCall, Result, cast
 
 
 def _fft_c2c(c: AtenCall) -> Result:
     x = c["self"]
     assert isinstance(x, Pair)
     axes = [d % len(x.shape) for d in c["dim"]]
-    _look_at_lengths(c, [x.shape[a] for a in axes])
     for axis in axes:
         x = transform_along(c.b, x, axis, -1 if c["forward"] else 1)
     return Pair(*(_scaled(c, part, [x.shape[a] for a in axes]) for part in (x.re, x.im)))
@@ -38,7 +32,6 @@ def _fft_c2c(c: AtenCall) -> Result:
 def _fft_r2c(c: AtenCall) -> Result:
     x = c.tensor("self")
     axes = [d % len(x.shape) for d in c["dim"]]
-    _look_at_lengths(c, [x.shape[a] for a in axes])
     ahead, back = to_end(len(x.shape), axes[-1])
     made = transform_of_real(c.b, transpose(c.b, x, ahead), -1)
     if not c["onesided"]:  # the other axes, which would end the symmetry, come later
@@ -53,7 +46,6 @@ def _fft_c2r(c: AtenCall) -> Result:
     x = c["self"]
     assert isinstance(x, Pair)
     axes, n = [d % len(x.shape) for d in c["dim"]], c["last_dim_size"]
-    _look_at_lengths(c, [*(x.shape[a] for a in axes[:-1]), n])
     for axis in axes[:-1]:
         x = transform_along(c.b, x, axis, 1)
     ahead, back = to_end(len(x.shape), axes[-1])
@@ -71,16 +63,6 @@ def _scaled(c: AtenCall, x: Node, sizes: Sequence[Dim]) -> Node:
     count = dim_scalar(c.b, n, f64)
     scale = c.b(ops.reciprocal, c.b(ops.sqrt, count) if mode == 1 else count)
     return c.b(ops.mul, x, cast(c.b, scale, x.dtype))
-
-
-def _look_at_lengths(c: AtenCall, sizes: Sequence[Dim]) -> None:
-    """Symbolic ones are left to PyTorch where it is there, and warned of elsewhere; Python shows a warning once."""
-    if not are_known(sizes):
-        cost = "a Fourier transform of a symbolic length takes 10 to 200 times PyTorch's time"
-        remedy = "fix that length, as torch._dynamo.mark_static(x, axis) does"
-        if c.has_peer:
-            raise Unsupported(cost, remedy)
-        warnings.warn(f"{c.name} at {c.b.loc}: {cost}; {remedy}", SlowWarning, stacklevel=2)
 
 
 TABLE: Mapping[str, Callable[[AtenCall], Result]] = {
