@@ -11,9 +11,10 @@ from tile.kernels import WIDE, ZERO, F, check_default, constants_of
 from tile.test_schedule import refuses, same
 from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
+from tilewright.core.dims import known_over
 from tilewright.core.expr import Sym, substitute
 from tilewright.tile.ir import For, Kind, Prefetch, Update, walk
-from tilewright.tile.rewrite import loops_of
+from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.schedule.operands import MANY
 
 
@@ -117,6 +118,27 @@ def test_a_reduction_in_parts_asks_for_no_rows(l2, asked):
     machine = replace(WIDE, l2_bytes=l2, llc_bytes=1 << 15, n_cores=1)
     kernel = schedule(computation, machine, constants_of(computation, "B"))
     assert ("A" in {s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)}) == asked
+
+
+@pytest.mark.parametrize(
+    ("numbers", "asked"),
+    [
+        ({"l2_bytes": 8192, "page_bytes": 256}, True),
+        ({"l2_bytes": 1 << 20, "page_bytes": 256}, False),
+        ({"l2_bytes": 8192, "page_bytes": 4096}, False),
+        ({"l2_bytes": 8192, "page_bytes": 256, "memory_ns": 1e4}, False),
+    ],
+    ids=["beyond a near cache", "in it", "in one page", "no step is early enough"],
+)
+def test_rows_in_other_pages_are_asked_for_steps_ahead(numbers, asked):
+    """``A`` is constant, as the weights of a convolution of planes."""
+    computation = product_with(lambda r, i, j: r[i, 0], 12, 96, 64)
+    machine = replace(WIDE, n_cores=1, llc_bytes=1 << 20, **{"memory_ns": 4.0, **numbers})
+    kernel = check_default(computation, "A", machine=machine)
+    hints = [s.index for s in walk(kernel.body) if isinstance(s, Prefetch) and s.buffer.name == "B"]
+    assert bool(hints) == asked
+    read = {x.index[0] for s in walk(kernel.body) if isinstance(s, Update) for x in loads_of(s) if x.buffer.name == "B"}
+    assert all(any(known_over(row - now, 0) for now in read) for row, _ in hints)
 
 
 def test_hints_need_one_nest_behind_and_steps_enough():

@@ -1,26 +1,30 @@
-"""Rules for hints while a tile's sums are made: at what the epilogue reads (a residual), at the next tile's operand.
+"""Rules for hints while a tile's sums are made: at what the epilogue reads, at the next tile's operand, at later ones.
 
 In: a builder whose stages all have their loops. Out: steps. Not its business: panels of constants (``constants``).
 
 A tile reads its part of a residual once, a few lines of each of its rows, which no hardware prefetcher foresees; when
 the epilogue comes to them, the sums wait in registers and nothing else can be done. Asked for all at once they would
 hold up the reduction's own loads, so its steps ask for one line each. Likewise the rows that the next tile multiplies,
-where they come from memory.
+where they come from memory. And where each step of the reduction reads another page, as with weights times planes, a
+step asks for what one so much later reads that it is there by then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from math import ceil, prod
 
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
+from tilewright.core.dims import is_known
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index
 from tilewright.tile.schedule import ScheduleBuilder
+from tilewright.tile.schedule.tree import most_iterations
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
@@ -32,7 +36,8 @@ def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
     """Tiles of long reductions ask for operands that no near cache holds.
 
     Every tile for what its epilogue reads of operands beyond the first-level cache; tiles in a row for what the next
-    one multiplies of operands so large that they come from memory.
+    one multiplies of operands so large that they come from memory; steps for what later steps read in other pages of
+    operands beyond the second-level cache.
     """
     if not machine.has_prefetch:
         return
@@ -40,10 +45,12 @@ def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
         _hint(b, machine, inner, buffer, machine.llc_bytes // 8)
     for inner, buffer in list(_read_behind(b)):
         _hint(b, machine, inner, buffer, machine.l1_bytes)
+    for inner, buffer, steps in list(_read_apart(b, machine)):
+        attempt(b, partial(b.do, "stream", buffer.name, inner, steps, machine.line(buffer.dtype)))
 
 
 def _hint(b: ScheduleBuilder, machine: Target, inner: str, buffer: Buffer, cache_bytes: int) -> None:
-    if estimate(buffer.shape) * buffer.dtype.n_bytes > cache_bytes:
+    if _n_bytes(buffer) > cache_bytes:
         line = machine.line(buffer.dtype)
         attempt(b, partial(b.do, "hint", buffer.name, inner, line))
 
@@ -68,6 +75,26 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
                     yield s.loop.sym.name, x.buffer
 
 
+def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffer, int]]:
+    """The inner loops of reductions, operands that each of their steps reads in another page, and how many steps a line
+    takes to come.
+
+    So many at a reduction's end ask for what lies behind the operand: there have to be as many others.
+    """
+    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+    for s in (s for s in walk(b.kernel.body) if isinstance(s, For) and [s.loop] == _steps(s)):
+        updates = [u for u in walk(s.body) if isinstance(u, Update)]
+        steps = ceil(machine.memory_ns * machine.ghz * machine.fmas_per_cycle / _products(s, updates))
+        if estimate([s.loop.extent]) < 2 * steps or _busy(s, updates, machine):
+            continue
+        asked = {x.buffer for x in s.body if isinstance(x, Prefetch)}
+        for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
+            step = stride_along(x.buffer, x.index, s.loop.sym)
+            is_apart = is_known(step) and step * x.buffer.dtype.n_bytes >= machine.page_bytes
+            if is_apart and x.buffer not in fixed | asked and _n_bytes(x.buffer) > machine.l2_bytes:
+                yield s.loop.sym.name, x.buffer, steps
+
+
 def _begins(tile: For, sums: Stmt) -> bool:
     """Are all sums of the nest begun in the tile: none go on in memory, a part of the reduction at a time?"""
     stores = [x for s in tile.body for x in walk((s,)) if isinstance(x, Store) and not list(loads_of(x))]
@@ -76,11 +103,24 @@ def _begins(tile: For, sums: Stmt) -> bool:
 
 def _busy(s: For, updates: list[Update], machine: Target) -> bool:
     """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
-    copies = [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
-    n_products = estimate([x.extent for x in copies]) * len(updates)
+    copies = _copies(s)
+    n_products = _products(s, updates)
     loads = [[x.extent for x in copies if x.sym in symbols_of_index(y.index)] for u in updates for y in loads_of(u)]
     n_loads = sum(estimate(n) for n in loads) + sum(isinstance(x, Prefetch) for x in s.body) + 2
-    return n_loads / machine.load_ports > BUSY * n_products / machine.fma_ports
+    return n_loads / machine.load_ports > BUSY * n_products / machine.fmas_per_cycle
+
+
+def _copies(s: For) -> list[Loop]:
+    return [x for x in loops_of(s.body) if x.kind in (Kind.UNROLL, Kind.STEP)]
+
+
+def _products(s: For, updates: list[Update]) -> int:
+    """Vectors that a step multiplies and adds."""
+    return prod(most_iterations(x) for x in _copies(s)) * len(updates)
+
+
+def _n_bytes(buffer: Buffer) -> float:
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
 
 
 def _read_behind(b: ScheduleBuilder) -> Iterator[tuple[str, Buffer]]:
