@@ -36,7 +36,8 @@ def is_product(graph):
     return n_of(after, ops.matmul) == 1 and n_of(after, ops.conv) == n_of(after, ops.transpose) == 0
 
 
-def test_few_channels_and_shallow_sums_are_products():
+def test_1x1_convolutions_are_products_of_planes():
+    assert is_product(lone((1, 256, 37, 37), 64))
     assert is_product(lone((1, 257, 37, 37), 17))
     assert is_product(lone((3, 16, 36, 36), 64, activation=ops.tanh))
     assert is_product(lone((1, 102, 12, 12), 102, groups=6))
@@ -49,8 +50,8 @@ def test_few_channels_and_shallow_sums_are_products():
 @pytest.mark.parametrize(
     ("shape", "n_out", "attrs"),
     [
-        ((1, 256, 37, 37), 64, {}),
-        ((1, 257, 3, 3), 17, {}),
+        ((1, 512, 7, 7), 2048, {}),  # 49 of 64 lanes
+        ((8, 256, 2, 2), 64, {}),
         ((1, 20, 12, 12), 17, {"strides": (2, 1)}),
         ((1, 20, 12, 12), 17, {"pads": ((1, 0), (0, 0))}),
         ((1, 20, 12, 12), 17, {"kernel": (1, 2)}),

@@ -6,16 +6,15 @@ In: a graph after ``layout``. Out: an equal graph. Not its business: which convo
 Where the image comes and goes in N, C order there is another way than channels last: weights times planes, with pixels
 in the lanes, and nothing is transposed. It pays in four cases:
 
-- 1x1 convolutions, where channels leave lanes idle (17 of 32), or where so few are summed that transposes take long
-  beside them. Few channels, or groups of few, leave the most idle.
+- 1x1 convolutions, but where places leave more lanes idle (49 of 64) than channels do and a transpose takes.
 - Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes.
 - Convolutions of an image or a volume where few planes are summed: of one group, or of several.
 - Windows that don't mix channels: depthwise convolutions and pools of few taps.
 
-For 1x1 convolutions, which are plain products both ways, idle lanes are compared. For the others it is the modelled
-cycles of a core: channels last has two transposes, which go through the caches that the image does not fit, and then
-the products of whole vectors of channels, or Winograd's form; planes have the products of rows of pixels, whose taps
-are loads that cross lines, and, with a stride, shuffles. ``docs/choices.md`` ("Windows and planes") has measured times.
+The modelled cycles of a core decide: channels last has two transposes (a 1x1 convolution one, as it reads its image in
+either order), which go through the caches that the image does not fit, and then the products of whole vectors of
+channels, or Winograd's form; planes have the products of rows of pixels, whose taps are loads that cross lines, and,
+with a stride, shuffles. ``docs/choices.md`` ("Windows and planes") has measured times.
 
 An image that is enlarged and then brought into N, C order is brought there first, while it is small.
 """
@@ -29,9 +28,8 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import are_known, is_known, known_at_most, numbers
-from tilewright.core.estimates import IDLE, OUTWEIGHING, PASSED_CYCLES, SHUFFLED_STRIDE, over_batches
-from tilewright.core.expr import Dim
+from tilewright.core.dims import are_known, is_known, numbers
+from tilewright.core.estimates import IDLE, PASSED_CYCLES, SHUFFLED_STRIDE, over_batches
 from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
@@ -53,8 +51,8 @@ class InPlanes(Pass):
 
     ``f`` is arithmetic with constants of one element or one for each channel; groups become a batch. It does not fire
     on other kernels than 1x1 of stride 1 without padding, on weights or sizes known at run time only, where the result
-    is read in channels-last order, too, or where more than ``OUTWEIGHING`` channels are summed that fill vectors of
-    ``lanes`` f32 about as well as pixels do.
+    is read in channels-last order, too, or where channels fill vectors of ``lanes`` f32 so much better than pixels do
+    that it is worth a transpose.
 
     Convolutions of windows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles, for kernels of any size
     and dilation, with any padding; of several groups those of several rows alone.
@@ -209,7 +207,7 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
         return as_they_came(b, _rows_first(b.at(conv.loc), conv), steps)
     if options.per_lane > 1 or conv.op is not ops.conv:
         return None
-    is_pointwise = _is_pointwise(conv, options.lanes)
+    is_pointwise = _is_pointwise(b, conv, options)
     if not (is_pointwise or _is_narrow(b, conv, options)):
         return None
     n_out, groups = conv.shape[-1], conv.attrs["groups"]
@@ -359,13 +357,25 @@ def _is_lone(conv: Node) -> bool:
     return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
 
 
-def _is_pointwise(conv: Node, lanes: int) -> bool:
+def _is_pointwise(b: Rewriting, conv: Node, options: InPlanes) -> bool:
+    """A 1x1 convolution that is faster as weights times planes.
+
+    Either order multiplies whole vectors, of channels or of places. Channels last reads the image as it came, an
+    element for all lanes, and brings the result back.
+    """
     w, a = conv.inputs[1], conv.attrs
     if not _is_lone(conv) or set(w.shape[2:]) != {1} or any(p != (0, 0) for p in a["pads"]):
         return False
-    channels, pixels = conv.shape[-1] // a["groups"], product(conv.shape[1:-1])
-    assert is_known(channels) and is_known(pixels)
-    return _pays(w.shape[1], OUTWEIGHING, channels, pixels, lanes)
+    depth, channels, places = numbers((w.shape[1], conv.shape[-1], product(conv.shape[1:-1])))
+    rows = channels // a["groups"]
+    tiles = [(m, options.sums // m) for m in range(1, min(rows, options.sums) + 1)]
+    loading = min(options.crossing / m + 1 / n for m, n in tiles) / options.loads
+    planes = channels * depth * options.of_a_row(places) * max(loading, 1 / options.fmas)
+    back = options.transposes((places, channels))
+    if a["groups"] > 1:
+        return planes < back + _grouped_cycles(conv, options)
+    last = convolution_cycles(b, conv, options.tiles) / options.fmas
+    return over_batches(conv.shape[0], float) * (planes - back) < last
 
 
 def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
@@ -395,23 +405,21 @@ def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
     tiled = best_tiling(b, conv, options.tiles)
     if tiled is not None and images * (planes - last) >= tiled.cycles / options.fmas:
         return False
+    return planes < last + _grouped_cycles(conv, options)
+
+
+def _grouped_cycles(conv: Node, options: InPlanes) -> float:
+    """Cycles of a convolution of several groups, of one image, channels last."""
+    groups: int = conv.attrs["groups"]
+    products = prod(numbers(conv.inputs[1].shape[1:]))
+    *places, channels = numbers(conv.shape[1:])
+    per_group = channels // groups
     if per_group > options.lanes:
         vectors, each = groups * _vectors(per_group, options.lanes), 1 / options.fmas
     else:  # of as many groups as fit a vector: what is read for one of them is brought to its lanes besides
         vectors = _vectors(channels, options.lanes // per_group * per_group)
         each = 1 / options.fmas + 1 / options.issue
-    return planes < last + prod(rows) * columns * vectors * products * each
-
-
-def _pays(depth: Dim, shallow: int, channels: int, places: int, lanes: int) -> bool:
-    """Do places fill lanes so much better than channels do, or, with few channels to sum, about as well?"""
-    least = 1 / IDLE if known_at_most(depth, shallow) else IDLE
-    return _idle(channels, lanes) >= least * _idle(places, lanes)
-
-
-def _idle(n: int, lanes: int) -> float:
-    """Lanes of the vectors that hold ``n`` elements, to elements."""
-    return _vectors(n, lanes) * lanes / n
+    return prod(places) * vectors * products * each
 
 
 def _vectors(n: int, lanes: int) -> int:
