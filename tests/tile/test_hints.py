@@ -104,6 +104,19 @@ def test_of_what_the_sums_read_the_next_tile_is_asked_for():
     assert found == [*lines, *lines[:4]]
 
 
+@pytest.mark.parametrize(("m", "asked"), [(1, False), (4, True), (16, True)])
+def test_many_keys_are_asked_for_while_few_queries_meet_those_before(m, asked):
+    """A key that one query meets streams by itself; those that several meet are waited for, tile by tile."""
+    machine = replace(WIDE, l1_bytes=1 << 15, llc_bytes=1 << 17, l2_bytes=1 << 14, n_cores=1)
+    queries, keys, out = Buffer("Q", F, (2, m, 128)), Buffer("K", F, (2, 100, 128)), Buffer("C", F, (2, m, 100))
+    (b, i, j), (x,) = syms(axes_for((2, m, 100))), syms(axes_for((128,), "k"))
+    product = Reduction(axes_for((128,), "k"), "add", (ZERO,))
+    stage = Stage((out,), axes_for((2, m, 100)), (b, i, j), (queries[b, i, x] * keys[b, j, x],), product)
+    kernel = check_default(Computation((queries, keys), (out,), (stage,)), machine=machine)
+    hints = [s for s in walk(kernel.body) if isinstance(s, Prefetch) and s.buffer.name == "K"]
+    assert bool(hints) == asked
+
+
 @pytest.mark.parametrize(("m", "llc", "asked"), [(70, 1 << 15, True), (70, 1 << 25, False), (12, 1 << 10, False)])
 def test_rows_of_several_tiles_that_come_from_memory_are_asked_for(m, llc, asked):
     computation = product_with(lambda r, i, j: r[i, 0], m, 32, 64)
@@ -111,10 +124,13 @@ def test_rows_of_several_tiles_that_come_from_memory_are_asked_for(m, llc, asked
     assert ("A" in {s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)}) == asked
 
 
-@pytest.mark.parametrize(("l2", "asked"), [(1 << 16, False), (1 << 20, True)])
-def test_a_reduction_in_parts_asks_for_no_rows(l2, asked):
-    """Its sums go on in memory, and every panel reads the rows again: a hint cost a quarter of such a product."""
-    computation = product_with(lambda r, i, j: r[i, 0], 70, 96, 256)
+@pytest.mark.parametrize(("n", "l2", "asked"), [(96, 1 << 16, False), (96, 1 << 20, False), (32, 1 << 20, True)])
+def test_a_reduction_in_parts_asks_for_no_rows(n, l2, asked):
+    """Its sums go on in memory, and every panel reads the rows again: a hint cost a quarter of such a product.
+
+    Nor are rows asked for that a near cache keeps from panel to panel.
+    """
+    computation = product_with(lambda r, i, j: r[i, 0], 70, n, 256)
     machine = replace(WIDE, l2_bytes=l2, llc_bytes=1 << 15, n_cores=1)
     kernel = schedule(computation, machine, constants_of(computation, "B"))
     assert ("A" in {s.buffer.name for s in walk(kernel.body) if isinstance(s, Prefetch)}) == asked

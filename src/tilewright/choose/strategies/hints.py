@@ -19,12 +19,13 @@ from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
 from tilewright.core.dims import is_known
+from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import most_iterations
+from tilewright.tile.schedule.tree import enclosing, most_iterations
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
@@ -58,20 +59,29 @@ def _hint(b: ScheduleBuilder, machine: Target, inner: str, buffer: Buffer, cache
 def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffer]]:
     """The inner loops of reductions, and operands of which every tile multiplies a part of its own.
 
-    A part that shares the first-level cache with the next one. Not where sums go on in memory, a part of the
-    reduction at a time: its operands are read again for every panel, and stay in a nearer cache than the last one.
+    A part that shares the first-level cache with the next one, as the keys that a few queries meet. Not where sums go
+    on in memory, a part of the reduction at a time: its operands are read again for every panel, and stay in a nearer
+    cache than the last one.
     """
     fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
         for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
-            is_long = estimate([tile.loop.extent]) > 1 and estimate([s.loop.extent]) >= MIN_STEPS
-            if not _begins(tile, s) or not is_long or _busy(s, updates, machine):
+            n_steps = estimate([s.loop.extent])
+            if not _begins(tile, s) or estimate([tile.loop.extent]) <= 1:
                 continue
+            around = [x.loop for x in enclosing(b.kernel.body, s) if isinstance(x, For)]
             for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
-                used = symbols_of_index(x.index)
-                n_bytes = estimate([y.extent for y in loops_of((s,)) if y.sym in used]) * x.buffer.dtype.n_bytes
-                if x.buffer not in fixed and tile.loop.sym in used and n_bytes <= machine.l1_bytes * 2 / 3:
+                n_bytes, used = _read_in((s,), x), symbols_of_index(x.index)
+                outer = [k for k, loop in enumerate(around) if loop.sym in used]
+                if x.buffer in fixed or not outer or n_bytes > machine.l1_bytes * 2 / 3 or _is_stream(s, x):
+                    continue
+                if _is_kept(n_bytes, around[: outer[-1] + 1], used, machine):
+                    continue
+                hints = ceil(n_bytes / machine.line_bytes / n_steps)
+                # Loops that don't move on read the part again, from a near cache.
+                again = estimate([loop.extent for loop in around[outer[-1] + 1 :]])
+                if not _busy(s, updates, machine, hints, hints * _line_cycles(x.buffer, machine) / again):
                     yield s.loop.sym.name, x.buffer
 
 
@@ -85,14 +95,31 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
     for s in (s for s in walk(b.kernel.body) if isinstance(s, For) and [s.loop] == _steps(s)):
         updates = [u for u in walk(s.body) if isinstance(u, Update)]
         steps = ceil(machine.memory_ns * machine.ghz * machine.fmas_per_cycle / _products(s, updates))
-        if estimate([s.loop.extent]) < 2 * steps or _busy(s, updates, machine):
+        if estimate([s.loop.extent]) < 2 * steps:
             continue
         asked = {x.buffer for x in s.body if isinstance(x, Prefetch)}
         for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
             step = stride_along(x.buffer, x.index, s.loop.sym)
             is_apart = is_known(step) and step * x.buffer.dtype.n_bytes >= machine.page_bytes
-            if is_apart and x.buffer not in fixed | asked and _n_bytes(x.buffer) > machine.l2_bytes:
+            if not is_apart or x.buffer in fixed | asked or _n_bytes(x.buffer) <= machine.l2_bytes:
+                continue
+            if not _busy(s, updates, machine, ceil(_read_in(s.body, x) / machine.line_bytes)):
                 yield s.loop.sym.name, x.buffer, steps
+
+
+def _is_kept(n_bytes: int, around: list[Loop], used: set[Sym], machine: Target) -> bool:
+    """Do parts of so many bytes, of which each loop reads others or all of them again, stay in a near cache?"""
+    for x in reversed(around):
+        if x.sym in used:
+            n_bytes *= most_iterations(x)
+        elif most_iterations(x) > 1:
+            return n_bytes <= machine.l2_bytes
+    return False
+
+
+def _is_stream(s: For, load: Load) -> bool:
+    """Is each element multiplied once? The machine's own prefetching is all that such a loop waits for."""
+    return all(x.sym in symbols_of_index(load.index) or most_iterations(x) == 1 for x in _copies(s))
 
 
 def _begins(tile: For, sums: Stmt) -> bool:
@@ -101,13 +128,16 @@ def _begins(tile: For, sums: Stmt) -> bool:
     return {u.buffer for u in walk((sums,)) if isinstance(u, Update)} <= {t for x in stores for t in written(x)}
 
 
-def _busy(s: For, updates: list[Update], machine: Target) -> bool:
-    """Do a step's loads, with the hints that it has and two more, take most of the time of its products?"""
-    copies = _copies(s)
-    n_products = _products(s, updates)
-    loads = [[x.extent for x in copies if x.sym in symbols_of_index(y.index)] for u in updates for y in loads_of(u)]
-    n_loads = sum(estimate(n) for n in loads) + sum(isinstance(x, Prefetch) for x in s.body) + 2
-    return n_loads / machine.load_ports > BUSY * n_products / machine.fmas_per_cycle
+def _busy(s: For, updates: list[Update], machine: Target, hints: int, waited: float = 0.0) -> bool:
+    """Do a step's loads, with the hints that it has and so many more, take most of the time of its products?
+
+    Or, where that is longer, of the cycles in which what it reads comes.
+    """
+    copies, products = _copies(s), _products(s, updates)
+    loads = [symbols_of_index(x.index) for u in updates for x in loads_of(u)]
+    n_loads = sum(prod(most_iterations(x) for x in copies if x.sym in used) for used in loads)
+    n_hints = sum(isinstance(x, Prefetch) for x in s.body) + hints
+    return (n_loads + n_hints) / machine.load_ports > max(BUSY * products / machine.fmas_per_cycle, waited)
 
 
 def _copies(s: For) -> list[Loop]:
@@ -117,6 +147,18 @@ def _copies(s: For) -> list[Loop]:
 def _products(s: For, updates: list[Update]) -> int:
     """Vectors that a step multiplies and adds."""
     return prod(most_iterations(x) for x in _copies(s)) * len(updates)
+
+
+def _read_in(body: Body, load: Load) -> int:
+    """Bytes that the loops of a body read of an operand, at most."""
+    used = symbols_of_index(load.index)
+    return prod(most_iterations(x) for x in loops_of(body) if x.sym in used) * load.dtype.n_bytes
+
+
+def _line_cycles(buffer: Buffer, machine: Target) -> float:
+    """Cycles from one line of an operand that no near cache holds to the next."""
+    is_kept = _n_bytes(buffer) <= machine.llc_bytes
+    return machine.line_bytes / (machine.llc_bytes_per_cycle if is_kept else machine.memory_gb_per_s / machine.ghz)
 
 
 def _n_bytes(buffer: Buffer) -> float:

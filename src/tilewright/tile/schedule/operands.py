@@ -352,10 +352,10 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     the nest; lines are ``line`` elements apart along the loops that walk the operand in one run, in the nest's order.
     With ``MANY`` steps a line or more they are asked for again and again, which keeps them in a small cache. With
     fewer, steps run on into what the next iteration of ``t`` will read, two lines a step where need be. Of an operand
-    that ``inner`` itself reads, lines are those of the next iteration of ``t``: ``for t: for k: X(B[m*t + i, k])``
-    asks for ``B[m*t + m + i, k]``. Fails: neither ``inner`` nor a nest behind it reads the buffer, or at several
-    places, or where the data say; ``inner`` is not serial; a loop that moves the access has no known bound; there are
-    more lines than steps; no loop outside moves on to a next tile.
+    that ``inner`` itself reads, lines are those of the next iteration of ``t``, several a step where need be:
+    ``for t: for k: X(B[m*t + i, k])`` asks for ``B[m*t + m + i, k]``. Fails: neither ``inner`` nor a nest behind it
+    reads the buffer, or at several places, or where the data say; ``inner`` is not serial; a loop that moves the access
+    has no known bound; a nest behind reads more lines than there are steps; no loop outside moves on to a next tile.
     """
     spot, target = _in_lines(kernel, buffer, line, "hint"), find_loop(kernel, inner, "hint")
     where = f"{buffer}, {inner}"
@@ -375,13 +375,14 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
     lines = _Lines.of(spot.buffer, index, walking, line)
     tile = next((s.loop.sym for s in reversed(path[: depth + 1]) if any(s.loop.sym in symbols(i) for i in index)), None)
     steps, n = product([x.extent for x in serial]), _flat(serial)
-    if known_under(steps, lines.count):
+    if not is_own and known_under(steps, lines.count):
         raise ScheduleError("hint", where, f"{steps} steps can't ask for {lines.count} lines")
     places = [mod(n, lines.count)]
     if is_own:
         if tile is None:
             raise ScheduleError("hint", where, "no loop outside moves on to a next tile")
-        places = [mod(n, lines.count) + lines.count]
+        each = 1 if not is_known(steps) else -(-lines.count // steps)
+        places = [mod(n * each + k, lines.count) + lines.count for k in range(each)]
     elif known_under(steps, lines.count * MANY) and tile is not None:
         # Too few steps to ask for each line again and again: they run on into what the next tile reads.
         each = -(-2 * lines.count // steps)
