@@ -117,9 +117,12 @@ def test_a_turned_copy_that_caches_lose_is_filled_panel_by_panel(n):
 
 
 @pytest.mark.parametrize(
-    ("left", "m", "is_copied"), [("mk", 8, False), ("km", 8, True), ("km", 2, True), ("km", 1, False)]
+    ("left", "m", "is_copied"), [("mk", 3, False), ("mk", 8, True), ("km", 8, True), ("km", 2, True), ("km", 1, False)]
 )
 def test_few_rows_read_a_turned_operand_from_a_copy_where_they_lie_across_the_sums(left, m, is_copied):
-    """Rows that lie along the sums, as B does, are multiplied where they lie; others would be read one by one."""
+    """Rows that lie along the sums, as B does, are multiplied where they lie if that takes few vectors to add up.
+
+    Others would be read one by one.
+    """
     kernel = check_default(product(left, "nk", 1, m, 40, 24), machine=ZEN)
     assert bool(copies(kernel)) == is_copied

@@ -51,10 +51,10 @@ def relay_operands(
     ``B_t[k2, j, d] = B[j, g*k2 + d]; sum_k A[i, k] * B_t[k // g, j, k % g]``, and an A that lies across the sums, as
     an image whose channels come first, is turned for it. Rows that lie apart, as a head's do in
     a matrix of several, would fall into few sets of a cache; they are brought together where ``MIN_SCATTERED_ROWS``
-    results share them. Not when: B is a constant; fewer than ``COPIED_ROWS`` results share an element of B, and A lies
-    along the sums as B does (else only where one result has it); there are fewer than ``COPIED_LANES`` lanes (the copy
-    would not pay); the copy would be larger than B; B's indices are no sums of loops; every operand depends on the last
-    axis.
+    results share them. Not when: B is a constant; one result has an element of B, or, if A lies along the sums as B
+    does, no more than a ``COPIED_LANES``th of the sums or twice ``COPIED_ROWS``; there are fewer than ``COPIED_LANES``
+    lanes (the copy would not pay); the copy would be larger than B; B's indices are no sums of loops; every operand
+    depends on the last axis.
     """
     items: list[Stage | Serial] = []
     temps = list(computation.temps)
@@ -121,9 +121,14 @@ def _lane_operand(stage: Stage, constants: Container[Buffer]) -> Load | None:
         are_apart = bool(steps) and min(steps) >= 2 * estimate([last.extent])
         return load if are_apart and rows >= MIN_SCATTERED_ROWS else None
     (other,) = (x for x in loads if x is not load)
-    # Few rows read it where it lies, if the other operand lies along the sums, too: in tiles of rows and columns.
-    least = COPIED_ROWS if any(n == 1 == m for n, m in zip(along, _strides(stage, other), strict=True)) else 2
-    return load if 1 in along and rows >= least else None
+    if 1 not in along or rows < 2:
+        return None
+    if not any(n == 1 == m for n, m in zip(along, _strides(stage, other), strict=True)):
+        return load
+    # If the other operand lies along the sums, too, few rows read it where it lies, in tiles of rows and columns. Each
+    # result is a vector of sums then that is added up, which takes as long as to copy some elements of each column.
+    sums = estimate([a.extent for a in stage.reduction.axes])
+    return load if rows > min(sums / COPIED_LANES, 2 * COPIED_ROWS) else None
 
 
 def _strides(stage: Stage, load: Load) -> list[Dim | None]:

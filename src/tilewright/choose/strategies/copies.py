@@ -22,6 +22,7 @@ from tilewright.core.compute import IndexLike, Load
 from tilewright.core.expr import Sym, is_nonneg
 from tilewright.core.indices import terms_at
 from tilewright.target.target import Target
+from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kind, Loop, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
@@ -48,6 +49,8 @@ def _where_read(b: ScheduleBuilder, machine: Target, name: str) -> None:
         raise ScheduleError("copies", name, "not only products read it")
     reads = paths_to(b.kernel.body, place.buffer, ())
     loops = _apart(reads)
+    while loops and _walks_runs(b, name, reads, loops[-1].sym):
+        loops.pop()
     if any(_walks_panels(path[len(loops) :], load) for path, load in reads):
         raise ScheduleError("copies", name, "several panels are read in turn inside of what all readers share")
     n_bytes = estimate(place.buffer.shape) * place.buffer.dtype.n_bytes
@@ -57,6 +60,20 @@ def _where_read(b: ScheduleBuilder, machine: Target, name: str) -> None:
     b.do("compute_at", name, loops[-1].sym.name, "local")
     _plain(b, name)
     pointwise(b, machine, name, threads=False)
+
+
+def _walks_runs(b: ScheduleBuilder, name: str, reads: Sequence[tuple[tuple[Loop, ...], Load]], sym: Sym) -> bool:
+    """Does a step of a loop read the next element of every run that is copied? Inside of it would be none left."""
+    nest = only_nest(b.kernel, name)
+    leaf = statement_of(nest)
+    assert isinstance(leaf, Store)
+    moved = {at for _, load in reads for at, i in zip(leaf.index, load.index, strict=True) if _step(i, sym) == 1}
+    return any(
+        stride_along(x.buffer, x.index, loop.sym) == 1
+        for x in loads_of(leaf)
+        for loop in nest.loops
+        if any(_step(i, loop.sym) for i in moved)
+    )
 
 
 def _walks_panels(inner: Sequence[Loop], load: Load) -> bool:
