@@ -73,15 +73,12 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
             around = [x.loop for x in enclosing(b.kernel.body, s) if isinstance(x, For)]
             for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
                 n_bytes, used = _read_in((s,), x), symbols_of_index(x.index)
-                outer = [k for k, loop in enumerate(around) if loop.sym in used]
-                if x.buffer in fixed or not outer or n_bytes > machine.l1_bytes * 2 / 3 or _is_stream(s, x):
-                    continue
-                if _is_kept(n_bytes, around[: outer[-1] + 1], used, machine):
+                is_own = x.buffer not in fixed and any(loop.sym in used for loop in around)
+                if not is_own or n_bytes > machine.l1_bytes * 2 / 3 or _is_stream(s, x):
                     continue
                 hints = ceil(n_bytes / machine.line_bytes / n_steps)
-                # Loops that don't move on read the part again, from a near cache.
-                again = estimate([loop.extent for loop in around[outer[-1] + 1 :]])
-                if not _busy(s, updates, machine, hints, hints * _line_cycles(x.buffer, machine) / again):
+                waited = hints * _line_cycles(x.buffer, machine) / _times_near(n_bytes, around, used, machine)
+                if waited * machine.issue_width >= hints and not _busy(s, updates, machine, hints, waited):
                     yield s.loop.sym.name, x.buffer
 
 
@@ -107,14 +104,15 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
                 yield s.loop.sym.name, x.buffer, steps
 
 
-def _is_kept(n_bytes: int, around: list[Loop], used: set[Sym], machine: Target) -> bool:
-    """Do parts of so many bytes, of which each loop reads others or all of them again, stay in a near cache?"""
+def _times_near(n_bytes: int, around: list[Loop], used: set[Sym], machine: Target) -> float:
+    """How often parts of so many bytes, which the loops in ``used`` move on, are read while a near cache has them."""
+    times = 1.0
     for x in reversed(around):
         if x.sym in used:
             n_bytes *= most_iterations(x)
-        elif most_iterations(x) > 1:
-            return n_bytes <= machine.l2_bytes
-    return False
+        elif n_bytes <= machine.l2_bytes:
+            times *= estimate([x.extent])
+    return times
 
 
 def _is_stream(s: For, load: Load) -> bool:
@@ -137,7 +135,7 @@ def _busy(s: For, updates: list[Update], machine: Target, hints: int, waited: fl
     loads = [symbols_of_index(x.index) for u in updates for x in loads_of(u)]
     n_loads = sum(prod(most_iterations(x) for x in copies if x.sym in used) for used in loads)
     n_hints = sum(isinstance(x, Prefetch) for x in s.body) + hints
-    return (n_loads + n_hints) / machine.load_ports > max(BUSY * products / machine.fmas_per_cycle, waited)
+    return (n_loads + n_hints) / machine.load_ports >= max(BUSY * products / machine.fmas_per_cycle, waited)
 
 
 def _copies(s: For) -> list[Loop]:
