@@ -91,6 +91,20 @@ def test_rows_without_a_gap_are_one_run():
     assert lines_hinted(3, 7, 16, n_columns=8)[:4] == [(0, 0), (2, 0), (3, 0), (5, 0)]
 
 
+def test_rows_that_end_within_a_vector_are_one_run():
+    """Vectors of 8 reach beyond rows of 20: lines go on from row to row, and none is asked for twice."""
+    kernel = same(
+        product_with(lambda r, i, j: r[i, 0], 6, 8, 20), ("reorder", "k0", "i0_1", "i1_1"), ("split", "i0_2", 3),
+        ("compute_at", "T", "i0_2_o", "local"), ("split", "k0", 8), ("hint", "A", "k0_o", 4),
+    )  # fmt: skip
+    (inner,) = [s for s in walk(kernel.body) if isinstance(s, For) and any(isinstance(x, Prefetch) for x in s.body)]
+    tile = next(x.sym for x in loops_of(kernel.body) if x.sym.name == "i0_2_o")
+    hints = [x for x in inner.body if isinstance(x, Prefetch)]
+    found = [tuple(substitute(i, {tile: 0, inner.loop.sym: k}) for i in x.index) for k in range(3) for x in hints]
+    places = sorted({20 * (row - 3) + column for row, column in found})
+    assert places == list(range(0, 64, 4)) and len(found) <= len(places) + len(hints)
+
+
 def test_of_what_the_sums_read_the_next_tile_is_asked_for():
     kernel = same(
         product_with(lambda r, i, j: r[i, j], 6, 8, 16), ("reorder", "k0", "i0_1", "i1_1"), ("split", "i0_2", 3),

@@ -444,23 +444,33 @@ class _Lines:
     """The lines that a nest reads of an operand, numbered in the order of its loops.
 
     ``runs``: loops that together walk one run of elements, how many lines that is, and the elements from line to line;
-    every other loop is a run of its own.
+    every other loop is a run of its own. ``covered`` are loops whose steps are shorter than what those inside walk at
+    most, as rows that end within a vector: the innermost loop walks on through all of them.
     """
 
     index: tuple[Dim, ...]
     runs: tuple[tuple[tuple[Loop, ...], int, int], ...]
+    covered: tuple[Loop, ...] = ()
 
     @classmethod
     def of(cls, buffer: Buffer, index: tuple[Dim, ...], loops: list[Loop], line: int) -> _Lines:
-        runs: list[tuple[tuple[Loop, ...], int, int]] = []
+        apart: list[tuple[Loop, Dim | None]] = []
         together: tuple[Loop, ...] = ()
         n_elements = 1
         for x in reversed(loops):
-            if stride_along(buffer, index, x.sym) == n_elements:
+            step = stride_along(buffer, index, x.sym)
+            if step == n_elements:
                 together, n_elements = (x, *together), n_elements * most_iterations(x)
             else:
-                runs.insert(0, ((x,), most_iterations(x), 1))
-        return cls(index, (*runs, (together, -(-n_elements // line), line)))
+                apart.insert(0, (x, step))
+        short = {x: n for x, n in apart if is_known(n) and 0 < n < n_elements}
+        n_elements += sum(n * (most_iterations(x) - 1) for x, n in short.items())
+        covered = tuple(short)
+        if short:
+            *others, innermost = together
+            together, covered = (innermost,), (*covered, *others)
+        runs = [((x,), most_iterations(x), 1) for x, _ in apart if x not in short]
+        return cls(index, (*runs, (together, -(-n_elements // line), line)), covered)
 
     @property
     def count(self) -> int:
@@ -468,9 +478,12 @@ class _Lines:
 
     def at(self, n: Dim, tile: Sym | None) -> tuple[Dim, ...]:
         """Where line ``n`` begins; from ``count`` on, in later iterations of ``tile``."""
-        values: dict[Sym, Dim] = {}
+        values: dict[Sym, Dim] = {x.sym: 0 for x in self.covered}
         for loops, size, step in reversed(self.runs):
             element, n = mod(n, size) * step, floordiv(n, size)
+            if self.covered and loops is self.runs[-1][0]:
+                values[loops[0].sym] = element
+                continue
             for x in reversed(loops):
                 values[x.sym], element = mod(element, most_iterations(x)), floordiv(element, most_iterations(x))
         if tile is not None:
