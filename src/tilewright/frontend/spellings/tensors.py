@@ -201,6 +201,8 @@ def _fourier(b: Builder, node: Node) -> Node:
     """Products with the cosines and sines of the definition: exact to a rounding, slow for long signals."""
     (x,), a = node.inputs, node.attrs
     n, form = a["n"], a["form"]
+    if not is_known(n):
+        raise OpError("a matrix of roots has a size that is known")  # the op's own definition is left
     half = n // 2 + 1
     read, written = {"complex": (n, n), "real": (n, half), "hermitian": (half, n)}[form]
     angle = a["sign"] * 2 * math.pi * (np.outer(np.arange(read), np.arange(written)) % n) / n
