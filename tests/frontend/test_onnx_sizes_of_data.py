@@ -13,6 +13,8 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import tilewright as tw
 from frontend.onnx_build import BOOL, F32, I64, graph, info, model, node
@@ -208,3 +210,29 @@ def test_indices_that_reach_beyond_other_axes() -> None:
     m = model([gather], [X, info("i", ["k", 1], I64)], [info("z", None)])
     sizes = ((2, 2), (2, 3), (3, 1))
     check(m, [{"x": np.ones((a, 2), np.float32), "i": np.zeros((b, 1), np.int64)} for a, b in sizes])
+
+
+@pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
+@pytest.mark.parametrize("shape", [[1], [3]])
+@given(st.data())
+@settings(max_examples=10)
+def test_a_size_computed_in_few_bits_wraps_around(op, shape, data):
+    """Of one element a call compiles for its value, of more the size is bounded by what eight bits can hold."""
+    m = narrow_range(op, shape)
+    compiled = tw.compile(m, threads=1, cache=False)
+    for _ in range(3):
+        x = np.array(data.draw(st.lists(st.integers(0, 255), min_size=shape[0], max_size=shape[0])), np.uint8)
+        wanted = {"Add": x + np.uint8(100), "Sub": x - np.uint8(100), "Mul": x * np.uint8(100)}[op].max()
+        np.testing.assert_array_equal(compiled(x), np.arange(wanted))
+
+
+def narrow_range(op: str, shape: list[int]) -> onnx.ModelProto:
+    """As many numbers as the largest of a few bytes, each with 100 added and the like."""
+    steps = [
+        node(op, ["x", "c"], ["d"]),
+        node("ReduceMax", ["d"], ["m"], keepdims=0),
+        node("Cast", ["m"], ["n"], to=I64),
+        node("Range", ["zero", "n", "one"], ["y"]),
+    ]
+    constants = {"c": np.array(100, np.uint8), "zero": np.array(0), "one": np.array(1)}
+    return model(steps, [info("x", shape, onnx.TensorProto.UINT8)], [info("y", ["k"], I64)], constants)

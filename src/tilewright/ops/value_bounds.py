@@ -17,7 +17,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim, is_nonneg, maximum, minimum
 from tilewright.core.graph import CONST, PROJ, Node
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import product
+from tilewright.core.types import DType, product
 
 Range: TypeAlias = tuple[Dim | None, Dim | None]
 ANY: Range = (None, None)
@@ -41,7 +41,7 @@ class _BoundsFinder:
     def range(self, node: Node, depth: int) -> Range:
         if node not in self.known:
             found = self._by_op(node, depth) if depth < MAX_DEPTH else ANY
-            self.known[node] = _both(found, _of_dtype(node)) if len(node.types) == 1 else found
+            self.known[node] = _held(found, node.dtype) if len(node.types) == 1 else found
         return self.known[node]
 
     def _by_op(self, node: Node, depth: int) -> Range:
@@ -104,12 +104,23 @@ def _of_array(array: np.ndarray) -> Range:
     return math.floor(array.min()), math.ceil(array.max())
 
 
-def _of_dtype(node: Node) -> Range:
-    if node.dtype.kind == "bool":
-        return 0, 1
-    if node.dtype.is_integer and node.dtype.bits <= NARROW_BITS:
-        return int(node.dtype.min), int(node.dtype.max)
-    return ANY
+def _held(found: Range, dtype: DType) -> Range:
+    """What elements of a type can be that are computed to lie in a range, and wrap around where they don't fit.
+
+    Whole numbers of 32 and 64 bits are taken to fit where an end is a symbol, but for what may be below an unsigned 0.
+    """
+    if dtype.kind == "bool":
+        return _both(found, (0, 1))
+    if not dtype.is_integer:
+        return found
+    lo, hi = found
+    least, most = int(dtype.min), int(dtype.max)
+    if dtype.bits <= NARROW_BITS:
+        fits = lo is not None and hi is not None and is_nonneg(lo - least) and is_nonneg(most - hi)
+        return found if fits else (least, most)
+    is_below = lo is not None and (is_nonneg(least - 1 - lo) or (least == 0 and not is_nonneg(lo)))
+    is_above = hi is not None and is_nonneg(hi - most - 1)
+    return ANY if is_below or is_above else found
 
 
 def _both(a: Range, b: Range) -> Range:

@@ -23,7 +23,8 @@ from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Expr, is_nonneg
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef
-from tilewright.core.types import TensorType
+from tilewright.core.types import DType, TensorType
+from tilewright.ops.value_bounds import NARROW_BITS
 
 Values: TypeAlias = npt.NDArray[Any]
 MAX_VALUES = 4096
@@ -74,7 +75,20 @@ def evaluate(op: OpDef, operands: Sequence[Values], attrs: Attrs, result: Tensor
     ):
         return None
     shape = tuple(numbers(result.shape))
-    return value if value.shape == shape else None
+    return _wrapped(value, result.dtype) if value.shape == shape else None
+
+
+def _wrapped(value: Values, dtype: DType) -> Values | None:
+    """The numbers as the type holds them: whole ones wrap around. None for a size that a narrow type may not hold."""
+    if not dtype.is_integer:
+        return value
+    if dtype.bits <= NARROW_BITS and any(isinstance(v, Expr) for v in value.flat):
+        return None
+    least, span = int(dtype.min), 1 << dtype.bits
+    found = np.empty(value.shape, object)
+    for at, v in np.ndenumerate(value):
+        found[at] = (v - least) % span + least if isinstance(v, int) and not isinstance(v, bool) else v
+    return found
 
 
 def is_long(e: Dim, limit: int = MAX_ATOMS) -> bool:
