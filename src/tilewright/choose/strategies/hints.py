@@ -63,7 +63,7 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
     on in memory, a part of the reduction at a time: its operands are read again for every panel, and stay in a nearer
     cache than the last one.
     """
-    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+    fixed = _fixed(b)
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
         for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
@@ -71,7 +71,7 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
             if not _begins(tile, s) or estimate([tile.loop.extent]) <= 1:
                 continue
             around = [x.loop for x in enclosing(b.kernel.body, s) if isinstance(x, For)]
-            for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
+            for x in _operands(updates):
                 n_bytes, used = _read_in((s,), x), symbols_of_index(x.index)
                 is_own = x.buffer not in fixed and any(loop.sym in used for loop in around)
                 if not is_own or n_bytes > machine.l1_bytes * 2 / 3 or _is_stream(s, x):
@@ -88,20 +88,30 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
 
     So many at a reduction's end ask for what lies behind the operand: there have to be as many others.
     """
-    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+    fixed = _fixed(b)
     for s in (s for s in walk(b.kernel.body) if isinstance(s, For) and [s.loop] == _steps(s)):
         updates = [u for u in walk(s.body) if isinstance(u, Update)]
         steps = ceil(machine.memory_ns * machine.ghz * machine.fmas_per_cycle / _products(s, updates))
         if estimate([s.loop.extent]) < 2 * steps:
             continue
         asked = {x.buffer for x in s.body if isinstance(x, Prefetch)}
-        for x in {x.buffer: x for u in updates for x in loads_of(u)}.values():
+        for x in _operands(updates):
             step = stride_along(x.buffer, x.index, s.loop.sym)
             is_apart = is_known(step) and step * x.buffer.dtype.n_bytes >= machine.page_bytes
             if not is_apart or x.buffer in fixed | asked or _n_bytes(x.buffer) <= machine.l2_bytes:
                 continue
             if not _busy(s, updates, machine, ceil(_read_in(s.body, x) / machine.line_bytes)):
                 yield s.loop.sym.name, x.buffer, steps
+
+
+def _fixed(b: ScheduleBuilder) -> set[Buffer]:
+    """Constants, which have hints of their own, and what lies in registers or scratch."""
+    return {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+
+
+def _operands(updates: list[Update]) -> list[Load]:
+    """Of each operand that the updates read, a load."""
+    return list({x.buffer: x for u in updates for x in loads_of(u)}.values())
 
 
 def _times_near(n_bytes: int, around: list[Loop], used: set[Sym], machine: Target) -> float:
@@ -165,7 +175,7 @@ def _n_bytes(buffer: Buffer) -> float:
 
 def _read_behind(b: ScheduleBuilder) -> Iterator[tuple[str, Buffer]]:
     """The inner loops of reductions in loops over tiles, and what is read in lanes behind them."""
-    fixed = {p.buffer for p in b.kernel.places if p.role is Role.CONST or p.space is not Space.GLOBAL}
+    fixed = _fixed(b)
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
         at, steps = next(((k, x) for k, s in enumerate(tile.body) if (x := _steps(s))), (0, []))
         if estimate([x.extent for x in steps]) < MIN_STEPS or not _begins(tile, tile.body[at]):
