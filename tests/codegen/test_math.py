@@ -178,6 +178,19 @@ def test_one_plus_keeps_digits_where_the_sum_is_small(name, least, bound, dtype,
         assert (got[wide < 2 * least] == 0).all()
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("number", [1.0, -1.0, 2.0**-60, -(2.0**60), 0.3])
+def test_an_exponential_and_a_number_are_what_two_steps_give(number, dtype, target):
+    x = sweep(dtype, -110, 90) if dtype is types.f32 else sweep(dtype, -750, 710)
+    x[: len(SPECIAL)] = SPECIAL
+    power = apply(lambda v: Unary("exp", v), [x], target, dtype)
+    with np.errstate(all="ignore"):
+        want = power + dtype.numpy.type(number)
+    got = apply(lambda v: Const(dtype.numpy.type(number).item(), v.dtype) + Unary("exp", v), [x], target, dtype)
+    np.testing.assert_array_equal(got, want)
+
+
 def pairs(dtype, n=N):
     rng = np.random.default_rng(7)
     x, y = sweep(dtype, -3, 3, n), rng.permutation(sweep(dtype, -40, 40, n))

@@ -90,9 +90,13 @@ def expand(
             assert isinstance(v, Binary)
             return _in_wide(v, _quotient, v.a, divisor)
         function = _one_plus(v)
-        if function is None or v.dtype is types.f64:
+        if function is not None and v.dtype is not types.f64:
+            return _in_wide(v, lambda a: ONE_PLUS[function.op](a, narrow_style), function.a)
+        power = None if has_special else _power_plus(v)
+        if power is None:
             return None
-        return _in_wide(v, lambda a: ONE_PLUS[function.op](a, narrow_style), function.a)
+        style = wide_style if v.dtype is types.f64 else narrow_style
+        return exponential.exp_plus(power[0].a, power[1], style)
 
     return rewrite_value(rewrite_value(value, sums), leaf)
 
@@ -128,6 +132,18 @@ def _one_plus(v: Value) -> Unary | None:
     for one, f in ((v.a, v.b), (v.b, v.a)):
         if isinstance(one, Const) and one.value == 1 and isinstance(f, Unary) and f.op in ONE_PLUS:
             return f
+    return None
+
+
+def _power_plus(v: Value) -> tuple[Unary, Const] | None:
+    """The ``exp(x)`` and the number of a sum that ``exp_plus`` gives: of f32 or f64, and the number neither small
+    enough to show a denormal power nor large enough to hide where a power overflows.
+    """
+    if not isinstance(v, Binary) or v.op != "add" or v.dtype not in (types.f32, types.f64):
+        return None
+    for number, f in ((v.a, v.b), (v.b, v.a)):
+        if isinstance(number, Const) and isinstance(f, Unary) and f.op == "exp":
+            return (f, number) if 2.0**-60 <= abs(number.value) <= 2.0**60 else None
     return None
 
 

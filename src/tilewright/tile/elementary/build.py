@@ -96,7 +96,9 @@ def choose(cond: Value, a: Value, b: Value) -> Value:
 
 
 def clamp(x: Value, low: float, high: float) -> Value:
-    """``x`` limited to an interval; NaN stays NaN."""
+    """``x`` limited to an interval; NaN stays NaN. A sign is changed behind it, where a multiply-add takes it in."""
+    if isinstance(x, Unary) and x.op == "neg":
+        return Unary("neg", clamp(x.a, -high, -low))
     return Binary("min", c(high, x), Binary("max", c(low, x), x))
 
 

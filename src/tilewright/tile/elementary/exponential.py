@@ -114,41 +114,41 @@ _LOG2_E_LOW = _LOG2_E - float(np.float32(_LOG2_E))
 """What ``log2(e)`` is more than its f32."""
 
 
-def _half_power_of_two(shifted: Value) -> Value:
-    """2**(n-1) for the ``n`` in the low bits of a magic sum, where it is a normal number."""
-    double = is_double(shifted)
-    biased = integer("add", bits(shifted), 1022 if double else 126)
-    return floats(integer("shl", biased, 52 if double else 23))
+def _rounded(x: Value, factor: float, bias: int) -> tuple[Value, Value]:
+    """``n = rint(x * factor)``: a sum that holds ``n + bias`` in its low bits, and ``n``.
+
+    A scale that is made of ``n`` needs a bias; one that is added here takes no operation of its own.
+    """
+    magic = by_type(x, ROUNDING[0] + bias, ROUNDING[1] + bias)
+    shifted = x + magic if factor == 1 else fma(x, c(factor, x), magic)
+    return shifted, shifted - magic
+
+
+def _biases(x: Value) -> int:
+    """What the exponents of two scales are more than themselves."""
+    return 2 * (1023 if is_double(x) else 127)
+
+
+def _power_of_two(biased: Value) -> Value:
+    """``2**n`` for ``n`` and its exponent's bias in the low bits of an integer, where that is a normal number."""
+    return floats(integer("shl", biased, 52 if biased.dtype is types.i64 else 23))
 
 
 def _scaled(p: Value, shifted: Value, whole: Value, style: Style, shift: int = 0) -> Value:
-    """``p * 2**(whole + shift)``, rounded once even when denormal; ``shifted`` is the magic sum of ``whole``."""
+    """``p * 2**(whole + shift)``, rounded once even when denormal; ``shifted`` holds that exponent and two biases.
+
+    Two factors of half the exponent are normal numbers each.
+    """
     if style.has_scalef:
         return p * Unary("pow2i", whole + c(shift, whole) if shift else whole)
-    double = is_double(p)
-    number = integer("sub", bits(shifted), 0x4338000000000000 if double else 0x4B400000)
-    if shift:
-        number = integer("add", number, shift)
-    first = _halved(number, double)
-    second = Binary("sub", number, first)
-    return p * _exponent(first, double) * _exponent(second, double)
+    number = bits(shifted)
+    first = integer("shr", number, 1)
+    return p * _power_of_two(first) * _power_of_two(Binary("sub", number, first))
 
 
-def _halved(i: Value, double: bool) -> Value:
-    """``i // 2`` for a small integer, by a logical shift of a positive number: cheap for 64 bits too."""
-    offset = 4096 if double else 512
-    return integer("sub", integer("shr", integer("add", i, offset), 1), offset // 2)
-
-
-def _exponent(i: Value, double: bool) -> Value:
-    return floats(integer("shl", integer("add", i, 1023 if double else 127), 52 if double else 23))
-
-
-def _reduced(x: Value) -> tuple[Value, Value, Value]:
-    """``x = whole * ln 2 + r``: the magic sum, ``whole`` and ``r``."""
-    magic = by_type(x, *ROUNDING)
-    shifted = fma(x, c(_LOG2_E, x), magic)
-    whole = shifted - magic
+def _reduced(x: Value, bias: int) -> tuple[Value, Value, Value]:
+    """``x = whole * ln 2 + r``: the sum that holds ``whole + bias``, ``whole`` and ``r``."""
+    shifted, whole = _rounded(x, _LOG2_E, bias)
     r = fma(whole, by_type(x, -_LN2_HIGH[0], -_LN2_HIGH[1]), x)
     return shifted, whole, fma(whole, by_type(x, -_LN2_LOW[0], -_LN2_LOW[1]), r)
 
@@ -163,8 +163,20 @@ def exp(x: Value, style: Style, shift: int = 0) -> Value:
     if style.has_special:
         return _exp_by_exp2(clamp(x, -105.0, 90.0), shift)
     x = clamp(x, -745.2 - 1, 711.0) if is_double(x) else clamp(x, -105.0, 90.0)
-    shifted, whole, r = _reduced(x)
+    shifted, whole, r = _reduced(x, _biases(x) + shift)
     return _scaled(_exp_minus_one(r) + c(1.0, r), shifted, whole, style, shift)
+
+
+def exp_plus(x: Value, number: Value, style: Style) -> Value:
+    """``e**x + number`` as :func:`exp` and a sum give it, for a ``number`` beside which denormal powers are nothing.
+
+    Then one scale is enough, of half the power, and the sum doubles it.
+    """
+    if style.has_scalef:
+        return exp(x, style) + number
+    shifted, _, r = _reduced(clamp(x, -708.0, 710.0) if is_double(x) else clamp(x, -87.0, 89.0), _biases(x) // 2 - 1)
+    half = _power_of_two(bits(shifted))
+    return fma((_exp_minus_one(r) + c(1.0, r)) * half, c(2.0, x), number)
 
 
 def _exp_by_exp2(x: Value, shift: int) -> Value:
@@ -180,20 +192,16 @@ def exp2(x: Value, style: Style) -> Value:
     if style.has_scalef:
         return _exp2_scaled(x)
     x = clamp(x, -1077.0, 1025.0) if is_double(x) else clamp(x, -151.0, 129.0)
-    magic = by_type(x, *ROUNDING)
-    shifted = x + magic
-    whole = shifted - magic
-    r = x - whole
-    return _scaled(_exp2_near_zero(r), shifted, whole, style)
+    shifted, whole = _rounded(x, 1.0, _biases(x))
+    return _scaled(_exp2_near_zero(x - whole), shifted, whole, style)
 
 
 def exp2_normal(x: Value, style: Style) -> Value:
     """``2**x`` for f32 ``x`` from -125 to 126, within 1.5 ULP; NaN stays NaN."""
     if style.has_scalef:
         return _exp2_scaled(x)
-    shifted = x + c(ROUNDING[0], x)
-    r = x - (shifted - c(ROUNDING[0], x))
-    return _exp2_near_zero(r) * _exponent(bits(shifted), double=False)
+    shifted, whole = _rounded(x, 1.0, _biases(x) // 2)
+    return _exp2_near_zero(x - whole) * _power_of_two(bits(shifted))
 
 
 def _exp2_scaled(x: Value) -> Value:
@@ -208,12 +216,16 @@ def _exp2_near_zero(r: Value) -> Value:
 
 def expm1(x: Value, style: Style) -> Value:
     """``e**x - 1``; f32 and f64 within 2 ULP."""
-    limited = clamp(x, -40.0, 709.9) if is_double(x) else clamp(x, -20.0, 88.9)
-    shifted, _, r = _reduced(limited)
-    half = _half_power_of_two(shifted)
+    result = _expm1_between(clamp(x, -40.0, 709.9) if is_double(x) else clamp(x, -20.0, 88.9))
+    return choose(less(absolute(x), by_type(x, 2.0**-26, 2.0**-55)), x, result)
+
+
+def _expm1_between(x: Value) -> Value:
+    """``e**x - 1`` for ``x`` that overflows nothing; a denormal one loses its last bit."""
+    shifted, _, r = _reduced(x, _biases(x) // 2 - 1)
+    half = _power_of_two(bits(shifted))
     result = fma(half, _exp_minus_one(r), half - c(0.5, x))
-    doubled = result + result
-    return choose(less(absolute(x), by_type(x, 2.0**-26, 2.0**-55)), x, doubled)
+    return result + result
 
 
 def sinh(x: Value, style: Style) -> Value:
@@ -241,7 +253,7 @@ def tanh(x: Value, style: Style) -> Value:
         large = fma(c(-2.0, x), _reciprocal(Unary("exp2", size * c(2 * _LOG2_E, x)) + c(1.0, x)), c(1.0, x))
         return choose(less(size, c(_TANH_SMALL, x)), small, with_sign_of(large, x))
     limited = Binary("min", by_type(x, 10.0, 20.0), size)
-    t = expm1(limited + limited, style)
+    t = _expm1_between(limited + limited)
     return with_sign_of(t / (t + c(2.0, x)), x)
 
 
@@ -400,9 +412,7 @@ def _log2_pair(x: Value, style: Style) -> tuple[Value, Value]:
 
 def _exp2_pair(high: Value, low: Value, style: Style) -> Value:
     """``2 ** (high + low)`` for f64."""
-    magic = c(ROUNDING[1], high)
-    shifted = high + magic
-    whole = shifted - magic
+    shifted, whole = _rounded(high, 1.0, _biases(high))
     r = (high - whole) + low
     p = fma(polynomial(r, _EXP2_F64), r, c(1.0, r))
     return _scaled(p, shifted, whole, style)
