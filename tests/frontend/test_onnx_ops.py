@@ -177,6 +177,14 @@ def test_convolution_ranks(rank) -> None:
     check(11, "ConvTranspose", [x], {"w": f32(2, 3, *(3,) * rank)}, strides=[2] * rank, output_padding=[1] * rank)
 
 
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_kernels_of_symbolic_sizes(op) -> None:
+    """Weights that are inputs, without the attribute that repeats their sizes."""
+    x, w = np.arange(84, dtype=np.float32).reshape(1, 2, 7, 6), np.arange(24, dtype=np.float32).reshape(2, 2, 3, 2)
+    m = model([node(op, ["x", "w"], ["y"])], [info("x", x.shape), info("w", [2, 2, "k", "j"])], ["y"])
+    check_against_runtime(m, {"x": x, "w": w})
+
+
 def test_transposed_convolution_of_a_given_size() -> None:
     check(11, "ConvTranspose", [f32(1, 2, 3, 4)], {"w": f32(2, 3, 3, 3)}, strides=[3, 2], output_shape=[10, 8])
 

@@ -12,7 +12,7 @@ from typing import NoReturn
 from tilewright import ops
 from tilewright.core import expr
 from tilewright.core.diag import CompileError, Problem
-from tilewright.core.dims import is_known, known, known_under
+from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import i32
@@ -136,7 +136,9 @@ def check_kernel(c: Call, w: Node, rank: int) -> tuple[Dim, ...]:
             f"operands of rank {rank} and {len(w.shape)}; convolutions have 1 to 3 spatial dimensions, so rank 3 to 5"
         )
     kernel = w.shape[2:]
-    given = c.ints("kernel_shape", [known(k, 0) for k in kernel])
+    if not c.has("kernel_shape"):
+        return kernel
+    given = c.ints("kernel_shape")
     if len(given) != len(kernel) or any(is_known(k) and k != g for k, g in zip(kernel, given, strict=True)):
         c.refuse(f"attribute kernel_shape={given} differs from the weights' {list(kernel)}")
     for k, g in zip(kernel, given, strict=True):
