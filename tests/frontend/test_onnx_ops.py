@@ -185,6 +185,23 @@ def test_kernels_of_symbolic_sizes(op) -> None:
     check_against_runtime(m, {"x": x, "w": w})
 
 
+def test_boxes_of_sizes_that_scores_have_too() -> None:
+    """Boxes and scores are as many in every call, or boxes would be read that there are not."""
+    nodes = [node("NonMaxSuppression", ["x", "s", "most", "overlap"], ["y"])]
+    constants = {"most": [3], "overlap": np.float32(0.3)}
+    inputs = [info("x", ["b", "n", "four"]), info("s", ["d", "c", "m"])]
+    m = model(nodes, inputs, [info("y", None, TensorProto.INT64)], constants)
+    draw = np.random.default_rng(0)
+    x, s = draw.random((2, 5, 4), np.float32), draw.random((2, 3, 5), np.float32)
+    check_against_runtime(m, {"x": x, "s": s})
+    compiled = tw.compile(m, threads=1, cache=False)
+    for shape in ((2, 3, 500), (9, 3, 5)):
+        with pytest.raises(tw.InputError, match="pass inputs whose sizes agree"):
+            compiled(x=x, s=draw.random(shape, np.float32))
+    with pytest.raises(tw.ImportFailed, match="do not fit scores"):
+        tw.compile(model(nodes, [info("x", x.shape), info("s", [2, 3, 6])], ["y"], constants))
+
+
 def test_transposed_convolution_of_a_given_size() -> None:
     check(11, "ConvTranspose", [f32(1, 2, 3, 4)], {"w": f32(2, 3, 3, 3)}, strides=[3, 2], output_shape=[10, 8])
 

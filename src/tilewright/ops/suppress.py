@@ -34,7 +34,7 @@ from tilewright.core.expr import Dim, Sym, minimum
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import AttrDef, OpDef, Sample
 from tilewright.core.types import Array, TensorType
-from tilewright.ops.rules import Types
+from tilewright.ops.rules import Types, check_exact_dims
 from tilewright.ops.stages import Items, assign, index_value, write
 
 
@@ -42,6 +42,7 @@ def _infer(ts: Types, a: Attrs) -> tuple[TensorType, ...]:
     boxes, scores, order, iou, least = ts
     if boxes.rank != 3 or scores.rank != 3 or boxes.shape[2] != 4 or order.shape != scores.shape:
         raise OpError(f"takes boxes [b, n, 4], scores and order [b, c, n], not {boxes}, {scores}, {order}")
+    check_exact_dims(boxes.shape[:2], (scores.shape[0], scores.shape[2]), "batches and boxes of boxes and scores")
     if any(t.dtype is not types.f32 for t in (boxes, scores, iou, least)) or order.dtype is not types.i64:
         raise OpError("boxes, scores and thresholds must be f32, the order i64")
     if iou.rank or least.rank:

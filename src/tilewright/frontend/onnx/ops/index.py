@@ -149,6 +149,12 @@ def _tensor_scatter(c: Call) -> Node:
 
 def _non_max_suppression(c: Call) -> Node:
     boxes, scores, limit = c.x(0), c.x(1), c.opt(2)
+    misfit = f"boxes {boxes.type} do not fit scores {scores.type}"
+    if len(boxes.shape) != 3 or len(scores.shape) != 3:
+        c.refuse(misfit)
+    n_batches, _, n = scores.shape
+    for a, b in zip(boxes.shape, (n_batches, n, 4), strict=True):
+        c.require_equal(a, b, misfit)
     center = c.int_("center_point_box", 0) != 0
     most = int(c.number(limit, "max_output_boxes_per_class")) if limit is not None else 0
     if most < 1 or 0 in scores.shape:
@@ -157,7 +163,6 @@ def _non_max_suppression(c: Call) -> Node:
     for k, default in ((3, 0.0), (4, -np.inf)):
         given = c.opt(k)
         thresholds.append(c.reshape(given, ()) if given is not None else c.const(default, f32))
-    n = scores.shape[2]
     most = min(most, n) if is_known(n) else min(most, 1 << 31)
     order = c.results(c(ops.sort, scores, axis=2, descending=True))[1]
     form = {"limit": most, "center": center, "count": c.emitter.fresh("n_boxes")}
