@@ -234,6 +234,15 @@ def test_pools(ceil, count) -> None:
     check(11, "GlobalMaxPool", [f32(1, 2, 8, 7)])
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])
+def test_whole_numbers_between_others_lose_their_fraction(dtype) -> None:
+    """As in ONNX Runtime; the reference rounds."""
+    x = ints([0, 1, 3, 10, 100, 7, 90, 5], dtype).reshape(1, 1, 2, 4)
+    for size in ([1, 1, 2, 8], [1, 1, 4, 2]):  # fractions that f32 has
+        check(13, "Resize", [x, None, None], {"sizes": ints(size)}, mode="linear")
+    check(9, "Upsample", [x], {"s": ints([1, 1, 2, 4], np.float32)}, mode="linear")
+
+
 def test_resize_of_old_opsets() -> None:
     check(7, "Upsample", [f32(1, 1, 2, 3)], scales=[1.0, 1.0, 2.0, 1.5])
     check(9, "Upsample", [f32(1, 1, 2, 3)], {"s": ints([1, 1, 2, 3], np.float32)}, mode="linear")

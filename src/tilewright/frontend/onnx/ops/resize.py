@@ -18,7 +18,7 @@ from tilewright.core import expr
 from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
-from tilewright.core.types import Array, DType, f32
+from tilewright.core.types import Array, DType, f32, f64
 from tilewright.frontend.banded import banded_sum
 from tilewright.frontend.onnx.call import Call, Table
 
@@ -126,13 +126,21 @@ def _emit(
         shape[axis] = sizes[k]
         if scales:
             factors[axis] = scales[k]
-    return c(
-        ops.resize, x, sizes=tuple(shape), scales=tuple(factors) if scales else (), mode=mode,
+    return _between(
+        c, x, sizes=tuple(shape), scales=tuple(factors) if scales else (), mode=mode,
         coordinate_mode=c.choice("coordinate_transformation_mode", COORDINATES, default),
         nearest_mode=c.choice("nearest_mode", NEAREST, "round_prefer_floor" if c.opset >= 11 else "floor"),
         cubic_coeff=c.float_("cubic_coeff_a", -0.75), exclude_outside=c.flag("exclude_outside"),
         extrapolation=c.float_("extrapolation_value", 0.0), **form,
     )  # fmt: skip
+
+
+def _between(c: Call, x: Node, **form: Any) -> Node:
+    """``resize``; what lies between whole numbers loses its fraction, as in the reference and ONNX Runtime."""
+    if x.dtype.is_float or form["mode"] == "nearest":
+        return c(ops.resize, x, **form)
+    y = c(ops.resize, c.cast(x, f32 if x.dtype.bits <= 16 else f64), **form)
+    return c.cast(_clamped_to(c, c(ops.trunc, y), x.dtype), x.dtype)
 
 
 def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scales: Sequence[float], mode: str) -> Node:
@@ -151,14 +159,12 @@ def _smoothed(c: Call, x: Node, axes: Sequence[int], sizes: Sequence[Dim], scale
         centre = _CENTRES[coordinates](np.arange(n_out, dtype=np.float64), n_in, n_out, scale)
         matrix = _filter_matrix(centre, n_in, scale, mode, coefficient, exclude)
         y = banded_sum(c, y, axis, matrix)
-    return c.cast(_clamped_to(c, y, x.dtype), x.dtype)
+    return c.cast(y if x.dtype.is_float else _clamped_to(c, c(ops.round, y), x.dtype), x.dtype)
 
 
 def _clamped_to(c: Call, y: Node, dtype: DType) -> Node:
-    """Rounded into the range of an integer type."""
-    if dtype.is_float:
-        return y
-    return c(ops.clamp, c(ops.round, y), c.const(dtype.min, y.dtype), c.const(dtype.max, y.dtype))
+    """Whole numbers within the range of an integer type."""
+    return c(ops.clamp, y, c.const(dtype.min, y.dtype), c.const(dtype.max, y.dtype))
 
 
 def _half_pixel(at: Array, n_in: int, n_out: int, scale: float) -> Array:
@@ -217,8 +223,8 @@ def _upsample(c: Call) -> Node:
         c.refuse(f"{len(scales)} scales for rank {len(x.shape)}")
     mode = c.choice("mode", ("nearest", "linear", "bilinear"), "nearest")
     sizes = [_scaled(d, s) for d, s in zip(x.shape, scales, strict=True)]
-    return c(
-        ops.resize, x, sizes=tuple(sizes), scales=tuple(scales), mode="nearest" if mode == "nearest" else "linear",
+    return _between(
+        c, x, sizes=tuple(sizes), scales=tuple(scales), mode="nearest" if mode == "nearest" else "linear",
         coordinate_mode="asymmetric", nearest_mode="floor",
     )  # fmt: skip
 
