@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
+import fuzz_quantised
 import tilewright
 from codegen.native import runs_here
 from frontend.onnx_build import info, model, node
@@ -192,6 +193,13 @@ def test_random_nets(form, seed, target):
 def test_600_random_nets_on_every_level(form, first):
     for seed in range(first, first + 20):
         check(*random_net(seed, form), LEVELS[seed % len(LEVELS)])
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("seed", range(8))
+def test_random_models_of_every_kind_of_layer(seed):
+    """``make fuzz`` has thousands of them (``fuzz_quantised``)."""
+    assert fuzz_quantised.check(fuzz_quantised.COUNT + seed, LEVELS) == "passed"
 
 
 def multiplied(compiled):

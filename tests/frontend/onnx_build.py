@@ -72,7 +72,7 @@ def imported(m: onnx.ModelProto | bytes, feeds: Mapping[str, Any], **options: An
 def runtime_answers(m: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[np.ndarray]:
     """ONNX Runtime's outputs, without its own rewriting."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(m.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, dict(feeds)))
