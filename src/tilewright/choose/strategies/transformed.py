@@ -80,12 +80,12 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     slid = _slid(b, names, top)
     turns = _turns(names, top)
     batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *turns, *(w.loop for w in walks)}]
-    sizes = _block(b, machine, names, walks, batch)
+    sizes = _block(b, machine, names, walks, batch, groups)
     # Channels that take turns pay where a block holds many tiles; otherwise they are walked like any other loop. Fewer
     # than keep the multipliers busy are too few to read the constants of all phases at once for.
     if turns and (sizes is None or prod(sizes) < machine.waiting_sums):
         batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
-        sizes = _block(b, machine, names, walks, batch)
+        sizes = _block(b, machine, names, walks, batch, groups)
     threads = pays_threads(_work(b, names.product), machine, width)
     outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
     outer.sort(key=lambda loop: loop not in groups)
@@ -212,24 +212,37 @@ def _work(b: ScheduleBuilder, product: str) -> float:
 
 
 def _block(
-    b: ScheduleBuilder, machine: Target, names: Transformed, walks: list[_TileWalk], batch: list[Loop]
+    b: ScheduleBuilder,
+    machine: Target,
+    names: Transformed,
+    walks: list[_TileWalk],
+    batch: list[Loop],
+    groups: list[str],
 ) -> tuple[int, ...] | None:
-    """How many tiles of each walk make a block; None: no blocks."""
+    """How many tiles of each walk make a block; None: no blocks.
+
+    Without blocks points and products pass through memory twice. With them, what of a block is beyond its place in the
+    cache does, and every block but the first of a group reads the group's constants again.
+    """
+    n_groups = estimate([x.extent for x in batch if x.sym.name in groups])
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
     total = sum(_bytes(b, name) for name in (names.operand, names.product))
-    constants = _constant_bytes(b, names.product)
+    constants = _constant_bytes(b, names.product) / n_groups
     # Points, products and constants stay beside what passes through the cache.
     limit = min(machine.l2_bytes - machine.l2_part_bytes, EFFORT.added_bytes) - min(constants, machine.l2_part_bytes)
-    fit = most = int(limit * n_tiles / total)
-    sizes: list[int] = []
+    fit = int(limit * n_tiles / total)
     counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
     if len(counts) < len(walks):
-        return _ragged_block(walks, max(most, int(constants * WAITED_FOR / 2 * n_tiles / total)))
+        return _ragged_block(walks, max(fit, int(constants * WAITED_FOR / 2 * n_tiles / total)))
+    sizes: list[int] = []
+    most = max(fit, 1)
     for count in reversed(counts):
         sizes.insert(0, _part_of(count, min(count, most)))
-        most = most // max(sizes[0], 1) if sizes[0] == count else 1
-    most_blocks = 1 + 2 * total / max(constants * WAITED_FOR, 1)
-    found = tuple(sizes) if 0 not in sizes and 2 <= n_tiles / estimate(sizes) <= most_blocks else None
+        most = most // sizes[0] if sizes[0] == count else 1
+    n_blocks = n_tiles / estimate(sizes)
+    kept = min(limit * n_blocks / total, 1)
+    most_blocks = n_groups + 2 * total * kept / max(constants * WAITED_FOR, 1)
+    found = tuple(sizes) if 2 <= n_blocks <= most_blocks else None
     return _shared(counts, found, fit, most_blocks, machine.n_cores) if machine.n_cores > 1 and not batch else found
 
 
@@ -262,12 +275,10 @@ def _longest(counts: Sequence[int], sizes: Sequence[int], n_cores: int) -> float
 
 
 def _part_of(count: int, most: int) -> int:
-    """At most ``most`` of ``count`` tiles: a divisor where a large one fits, else parts as even as can be; 0: none.
+    """At most ``most`` of ``count`` tiles: a divisor where a large one fits, else parts as even as can be.
 
     Blocks of one size take one form of the code; uneven ones are taken where those would be half as large or less.
     """
-    if most < 1:
-        return 0
     divisor = max(n for n in range(1, most + 1) if count % n == 0)
     even = balanced(count, most)
     return divisor if 2 * divisor > even else even
