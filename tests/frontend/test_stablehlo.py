@@ -13,7 +13,7 @@ from jax import export, lax
 from typer.testing import CliRunner
 
 import tilewright as tw
-from frontend.jax_programs import CASES
+from frontend.jax_methods import CASES
 from tilewright.cli.main import app
 from tilewright.frontend.stablehlo.importer import import_exported, import_module
 from tilewright.frontend.stablehlo.nesting import MOST_LEVELS, too_deep
