@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import tilewright as tw
 from frontend.jax_methods import CASES
 from tilewright.cli.main import app
+from tilewright.frontend.stablehlo import walk
 from tilewright.frontend.stablehlo.importer import import_exported, import_module
 from tilewright.frontend.stablehlo.nesting import MOST_LEVELS, too_deep
 
@@ -201,6 +202,27 @@ def test_branches_deeper_than_passes_recurse(tmp_path: Path) -> None:
     path.write_text(f"module {{ func.func @main(%p: tensor<i1>, %x: tensor<f32>) -> tensor<f32> {{ {body} }} }}")
     with pytest.raises(tw.ImportFailed, match="control flow inside 100 other regions"):
         tw.compile(path, cache=False)
+
+
+def test_functions_that_each_call_the_next_one_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The 62nd would have 2^60 additions; what is read of them is bounded, and one problem names the bound."""
+    monkeypatch.setattr(walk, "MOST_CALLED", 1000)
+    twice = "%a = call @f{0}(%x) : (tensor<f32>) -> tensor<f32> %b = call @f{0}(%a) : (tensor<f32>) -> tensor<f32>"
+    bodies = [twice.format(k) for k in range(1, 62)] + ["%b = stablehlo.add %x, %x : tensor<f32>"]
+    of = "(%x: tensor<f32>) -> tensor<f32>"
+    path = tmp_path / "model.mlir"
+    for depth, problem in ((7, None), (62, "called functions have more than 1000 operations")):
+        kept = [*bodies[: depth - 1], bodies[-1]]
+        functions = "".join(
+            f"func.func private @f{k}{of} {{ {b} return %b : tensor<f32> }} " for k, b in enumerate(kept)
+        )
+        path.write_text(f"module {{ {functions.replace('private @f0', '@main')} }}")
+        if problem is None:
+            assert tw.compile(path, cache=False)(np.float32(1)) == 2.0 ** (2 ** (depth - 1))
+            continue
+        with pytest.raises(tw.ImportFailed) as failed:
+            tw.compile(path, cache=False)
+        assert [p.rule for p in failed.value.problems] == [problem]
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -12,7 +12,8 @@ reduction's, scatter's or sort's region are walked with whole tensors in their p
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from tilewright.core.diag import CompileError, Loc, OpError, Problem
@@ -28,6 +29,8 @@ CALLS = frozenset({"func.call", "stablehlo.composite"})
 RETURNS = frozenset({"func.return", "stablehlo.return"})
 MOST_CALLS = 200
 """How deep functions may call each other: JAX's call none of themselves."""
+MOST_CALLED = 1 << 18
+"""How many operations called functions may have in all: functions that each call the next one twice double them."""
 MOST_REGIONS = 100
 """How deep branches and loops may be nested, which all passes recurse into; each case of a choice is a level."""
 
@@ -97,6 +100,8 @@ class BlockWalker:
         self.problems: list[Problem] = [] if parent is None else parent.problems
         self.checks: dict[str, Node] | None = {} if parent is None else None
         self._depth: int = 0 if parent is None else parent._depth
+        self._called: Iterator[int] = count() if parent is None else parent._called
+        """Numbers for the operations of called functions, of which each is walked in every call."""
         self._regions: int = 0 if parent is None else parent._regions + 1
         self._is_inside_scalars = False
 
@@ -163,6 +168,14 @@ class BlockWalker:
         return tuple(n for n in found if n is not None)
 
     def _operation(self, op: Any) -> None:
+        n_before = next(self._called) if self._depth else 0
+        if n_before >= MOST_CALLED:
+            self.scope.env.update(dict.fromkeys(op.results, LOST))
+            if n_before == MOST_CALLED:
+                self._fail(
+                    op, f"called functions have more than {MOST_CALLED} operations", "write repetitions as loops"
+                )
+            return
         operands = [self.scope.find(x) for x in op.operands]
         if any(isinstance(x, Lost) for x in operands):
             self.scope.env.update(dict.fromkeys(op.results, LOST))  # silent: the cause has been named
