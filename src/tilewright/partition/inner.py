@@ -30,8 +30,10 @@ def inner_graphs(node: Node) -> tuple[tuple[str, Graph], ...]:
 def data_dims(node: Node) -> list[tuple[Sym, Dim]]:
     """The symbols that this node's data decide, with the largest value each can take. Raises ``CompileError``."""
     if "then_branch" in node.attrs:
-        inner = {s: most for g in _branches(node) for s, most in _inner_dims(g)}
-        return [(s, maximum(largest(x, inner), largest(y, inner))) for s, x, y in joined_dims(node)]
+        decided = joined_dims(node)
+        # Branches of branches are looked at only where they may say how large something is.
+        inner = {s: most for g in _branches(node) for s, most in _inner_dims(g)} if decided else {}
+        return [(s, maximum(largest(x, inner), largest(y, inner))) for s, x, y in decided]
     if "n_parts" in node.attrs:
         return []
     if "body" in node.attrs:
@@ -64,6 +66,8 @@ def _branches(node: Node) -> tuple[Graph, Graph]:
 
 def joined_dims(node: Node) -> list[tuple[Sym, Dim, Dim]]:
     """Result symbols that the branch decides, with their values in either."""
+    if not any(isinstance(d, Sym) for t in node.types for d in t.shape):
+        return []
     then_graph, else_graph = _branches(node)
     found: dict[Sym, tuple[Dim, Dim]] = {}
     for t, x, y in zip(node.types, then_graph.outputs, else_graph.outputs, strict=True):
