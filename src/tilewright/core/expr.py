@@ -251,10 +251,15 @@ def _bounds_in(e: Expr, env: Mapping[Sym, Interval] | None) -> Interval:
 def _atom_bounds(atom: Atom, env: Mapping[Sym, Interval] | None) -> Interval:
     if isinstance(atom, Sym):
         return (env.get(atom) if env else None) or (atom.lo, atom.hi)
+    return bounds_by_parts(atom, lambda e: bounds(e, env))
+
+
+def bounds_by_parts(atom: Atom, of: Callable[[Dim], Interval]) -> Interval:
+    """Bounds of an atom that is made of other expressions, by those that ``of`` gives of these."""
     if isinstance(atom, Mul):
-        return _mul_bounds(atom.factors, env)
+        return _mul_bounds(atom.factors, of)
     assert isinstance(atom, BinaryExpr)
-    (a_lo, a_hi), (b_lo, b_hi) = bounds(atom.a, env), bounds(atom.b, env)
+    (a_lo, a_hi), (b_lo, b_hi) = of(atom.a), of(atom.b)
     if atom.op == "mod":
         if b_lo is None or b_lo <= 0:
             return None, None
@@ -271,11 +276,11 @@ def _atom_bounds(atom: Atom, env: Mapping[Sym, Interval] | None) -> Interval:
     return (max(known) if known else None), (None if a_hi is None or b_hi is None else max(a_hi, b_hi))
 
 
-def _mul_bounds(factors: Iterable[Atom], env: Mapping[Sym, Interval] | None) -> Interval:
+def _mul_bounds(factors: Iterable[Atom], of: Callable[[Dim], Interval]) -> Interval:
     lo: int | None = 1
     hi: int | None = 1
     for f in factors:
-        f_lo, f_hi = bounds(f, env)
+        f_lo, f_hi = of(f)
         if lo is None or f_lo is None or lo < 0 or f_lo < 0:
             if None in (lo, hi, f_lo, f_hi):
                 return None, None

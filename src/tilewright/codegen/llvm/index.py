@@ -34,14 +34,17 @@ class RunTime(NamedTuple):
 
 
 class _Memo(NamedTuple):
-    """What is remembered of one expression: it (kept alive), its symbols' numbers, and answers by situation."""
+    """What is remembered of equal expressions: their symbols' numbers, and answers by situation.
 
-    e: Expr
+    ``within`` has bounds by the symbols' intervals alone.
+    """
+
     sids: tuple[int, ...]
     resolved: dict[tuple[object, ...], Dim]
     bounds: dict[tuple[object, ...], Interval]
     proofs: dict[tuple[object, ...], bool | None]
     limits: dict[tuple[object, ...], int | None]
+    within: dict[tuple[object, ...], Interval]
 
 
 class IndexSpace:
@@ -49,7 +52,8 @@ class IndexSpace:
 
     ``copies`` holds, for variables of loops being unrolled, how many copies of the body there are: all of them run.
     ``plain`` holds those of them whose copies access memory in the same statements, each at its own place.
-    Answers are remembered by the intervals of the symbols involved and by the set of facts that hold.
+    Answers are remembered by the intervals of the symbols involved and by the set of facts that hold, and equal
+    expressions share them: most that are asked about are made for the question.
     """
 
     def __init__(self, writer: Writer) -> None:
@@ -66,6 +70,9 @@ class IndexSpace:
         self._versions: list[int] = [0]
         self._version_of: dict[tuple[object, ...], int] = {}
         self._memos: dict[int, _Memo] = {}
+        self._equal: dict[Expr, _Memo] = {}
+        self._alive: list[Expr] = []
+        """All that ``_memos`` knows by identity."""
 
     # --- bindings ---------------------------------------------------------------------------------------------------
 
@@ -144,9 +151,12 @@ class IndexSpace:
     def _memo(self, e: Expr) -> _Memo:
         memo = self._memos.get(id(e))
         if memo is None:
-            found = expr.symbols(e)
-            sids = tuple([self.id_of(s) for s in (sorted(found, key=expr.symbol_order) if len(found) > 1 else found)])
-            memo = self._memos[id(e)] = _Memo(e, sids, {}, {}, {}, {})
+            memo = self._equal.get(e)
+            if memo is None:
+                sids = tuple([self.id_of(s) for s in sorted(expr.symbols(e), key=expr.symbol_order)])
+                memo = self._equal[e] = _Memo(sids, {}, {}, {}, {}, {})
+            self._memos[id(e)] = memo
+            self._alive.append(e)
         return memo
 
     def _situation(self, memo: _Memo) -> tuple[object, ...]:
@@ -195,7 +205,7 @@ class IndexSpace:
         return memo.proofs[situation]
 
     def _prove(self, e: Dim) -> bool | None:
-        lo, hi = expr.bounds(e, self.env)
+        lo, hi = self._within(e)
         if lo is not None and lo >= 0:
             return True
         if hi is not None and hi < 0:
@@ -204,13 +214,36 @@ class IndexSpace:
         for fact in self.facts:
             if mine.isdisjoint(expr.symbols(fact)):
                 continue
-            rest = expr.bounds(e - fact, self.env)[0]
+            rest = self._within(e - fact)[0]
             if rest is not None and rest >= 0:
                 return True
-            rest = expr.bounds(-1 - e - fact, self.env)[0]
+            rest = self._within(-1 - e - fact)[0]
             if rest is not None and rest >= 0:
                 return False
         return None
+
+    def _within(self, e: Dim) -> Interval:
+        """Bounds of ``e`` as it stands, by its symbols' intervals alone; its parts are asked once for each of these."""
+        if isinstance(e, int):
+            return e, e
+        interval = self.interval
+        lo: int | None = e.const
+        hi: int | None = e.const
+        for atom, coef in e.terms:
+            if isinstance(atom, Sym):
+                a_lo, a_hi = interval[self.id_of(atom)]
+            else:
+                memo = self._memo(atom)
+                key = tuple([interval[s] for s in memo.sids])
+                found = memo.within.get(key)
+                if found is None:
+                    found = memo.within[key] = expr.bounds_by_parts(atom, self._within)
+                a_lo, a_hi = found
+            if coef < 0:
+                a_lo, a_hi = a_hi, a_lo
+            lo = None if lo is None or a_lo is None else lo + coef * a_lo
+            hi = None if hi is None or a_hi is None else hi + coef * a_hi
+        return lo, hi
 
     def bounds(self, e: Dim) -> Interval:
         """Numeric bounds of ``e`` under the present bindings."""
@@ -220,7 +253,7 @@ class IndexSpace:
         situation = self._situation(memo)
         found = memo.bounds.get(situation)
         if found is None:
-            found = memo.bounds[situation] = expr.bounds(self.resolve(e), self.env)
+            found = memo.bounds[situation] = self._within(self.resolve(e))
         return found
 
     def limit(self, e: Dim) -> int | None:
@@ -230,7 +263,7 @@ class IndexSpace:
         memo = self._memo(e)
         situation = self._situation(memo)
         if situation not in memo.limits:
-            memo.limits[situation] = expr.bounds(expr.substitute(e, self.values), self.env)[1]
+            memo.limits[situation] = self._within(expr.substitute(e, self.values))[1]
         return memo.limits[situation]
 
     def resolve(self, e: Dim) -> Dim:
