@@ -16,7 +16,7 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 
 import tilewright as tw
-from frontend.onnx_build import F32, I64, answers, check_against_runtime, info, model, node
+from frontend.onnx_build import F32, I64, answers, check_against_runtime, info, model, node, runtime_answers
 from tilewright.core.diag import ImportFailed
 from tilewright.runtime.errors import InputError
 
@@ -232,6 +232,18 @@ def test_pools(ceil, count) -> None:
     check(12, "MaxPool", [f32(1, 2, 8, 7)], dilations=[2, 1], **window)
     check(11, "LpPool", [f32(1, 2, 8, 7)], kernel_shape=[3, 2], p=3, pads=[1, 1, 1, 0])
     check(11, "GlobalMaxPool", [f32(1, 2, 8, 7)])
+
+
+@pytest.mark.parametrize("spatial", [(5,), (4, 5), (3, 4, 4)])
+def test_the_first_of_equal_maxima_along_rows_is_counted_along_columns(spatial) -> None:
+    """The interpreter's answer and the code's."""
+    x = RNG.integers(0, 3, (2, 2, *spatial)).astype(np.float32)
+    for pads in (0, 1):
+        given = {"kernel_shape": [2] * len(spatial), "pads": [pads] * 2 * len(spatial), "storage_order": 1}
+        m = model([node("MaxPool", ["x"], ["y", "at"], **given)], [info("x", x.shape)], ["y", "at"], opset=12)
+        _, want = runtime_answers(m, {"x": x})
+        np.testing.assert_array_equal(answers(m, {"x": x})[1], want)
+        np.testing.assert_array_equal(np.asarray(tw.compile(m, cache=False)(x)[1]), want)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.int32])

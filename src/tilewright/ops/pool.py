@@ -137,14 +137,16 @@ def _infer_indices(ts: Sequence[TensorType], a: Attrs) -> tuple[TensorType, Tens
     return values, values.with_dtype(types.i64)
 
 
-def _flat_index(shape: Sequence[Dim], batch: Dim, channel: Dim, position: Sequence[Dim], a: Attrs) -> Dim:
+def _flat_index(
+    shape: Sequence[Dim], batch: Dim, channel: Dim, position: Sequence[Dim], a: Attrs, *, column_major: bool = False
+) -> Dim:
     """Where an element lies in the whole N, C, spatial tensor; ``column_major``: the first spatial axis is fastest."""
     sizes = [shape[k] for k in spatial_axes(a.layout, len(shape))]
     pairs = list(zip(sizes, position, strict=True))
     flat: Dim = batch * shape[channel_axis(a.layout, len(shape))] + channel
-    for size in sizes if a.column_major else ():
+    for size in sizes if column_major else ():
         flat = flat * size
-    if not a.column_major:
+    if not column_major:
         for size, at in pairs:
             flat = flat * size + at
         return flat
@@ -155,26 +157,30 @@ def _flat_index(shape: Sequence[Dim], batch: Dim, channel: Dim, position: Sequen
 
 
 def _compute_indices(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage, ...]:
-    """The maxima, then how far behind its window's start the first element lies that is the maximum, then where."""
+    """The maxima, then how far behind its window's start the first element lies that is the maximum, then where.
+
+    The first is so along rows, also where places are counted along columns: those follow from the place along rows.
+    """
     (x,), (top, at) = ins, outs
     w = _Window(x, top, a)
     inside = Inside(tuple(g for k, p in zip(w.spatial, w.position, strict=True) for g in (p, x.shape[k] - 1 - p)))
     first = [substitute(p, dict.fromkeys((k.sym for k in w.taps), 0)) for p in w.position]
-    start, flat = (_flat_index(x.shape, w.batch, w.channel, p, a) for p in (first, w.position))
-    behind = Buffer(f"{at.name}_behind", _holds(bounds(flat - start)[1]), at.shape)
-    none = Const(behind.dtype.max, behind.dtype)
+    stages = _compute_max(ins, (top,), a)
     element, most = Load(x, w.read), Load(top, w.write)
-    is_most: Value = Binary("eq", element, most)
+    chosen: Value = Binary("eq", element, most)
     if x.dtype.is_float:
-        is_most = Binary("or", is_most, Unary("isnan", element))
-    found = Select(inside, Select(is_most, Cast(Index(flat - start), behind.dtype), none), none)
-    least = Load(behind, w.write)
-    place = Binary("add", Index(start), as_i64(least))
-    return (
-        *_compute_max(ins, (top,), a),
-        *fold(behind, w.axes, w.write, found, w.taps, "min", none),
-        Stage((at,), w.axes, w.write, (Select(Binary("eq", least, none), Const(types.i64.max, types.i64), place),)),
-    )
+        chosen = Binary("or", chosen, Unary("isnan", element))
+    for by_columns in (False, True) if a.column_major else (False,):
+        start, flat = (
+            _flat_index(x.shape, w.batch, w.channel, p, a, column_major=by_columns) for p in (first, w.position)
+        )
+        behind = Buffer(f"{at.name}_behind{'_along' * by_columns}", _holds(bounds(flat - start)[1]), at.shape)
+        none = Const(behind.dtype.max, behind.dtype)
+        steps, least = Cast(Index(flat - start), behind.dtype), Load(behind, w.write)
+        stages += fold(behind, w.axes, w.write, Select(inside, Select(chosen, steps, none), none), w.taps, "min", none)
+        place = Select(Binary("eq", least, none), Const(types.i64.max, types.i64), Index(start) + as_i64(least))
+        chosen = Binary("eq", steps, least)
+    return (*stages, Stage((at,), w.axes, w.write, (place,)))
 
 
 def _holds(most: int | None) -> DType:
@@ -185,15 +191,15 @@ def _indices_of(xs: Sequence[Array], a: Attrs) -> tuple[Array, Array]:
     x = widened(xs[0])
     shape = x.shape
     n, c, *sizes = shape if a.layout == "NCHW" else (shape[0], shape[-1], *shape[1:-1])
-    flat = np.arange(x.size, dtype=np.int64)
-    if a.column_major:
-        flat = flat.reshape(n, c, *sizes[::-1]).transpose(0, 1, *range(1 + len(sizes), 1, -1))
-    ids = _in_layout(flat.reshape(n, c, *sizes), a)
+    ids = _in_layout(np.arange(x.size, dtype=np.int64).reshape(n, c, *sizes), a)
     values = _windows(x, a, lowest(types.dtype_of(x.dtype)).value)
     places = _windows(ids, a, types.i64.max)
     top = np.max(values, axis=0)
     is_top = (values == top) | ((values != values) & (top != top))
     at = np.min(np.where(is_top, places, types.i64.max), axis=0)
+    if a.column_major:
+        along = np.arange(x.size).reshape(n, c, *sizes[::-1]).transpose(0, 1, *range(1 + len(sizes), 1, -1))
+        at = np.where(at < x.size, along.ravel()[np.minimum(at, x.size - 1)], at) if x.size else at
     return narrowed(_in_layout(top, a), types.dtype_of(xs[0].dtype)), _in_layout(at, a)
 
 
