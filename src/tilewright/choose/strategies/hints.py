@@ -68,7 +68,7 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
         for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
             n_steps = estimate([s.loop.extent])
-            if not _begins(tile, s) or estimate([tile.loop.extent]) <= 1:
+            if not (n_steps and _begins(tile, s)) or estimate([tile.loop.extent]) <= 1:
                 continue
             around = [x.loop for x in enclosing(b.kernel.body, s) if isinstance(x, For)]
             for x in _operands(updates):
