@@ -75,6 +75,25 @@ def from_opencls_words(text: str) -> str:
 IN_NVIDIAS_WORDS = {CUDA_TRIPLE: str, ROCM_TRIPLE: in_nvidias_words, SPIRV_TRIPLE: from_opencls_words}
 
 
+ROUNDED = """
+define bfloat @__truncsfbf2(float %x) {
+  %bits = bitcast float %x to i32
+  %above = lshr i32 %bits, 16
+  %is_odd = and i32 %above, 1
+  %half = add i32 %is_odd, 32767
+  %sum = add i32 %bits, %half
+  %near = lshr i32 %sum, 16
+  %quiet = or i32 %above, 64
+  %is_nan = fcmp uno float %x, %x
+  %kept = select i1 %is_nan, i32 %quiet, i32 %near
+  %narrow = trunc i32 %kept to i16
+  %y = bitcast i16 %narrow to bfloat
+  ret bfloat %y
+}
+"""
+"""What CPUs without an instruction call where a number is rounded to bf16; runtimes of C have it, this process not."""
+
+
 def host_text(text: str) -> str:
     """The module as this CPU takes it: six more arguments say which block and thread it is."""
     text = text.replace('target triple = "nvptx64-nvidia-cuda"', f'target triple = "{HOST.triple}"')
@@ -93,7 +112,7 @@ def host_text(text: str) -> str:
                 f"define ptr @shared_memory() {{\n  ret ptr addrspacecast (ptr addrspace(3) @{found[1]} to ptr)\n}}"
             )
         lines.append(line)
-    return host_calls("\n".join([*lines, "declare void @wait_for_all()", ""]))
+    return host_calls("\n".join([*lines, "declare void @wait_for_all()", ROUNDED]))
 
 
 class Threads:

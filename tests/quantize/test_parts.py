@@ -1,5 +1,7 @@
 """Outlier channels in parts: an equal function, one rounding for all parts, columns where they are worth it."""
 
+import re
+
 import numpy as np
 import onnxruntime
 import pytest
@@ -70,7 +72,7 @@ def test_results_are_nearer_and_other_runtimes_have_the_same(tmp_path):
     wanted = evaluate_graph(graph, [x])
     found = {}
     for split in (False, True):
-        made = tw.quantize(graph, x, split_outliers=split, rounding="nearest")
+        made = tw.quantize(graph, x, split_outliers=split, rounding="nearest", weight_bits=7)  # 8 saturate without VNNI
         found[split] = [np.asarray(y) for y in tw.compile(made, cache=False)(x)]
     plain, split = (np.square(found[k][0] - wanted[0]).mean() for k in (False, True))
     assert split < 0.6 * plain
@@ -79,7 +81,7 @@ def test_results_are_nearer_and_other_runtimes_have_the_same(tmp_path):
     for a, b in zip(session.run(None, {session.get_inputs()[0].name: x}), found[True], strict=True):
         np.testing.assert_allclose(a, b, atol=0.02 * np.abs(b).max())
     report = str(tw.compile(made, cache=False).report())
-    assert "[i8 x u8]" in report or "[u8 x i8]" in report
+    assert re.search(r"\[i[78] x u8\]|\[u8 x i[78]\]", report)
 
 
 @pytest.mark.parametrize("options", [{"mode": "dynamic"}, {"smooth": None}])
