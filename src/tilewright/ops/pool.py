@@ -199,7 +199,8 @@ def _indices_of(xs: Sequence[Array], a: Attrs) -> tuple[Array, Array]:
     at = np.min(np.where(is_top, places, types.i64.max), axis=0)
     if a.column_major:
         along = np.arange(x.size).reshape(n, c, *sizes[::-1]).transpose(0, 1, *range(1 + len(sizes), 1, -1))
-        at = np.where(at < x.size, along.ravel()[np.minimum(at, x.size - 1)], at) if x.size else at
+        is_place = at < x.size
+        at[is_place] = along.ravel()[at[is_place]]
     return narrowed(_in_layout(top, a), types.dtype_of(xs[0].dtype)), _in_layout(at, a)
 
 

@@ -96,7 +96,7 @@ def expand(
         if power is None:
             return None
         style = wide_style if v.dtype is types.f64 else narrow_style
-        return exponential.exp_plus(power[0].a, power[1], style)
+        return exponential.exp_plus(power[1].a, power[0], style)
 
     return rewrite_value(rewrite_value(value, sums), leaf)
 
@@ -113,9 +113,8 @@ def _logistic(v: Value) -> Value | None:
     """The divisor ``1 + exp(x)`` of a quotient: near enough itself that no digit is lost by a product."""
     if not isinstance(v, Binary) or v.op != "div" or v.dtype is types.f64 or not v.dtype.is_float:
         return None
-    terms = (v.b.a, v.b.b) if isinstance(v.b, Binary) and v.b.op == "add" else ()
-    is_one = any(isinstance(x, Const) and x.value == 1 for x in terms)
-    return v.b if is_one and any(isinstance(x, Unary) and x.op == "exp" for x in terms) else None
+    found = _number_plus(v.b)
+    return v.b if found and found[0].value == 1 and found[1].op == "exp" else None
 
 
 def _quotient(a: Value, b: Value) -> Value:
@@ -127,23 +126,25 @@ def _quotient(a: Value, b: Value) -> Value:
 
 def _one_plus(v: Value) -> Unary | None:
     """The ``f(x)`` of ``1 + f(x)`` that has a form of its own."""
-    if not isinstance(v, Binary) or v.op != "add":
-        return None
-    for one, f in ((v.a, v.b), (v.b, v.a)):
-        if isinstance(one, Const) and one.value == 1 and isinstance(f, Unary) and f.op in ONE_PLUS:
-            return f
-    return None
+    number, f = _number_plus(v) or (None, None)
+    return f if number and number.value == 1 and f and f.op in ONE_PLUS else None
 
 
-def _power_plus(v: Value) -> tuple[Unary, Const] | None:
-    """The ``exp(x)`` and the number of a sum that ``exp_plus`` gives: of f32 or f64, and the number neither small
+def _power_plus(v: Value) -> tuple[Const, Unary] | None:
+    """The number and the ``exp(x)`` of a sum that ``exp_plus`` gives: of f32 or f64, and the number neither small
     enough to show a denormal power nor large enough to hide where a power overflows.
     """
-    if not isinstance(v, Binary) or v.op != "add" or v.dtype not in (types.f32, types.f64):
-        return None
-    for number, f in ((v.a, v.b), (v.b, v.a)):
-        if isinstance(number, Const) and isinstance(f, Unary) and f.op == "exp":
-            return (f, number) if 2.0**-60 <= abs(number.value) <= 2.0**60 else None
+    found = _number_plus(v) if v.dtype in (types.f32, types.f64) else None
+    fits = found and found[1].op == "exp" and 2.0**-60 <= abs(found[0].value) <= 2.0**60
+    return found if fits else None
+
+
+def _number_plus(v: Value) -> tuple[Const, Unary] | None:
+    """The terms of a sum of a number and a function."""
+    if isinstance(v, Binary) and v.op == "add":
+        for number, f in ((v.a, v.b), (v.b, v.a)):
+            if isinstance(number, Const) and isinstance(f, Unary):
+                return number, f
     return None
 
 

@@ -124,9 +124,9 @@ def _rounded(x: Value, factor: float, bias: int) -> tuple[Value, Value]:
     return shifted, shifted - magic
 
 
-def _biases(x: Value) -> int:
-    """What the exponents of two scales are more than themselves."""
-    return 2 * (1023 if is_double(x) else 127)
+def _bias(x: Value) -> int:
+    """What the exponent of a scale is more than itself, as its bits hold it."""
+    return 1023 if is_double(x) else 127
 
 
 def _power_of_two(biased: Value) -> Value:
@@ -163,7 +163,7 @@ def exp(x: Value, style: Style, shift: int = 0) -> Value:
     if style.has_special:
         return _exp_by_exp2(clamp(x, -105.0, 90.0), shift)
     x = clamp(x, -745.2 - 1, 711.0) if is_double(x) else clamp(x, -105.0, 90.0)
-    shifted, whole, r = _reduced(x, _biases(x) + shift)
+    shifted, whole, r = _reduced(x, 2 * _bias(x) + shift)
     return _scaled(_exp_minus_one(r) + c(1.0, r), shifted, whole, style, shift)
 
 
@@ -174,7 +174,7 @@ def exp_plus(x: Value, number: Value, style: Style) -> Value:
     """
     if style.has_scalef:
         return exp(x, style) + number
-    shifted, _, r = _reduced(clamp(x, -708.0, 710.0) if is_double(x) else clamp(x, -87.0, 89.0), _biases(x) // 2 - 1)
+    shifted, _, r = _reduced(clamp(x, -708.0, 710.0) if is_double(x) else clamp(x, -87.0, 89.0), _bias(x) - 1)
     half = _power_of_two(bits(shifted))
     return fma((_exp_minus_one(r) + c(1.0, r)) * half, c(2.0, x), number)
 
@@ -192,7 +192,7 @@ def exp2(x: Value, style: Style) -> Value:
     if style.has_scalef:
         return _exp2_scaled(x)
     x = clamp(x, -1077.0, 1025.0) if is_double(x) else clamp(x, -151.0, 129.0)
-    shifted, whole = _rounded(x, 1.0, _biases(x))
+    shifted, whole = _rounded(x, 1.0, 2 * _bias(x))
     return _scaled(_exp2_near_zero(x - whole), shifted, whole, style)
 
 
@@ -200,7 +200,7 @@ def exp2_normal(x: Value, style: Style) -> Value:
     """``2**x`` for f32 ``x`` from -125 to 126, within 1.5 ULP; NaN stays NaN."""
     if style.has_scalef:
         return _exp2_scaled(x)
-    shifted, whole = _rounded(x, 1.0, _biases(x) // 2)
+    shifted, whole = _rounded(x, 1.0, _bias(x))
     return _exp2_near_zero(x - whole) * _power_of_two(bits(shifted))
 
 
@@ -222,7 +222,7 @@ def expm1(x: Value, style: Style) -> Value:
 
 def _expm1_between(x: Value) -> Value:
     """``e**x - 1`` for ``x`` that overflows nothing; a denormal one loses its last bit."""
-    shifted, _, r = _reduced(x, _biases(x) // 2 - 1)
+    shifted, _, r = _reduced(x, _bias(x) - 1)
     half = _power_of_two(bits(shifted))
     result = fma(half, _exp_minus_one(r), half - c(0.5, x))
     return result + result
@@ -412,7 +412,7 @@ def _log2_pair(x: Value, style: Style) -> tuple[Value, Value]:
 
 def _exp2_pair(high: Value, low: Value, style: Style) -> Value:
     """``2 ** (high + low)`` for f64."""
-    shifted, whole = _rounded(high, 1.0, _biases(high))
+    shifted, whole = _rounded(high, 1.0, 2 * _bias(high))
     r = (high - whole) + low
     p = fma(polynomial(r, _EXP2_F64), r, c(1.0, r))
     return _scaled(p, shifted, whole, style)
