@@ -22,6 +22,15 @@ STEPS = {
 }
 
 
+def test_an_unsigned_difference_is_not_bounded_by_a_number_below_0():
+    """It wraps around, and may be the largest number; it was bounded by -1."""
+    pool = Pool()
+    b, x = Builder(pool), pool.input("x", TensorType(types.u32, (4,)))
+    few = b(ops.minimum, x, pool.const(np.uint32(2)))
+    assert bounds_of(few) == (0, 2)
+    assert bounds_of(b(ops.sub, few, pool.const(np.uint32(3)))) == (None, None)
+
+
 @given(st.data())
 def test_elements_of_few_bits_lie_within(data):
     dtype = data.draw(st.sampled_from([types.i8, types.u8, types.i16, types.u16, types.u32]))

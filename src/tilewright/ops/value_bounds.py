@@ -41,7 +41,7 @@ class _BoundsFinder:
     def range(self, node: Node, depth: int) -> Range:
         if node not in self.known:
             found = self._by_op(node, depth) if depth < MAX_DEPTH else ANY
-            self.known[node] = _held(found, node.dtype) if len(node.types) == 1 else found
+            self.known[node] = _held(found, node.dtype, chooses=node.op in _CHOICES) if len(node.types) == 1 else found
         return self.known[node]
 
     def _by_op(self, node: Node, depth: int) -> Range:
@@ -104,10 +104,11 @@ def _of_array(array: np.ndarray) -> Range:
     return math.floor(array.min()), math.ceil(array.max())
 
 
-def _held(found: Range, dtype: DType) -> Range:
+def _held(found: Range, dtype: DType, *, chooses: bool) -> Range:
     """What elements of a type can be that are computed to lie in a range, and wrap around where they don't fit.
 
-    Whole numbers of 32 and 64 bits are taken to fit where an end is a symbol, but for what may be below an unsigned 0.
+    Those of an op that only ``chooses`` one of its operands are elements of the type already. Whole numbers of 32 and
+    64 bits are taken to fit where an end is a symbol, signed ones also where it is not known.
     """
     if dtype.kind == "bool":
         return _both(found, (0, 1))
@@ -118,8 +119,12 @@ def _held(found: Range, dtype: DType) -> Range:
     if dtype.bits <= NARROW_BITS:
         fits = lo is not None and hi is not None and is_nonneg(lo - least) and is_nonneg(most - hi)
         return found if fits else (least, most)
-    is_below = lo is not None and (is_nonneg(least - 1 - lo) or (least == 0 and not is_nonneg(lo)))
     is_above = hi is not None and is_nonneg(hi - most - 1)
+    if least == 0:
+        if chooses:
+            return 0 if lo is None else lo, hi
+        return ANY if lo is None or hi is None or is_above or not is_nonneg(lo) else found
+    is_below = lo is not None and is_nonneg(least - 1 - lo)
     return ANY if is_below or is_above else found
 
 
@@ -204,6 +209,7 @@ _SAME = frozenset({
 })  # fmt: skip
 """Ops whose elements lie between those of their first operand, once these are rounded outwards."""
 
+_CHOICES = frozenset({ops.minimum, ops.maximum})
 _ANY_OF = frozenset({ops.concat, ops.pad})
 _WRITES: Mapping[OpDef, int] = {ops.scatter_elements: 2, ops.scatter_nd: 2, ops.dynamic_update_slice: 1}
 """Ops that put elements of the operand at this place among those of their first one."""
