@@ -161,6 +161,20 @@ def test_scan(back) -> None:
     check_against_runtime(m, {"s0": X[:, 0], "x": X, "w": np.array([1.5], np.float32)})
 
 
+def test_a_branch_of_a_branch_has_results_of_sizes_that_nobody_asks_for() -> None:
+    inner = [
+        graph([node("Identity", [v], ["r"]), node("Neg", ["w"], ["s"])], [], ["r", "s"], name=v) for v in ("x", "y")
+    ]  # fmt: skip
+    choice = node("If", ["c2"], ["unread", "s"], then_branch=inner[0], else_branch=inner[1])
+    branches = [graph([choice], [], ["s"], name="then"), graph([node("Abs", ["w"], ["a"])], [], ["a"], name="else")]
+    inputs = [info("x", ["N"]), info("y", ["M"]), info("w", [3]), info("c", [], BOOL), info("c2", [], BOOL)]
+    m = model([node("If", ["c"], ["z"], then_branch=branches[0], else_branch=branches[1])], inputs, ["z"])
+    compiled = tw.compile(m, cache=False)
+    for c in (True, False):
+        found = compiled(X[0], X[0, :2], X[1], np.array(c), np.array(True))
+        np.testing.assert_array_equal(found, -X[1] if c else np.abs(X[1]))
+
+
 # --- functions ------------------------------------------------------------------------------------------------------
 
 

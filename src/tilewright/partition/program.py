@@ -283,6 +283,8 @@ def dimension_slots(programs: Sequence[tuple[Graph, Program]]) -> dict[str, int]
                 names.update(dict.fromkeys(v.symbol.name for v in step.versions))
             if isinstance(step, LetDim | SetDim):
                 names.setdefault(step.symbol.name)
+            if isinstance(step, Branch):  # also sizes that nobody asks for
+                names.update(dict.fromkeys(let.symbol.name for let in (*step.then_dims, *step.else_dims)))
             if isinstance(step, RequireSize):
                 names.update(dict.fromkeys(s.name for s in sorted(symbols(step.value), key=symbol_order)))
     return {name: k for k, name in enumerate(names)}
