@@ -28,6 +28,7 @@ from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.runtime.errors import ExecutionError, InputError
 
 X = np.random.default_rng(1).standard_normal((2, 3)).astype(np.float32)
+C = info("c", [], BOOL)
 BODY_INPUTS = [info("i", [], I64), info("go", [], BOOL)]
 
 
@@ -173,6 +174,13 @@ def test_a_branch_of_a_branch_has_results_of_sizes_that_nobody_asks_for() -> Non
     for c in (True, False):
         found = compiled(X[0], X[0, :2], X[1], np.array(c), np.array(True))
         np.testing.assert_array_equal(found, -X[1] if c else np.abs(X[1]))
+
+
+def test_a_branch_may_name_its_result_as_the_choice_does() -> None:
+    branches = [graph([node(op, ["x"], ["y"])], [], ["y"], name=op) for op in ("Neg", "Abs")]
+    choice = node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    m = model([choice], [info("x", ["N", 3]), C], ["y"])
+    check_against_runtime(m, {"x": X, "c": np.array(True)})
 
 
 # --- functions ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ ops that nothing supports, and what a node reads. Not its business: converting n
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tilewright.core.dims import is_known
@@ -17,7 +17,7 @@ from tilewright.frontend.onnx.file import ELEMENT_TYPES
 from tilewright.frontend.onnx.table import CONVERTERS, REFUSED
 
 if TYPE_CHECKING:
-    from onnx import AttributeProto, FunctionProto, NodeProto
+    from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 
 _CODES = {dtype: code for code, dtype in ELEMENT_TYPES.items()}
 _ATTRIBUTE_KINDS = "UNDEFINED FLOAT INT STRING TENSOR GRAPH FLOATS INTS STRINGS TENSORS GRAPHS".split()
@@ -135,13 +135,15 @@ def without_operands(node: NodeProto, absent: set[str]) -> NodeProto:
     return copy
 
 
-def names_read(node: NodeProto) -> Iterator[str]:
-    """Names that the node or its sub-graphs read; may include names that a sub-graph binds itself."""
-    stack: list[Any] = [node]
-    while stack:
-        n = stack.pop()
-        yield from filter(None, n.input)
-        for a in n.attribute:
-            for g in [a.g] if a.type == 5 else a.graphs:
-                stack.extend(g.node)
-                yield from (o.name for o in g.output)
+def names_read(node: NodeProto) -> set[str]:
+    """Names that the node reads, and those that its sub-graphs read from outside."""
+    graphs = [g for a in node.attribute for g in ([a.g] if a.type == 5 else a.graphs)]
+    return set(filter(None, node.input)).union(*map(_names_from_outside, graphs))
+
+
+def _names_from_outside(graph: GraphProto) -> set[str]:
+    """A name that the graph binds itself is its own, even where a node outside gives that name, too."""
+    read = {o.name for o in graph.output}.union(*map(names_read, graph.node))
+    own = {i.name for i in graph.input} | {t.name for t in graph.initializer}
+    own |= {t.values.name for t in graph.sparse_initializer}
+    return read - own.union(*(n.output for n in graph.node))
