@@ -49,6 +49,13 @@ def test_if(c, c2) -> None:
     check_against_runtime(conditional(), {"x": X, "c": np.array(c), "c2": np.array(c2)})
 
 
+def test_a_branch_may_name_its_result_as_the_choice_does() -> None:
+    branches = [graph([node(op, ["x"], ["y"])], [], ["y"], name=op) for op in ("Neg", "Abs")]
+    choice = node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
+    m = model([choice], [info("x", ["N", 3]), C], ["y"])
+    check_against_runtime(m, {"x": X, "c": np.array(True)})
+
+
 def test_known_condition_takes_the_branch_in_place() -> None:
     g = import_onnx(conditional(known=True))
     assert sum(n.op is ops.if_ for n in g.nodes()) == 1
@@ -162,6 +169,57 @@ def test_scan(back) -> None:
     check_against_runtime(m, {"s0": X[:, 0], "x": X, "w": np.array([1.5], np.float32)})
 
 
+def test_a_loop_in_which_nothing_changes() -> None:
+    """Nobody asks for more than what goes in: no iteration is run, and none may be endless."""
+    nodes = [node("Identity", ["go"], ["again"]), node("Identity", ["v"], ["w"])]
+    m = looped(nodes, ["again", "w"])
+    for trips, go in ((2, True), (0, True), (3, False)):
+        check_against_runtime(m, {"x": X, "trip": np.array(trips), "cond": np.array(go)})
+    assert not any(n.op is ops.loop for n in import_onnx(m).nodes())
+    with pytest.raises(ImportFailed, match="would never end"):
+        import_onnx(looped(nodes, ["again", "w"], trip=False, cond=False))
+
+
+@pytest.mark.parametrize("n", [2, None])
+def test_the_number_of_the_iteration_has_the_rank_that_the_body_says(n: int | None) -> None:
+    nodes = [node("Cast", ["i"], ["row"], to=F32), node("Add", ["v", "row"], ["w"]), node("Identity", ["go"], ["on"])]
+    formals = [info("i", [1], I64), info("go", [1], BOOL), info("v", [1])]
+    body = graph(nodes, formals, ["on", info("w", [1]), info("row", [1])], name="body")
+    inputs = [info("s", [1]), *([info("trip", [1], I64)] if n is None else [])]
+    loop = node("Loop", ["trip", "", "s"], ["y", "rows"], body=body)
+    m = model([loop], inputs, ["y", "rows"], {} if n is None else {"trip": [n]})
+    for trip in (0, 3) if n is None else (n,):
+        check_against_runtime(m, {"s": X[0, :1]} | ({"trip": np.array([trip])} if n is None else {}))
+
+
+def summed(*sizes: int | str) -> onnx.ModelProto:
+    """Running sums of the products of a matrix's columns and a vector's elements."""
+    nodes = [node("Mul", ["e", "f"], ["p"]), node("Add", ["s", "p"], ["t"]), node("Identity", ["t"], ["row"])]
+    body = graph(nodes, [info("s", [2]), info("e", [2]), info("f", [])], ["t", info("row", [2])], name="body")
+    options = {"scan_input_axes": [1, 0], "scan_output_axes": [1]}
+    scan = node("Scan", ["s0", "x", "f"], ["last", "rows"], body=body, num_scan_inputs=2, **options)
+    return model([scan], [info("s0", [2]), info("x", [2, sizes[0]]), info("f", [sizes[1]])], ["last", "rows"])
+
+
+def test_a_scan_of_no_slices() -> None:
+    s0, x = X[:, 0], X[:, :0]
+    last, rows = answers(summed(0, 0), {"s0": s0, "x": x, "f": x[0]})
+    np.testing.assert_array_equal(last, s0)
+    assert rows.shape == (2, 0)
+
+
+def test_a_scan_has_as_many_slices_of_every_operand() -> None:
+    with pytest.raises(ImportFailed, match="scans 3 slices of one operand and 4 of another"):
+        import_onnx(summed(3, 4))
+    m = summed("N", "M")
+    compiled = tw.compile(m, cache=False)
+    feeds = {"s0": X[:, 0], "x": X, "f": X[0]}
+    np.testing.assert_allclose(compiled(*feeds.values())[1], runtime_answers(m, feeds)[1], rtol=1e-5)
+    for rows in (2, 4):
+        with pytest.raises(InputError):
+            compiled(feeds["s0"], X, np.ones(rows, np.float32))
+
+
 def test_a_branch_of_a_branch_has_results_of_sizes_that_nobody_asks_for() -> None:
     inner = [
         graph([node("Identity", [v], ["r"]), node("Neg", ["w"], ["s"])], [], ["r", "s"], name=v) for v in ("x", "y")
@@ -174,13 +232,6 @@ def test_a_branch_of_a_branch_has_results_of_sizes_that_nobody_asks_for() -> Non
     for c in (True, False):
         found = compiled(X[0], X[0, :2], X[1], np.array(c), np.array(True))
         np.testing.assert_array_equal(found, -X[1] if c else np.abs(X[1]))
-
-
-def test_a_branch_may_name_its_result_as_the_choice_does() -> None:
-    branches = [graph([node(op, ["x"], ["y"])], [], ["y"], name=op) for op in ("Neg", "Abs")]
-    choice = node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1])
-    m = model([choice], [info("x", ["N", 3]), C], ["y"])
-    check_against_runtime(m, {"x": X, "c": np.array(True)})
 
 
 # --- functions ------------------------------------------------------------------------------------------------------

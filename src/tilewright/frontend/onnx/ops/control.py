@@ -160,7 +160,8 @@ def _closed_loop(
 
     def bind(formals: list[Node], outside: Callable[[Node], Node]) -> list[Node]:
         rest = iter(formals[2:])
-        return [*formals[:2], *(outside(v) if k in same else next(rest) for k, v in enumerate(carried))]
+        values = (outside(v) if k in same else next(rest) for k, v in enumerate(carried))
+        return [*_as_declared(c, proto, formals[:2]), *values]
 
     def finish(outputs: list[Node]) -> list[Node]:
         if len(outputs) < 1 + len(carried):
@@ -197,6 +198,13 @@ def _closed_loop(
     return [*(v if k in same else next(results) for k, v in enumerate(carried)), *results]
 
 
+def _as_declared(c: Call, body: GraphProto, formals: Sequence[Node]) -> list[Node]:
+    """The number of the iteration and the condition, of one dimension where the body says that it takes them so."""
+    kinds = [i.type.tensor_type for i in body.input[:2]]
+    ranks = [len(t.shape.dim) if t.HasField("shape") else 0 for t in kinds]
+    return [c.reshape(x, (1,)) if rank == 1 else x for x, rank in zip(formals, ranks, strict=True)]
+
+
 def _checked_loop(
     c: Call,
     count: Node,
@@ -214,6 +222,8 @@ def _checked_loop(
     texts, n, pool = body.checks, len(carried), body.pool
     held = [pool.input(c.emitter.fresh("held"), TensorType(bool_, ()), c.loc) for _ in texts]
     body = carrying(Builder(pool, c.loc), body, held, n, is_ended=is_ended)
+    if len(body.outputs) == 1:  # no iteration changes, gives or checks anything
+        return []
     start = [*carried, *(c.const(True, bool_) for _ in texts)]
     form = {"body": body, "n_carried": len(start), "name": name, "length": length}
     results = c.results(c(ops.loop, count, go, *start, *captured, **form))
@@ -253,7 +263,7 @@ def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value
     going = start is None or bool(c.number(start, "the loop's condition"))
     step = 0
     while going and step < n_trips:
-        outputs = c.host.inline(graph, [c.const(step, i64), c.const(True, bool_), *values])
+        outputs = _one_trip(c, graph, step, values)
         if len(outputs) < 1 + len(values):
             c.refuse(f"its body gives {len(outputs)} results for {len(values)} carried values")
         again, values = outputs[0], outputs[1 : 1 + len(values)]
@@ -268,10 +278,15 @@ def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value
         step += 1
     if n_scanned > 0 and not scanned[0]:
         # no trip: only what the rows would be like is wanted
-        outputs = c.host.inline(graph, [c.const(0, i64), c.const(True, bool_), *values])
+        outputs = _one_trip(c, graph, 0, values)
         shapes = [out for out in outputs[1 + len(values) :] if isinstance(out, Node)]
         return [*values, *(c.full(0, out.dtype, (0, *out.shape)) for out in shapes)]
     return [*values, *(join(c, rows, 0) for rows in scanned)]
+
+
+def _one_trip(c: Call, graph: GraphProto, step: int, values: Sequence[Value]) -> list[Value]:
+    """The body's results in place."""
+    return c.host.inline(graph, [*_as_declared(c, graph, [c.const(step, i64), c.const(True, bool_)]), *values])
 
 
 def _scan(c: Call) -> Results:
@@ -304,7 +319,12 @@ def _scanned(c: Call, states: Sequence[Node], sources: Sequence[Node]) -> list[N
     backward = _flags(c, "scan_input_directions" if c.opset >= 9 else "directions", n_scanned)
     n_outputs = len(graph.output) - n_states
     out_axes, out_backward = _flags(c, "scan_output_axes", n_outputs), _flags(c, "scan_output_directions", n_outputs)
-    length = sources[0].shape[axes[0]]
+    length = _scanned_length(c, sources, axes)
+    if length == 0:  # no step: only what the rows would be like is wanted
+        empty = [c.full(0, x.dtype, (*x.shape[:a], *x.shape[a + 1 :])) for x, a in zip(sources, axes, strict=True)]
+        rows = [x for x in c.host.inline(graph, [*states, *empty])[n_states:] if isinstance(x, Node)]
+        stacks = [_placed(c, c.full(0, x.dtype, (0, *x.shape)), a, 0) for x, a in zip(rows, out_axes, strict=True)]
+        return [*states, *stacks]
 
     def bind(formals: list[Node], outside: Callable[[Node], Node]) -> list[Node]:
         step = formals[0]
@@ -324,6 +344,16 @@ def _scanned(c: Call, states: Sequence[Node], sources: Sequence[Node]) -> list[N
         _placed(c, x, axis, back) for x, axis, back in zip(results[n_states:], out_axes, out_backward, strict=True)
     ]
     return [*results[:n_states], *stacked]
+
+
+def _scanned_length(c: Call, sources: Sequence[Node], axes: Sequence[int]) -> Dim:
+    """How many slices each operand has; a call keeps them equal where the sizes alone do not."""
+    lengths: list[Dim] = sorted((x.shape[a] for x, a in zip(sources, axes, strict=True)), key=lambda d: not is_known(d))
+    for d in lengths[1:]:
+        if is_known(d) and d != lengths[0]:
+            c.refuse(f"scans {lengths[0]} slices of one operand and {d} of another")
+        c.assume_equal(lengths[0], d)
+    return lengths[0]
 
 
 def _flags(c: Call, name: str, n: int) -> list[int]:
