@@ -30,18 +30,19 @@ from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, j
 from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.size_rules import with_size_rules
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
-from tilewright.frontend.torch.aten.complex import COMPLEX
 from tilewright.frontend.torch.examples import capture_failure, check_dynamic_shapes, check_examples, check_has_elements
 from tilewright.frontend.torch.functional import decomposed
+from tilewright.frontend.torch.fx.forms import has_form, is_about_complex
 from tilewright.frontend.torch.fx.guards import Promises, promised
-from tilewright.frontend.torch.fx.inplace import NO_WRITES, functional_name, writes_of
+from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, writes_of
 from tilewright.frontend.torch.fx.rounded import RoundedSize
 from tilewright.frontend.torch.fx.symbols import SymbolTable, lone_symbol
 from tilewright.frontend.torch.fx.walk import FAILED, IGNORED, TOKEN, Failed, Importer
 from tilewright.frontend.torch.guards import guards_of
 from tilewright.frontend.torch.ones import least_sizes, slices_inside
+from tilewright.frontend.torch.splice import spliced
 from tilewright.frontend.torch.structure import module_names, parameters_of, register_containers, result_of
-from tilewright.frontend.torch.tensors import is_complex_tensor, to_numpy
+from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.frontend.torch.tracing import tracing
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.files import map_file
@@ -210,11 +211,8 @@ def import_with_values(
 ) -> ImportedProgram:
     """:func:`import_exported`, for those who want to know what became of each call, and how the program is called."""
     check_has_elements("the exported program", program.state_dict)
-    writes = writes_of(program.graph, IGNORED) if program.dialect == "TRAINING" else NO_WRITES
     given = program
-    # a write that only PyTorch's rewriting can follow, or calls on complex numbers whose parts alone have a form here
-    if writes is None or _has_unknown_complex_calls(program):
-        program, writes = decomposed(program), NO_WRITES
+    program, writes = _of_known_calls(program)
     symbols = SymbolTable(dimension_names, _place_names(program, dimension_names or {}))
     symbols.add_ranges(program.range_constraints, down_to=1)
     for symbol, least in least_sizes(program).items():
@@ -274,20 +272,17 @@ def _seed() -> int:
     return torch.initial_seed() % (1 << 64)
 
 
-def _has_unknown_complex_calls(program: ExportedProgram) -> bool:
-    """Are there calls of ATen that take or give complex numbers, and that ``COMPLEX`` lacks?"""
-    return any(
-        node.op == "call_function"
-        and str(node.target).startswith("aten.")
-        and functional_name(str(node.target)) not in COMPLEX
-        and any(is_complex_tensor(x) for n in (node, *node.all_input_nodes) for x in _values_of(n))
-        for node in program.graph.nodes
-    )
-
-
-def _values_of(node: Any) -> Sequence[Any]:
-    value = node.meta.get("val")
-    return value if isinstance(value, list | tuple) else (value,)
+def _of_known_calls(program: ExportedProgram) -> tuple[ExportedProgram, Writes]:
+    """The program as calls that have a form here, and what they write."""
+    is_functional = program.dialect != "TRAINING"
+    lacking = [n for n in program.graph.nodes if not has_form(n) and (is_about_complex(n) or not is_functional)]
+    if is_functional and not lacking:
+        return program, NO_WRITES
+    known = spliced(program, lacking, has_form) if lacking else program
+    writes = None if known is None else writes_of(known.graph, IGNORED)
+    if known is None or writes is None:  # a write that only PyTorch's rewriting can follow
+        return decomposed(program), NO_WRITES
+    return known, writes
 
 
 @contextmanager

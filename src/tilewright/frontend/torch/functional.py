@@ -12,7 +12,8 @@ once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tilewright.core.diag import ImportFailed
@@ -37,9 +38,7 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
 
     try:
         with tracing(), torch.no_grad(), unset_fake_temporarily():
-            # a library that registers composites later changes the answer
-            composites = tuple(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE))
-            kernels, table = _kernels_and_table(composites, tuple(DECOMPOSITIONS.items()))
+            kernels, table = _kernels_and_table_now()
             functional: ExportedProgram = _decompose_exported_program(
                 program,
                 cia_to_decomp=dict(kernels),
@@ -50,6 +49,37 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
     except Exception as e:  # whatever tracing raises
         raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e
     return functional
+
+
+@contextmanager
+def taking_apart(program: ExportedProgram) -> Iterator[Decompositions]:
+    """While single calls of a program are followed: composites do what they do in ``decomposed``; what other calls do
+    is in the table that this gives."""
+    import torch
+    from torch._dispatch.python import enable_python_dispatcher
+    from torch._guards import TracingContext, detect_fake_mode
+    from torch._guards import tracing as in_context
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+    from torch.export.exported_program import _override_composite_implicit_decomp
+
+    mode: Any = detect_fake_mode([n.meta.get("val") for n in program.graph.nodes])
+    with tracing(), torch.no_grad(), unset_fake_temporarily():
+        kernels, table = _kernels_and_table_now()
+        with (
+            mode,  # what calls make of numbers alone has no memory, either
+            _override_composite_implicit_decomp(dict(kernels)),
+            in_context(TracingContext(mode)),
+            enable_python_dispatcher(),
+        ):
+            yield table
+
+
+def _kernels_and_table_now() -> tuple[Decompositions, Decompositions]:
+    import torch
+
+    # a library that registers composites later changes the answer
+    composites = tuple(torch._C._dispatch_get_registrations_for_dispatch_key(COMPOSITE))
+    return _kernels_and_table(composites, tuple(DECOMPOSITIONS.items()))
 
 
 @functools.lru_cache(1)

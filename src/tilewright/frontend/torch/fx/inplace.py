@@ -22,6 +22,7 @@ from tilewright.core.graph import Builder, Node
 from tilewright.frontend.nodes import reshape, transpose
 from tilewright.frontend.torch.aten.call import AtenCall, norm_axis
 from tilewright.frontend.torch.aten.table import CONVERTERS
+from tilewright.frontend.torch.fx.forms import functional_name, has_form
 
 Undo: TypeAlias = Callable[[Builder, Mapping[str, Any], Node, Node], Node]
 
@@ -31,17 +32,14 @@ MAY_RETURN_OPERAND = frozenset({
 """Calls whose schema promises a new tensor, and that may give back the operand all the same."""
 
 
-def functional_name(name: str) -> str:
-    """The overload without the ``aten.`` in front and the underscore of an in-place call."""
-    packet, _, overload = name.removeprefix("aten.").partition(".")
-    is_in_place = packet.endswith("_") and not packet.endswith("__")
-    return f"{packet.rstrip('_') if is_in_place else packet}.{overload}"
+ABOUT_GRADIENTS = frozenset({"aten.detach_.default"})
+"""Calls in place that leave every element as it was. ``torch.tensor`` makes one."""
 
 
 def is_in_place(node: Any) -> bool:
     """Does the call write to its first operand and give it back?"""
     schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    return schema is not None and schema.is_mutable and str(node.target) not in ABOUT_GRADIENTS
 
 
 def _changes_shape_only(node: Any) -> bool:
@@ -89,12 +87,12 @@ def writes_of(graph: Any, ignored: frozenset[str]) -> Writes | None:
             continue
         if node.op != "call_function":
             return None
-        if not name.startswith("aten."):
-            # a call that is not ATen's may do anything with a tensor that it gets
+        if getattr(node.target, "_schema", None) is None:
+            # a call that is none of an op may do anything with a tensor that it gets
             if node.target is not operator.getitem and _is_tensor(node):
                 return None
             may_be_shared.update(root(x) for x in node.all_input_nodes)
-        elif functional_name(name) not in CONVERTERS:
+        elif not has_form(node):
             return None
         elif is_in_place(node):
             target = node.args[0]

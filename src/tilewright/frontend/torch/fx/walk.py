@@ -52,7 +52,8 @@ from tilewright.frontend.torch.fx.checks import (
 )
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.torch.fx.floats import float_node
-from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, functional_name, is_in_place, put_back
+from tilewright.frontend.torch.fx.forms import ELEMENTS, functional_name
+from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, is_in_place, put_back
 from tilewright.frontend.torch.fx.known import made_of_numbers
 from tilewright.frontend.torch.fx.locations import location_of
 from tilewright.frontend.torch.fx.pinned import fitted, given_arguments, pinned
@@ -66,13 +67,11 @@ CHECKS = frozenset({
     "aten._assert_async.default", "aten._assert_async.msg",
     "aten._assert_tensor_metadata.default", "aten.sym_constrain_range.default",
     "aten.sym_constrain_range_for_size.default", "aten._functional_assert_async.msg",
+    "aten._linalg_check_errors.default",
 })  # fmt: skip
 """Calls without a result: their conditions are in the symbols' bounds, or are the user's own promise."""
 
 IGNORED = CHECKS | ASSERTIONS
-
-EFFECTS_LEFT_OUT = CHECKS | {"aten._linalg_check_errors.default"}
-"""Calls without a result that PyTorch keeps in order by tokens, and that are the user's own promise."""
 
 TOKEN = "token"
 """What a token of PyTorch's, which orders calls with effects, stands for here."""
@@ -304,7 +303,7 @@ class Importer:
         if node.target is operator.getitem:
             return self._item(node)
         value = node.meta.get("val")
-        if name == "aten._local_scalar_dense.default":
+        if name in ELEMENTS:
             return self._number(node, self._value(node.args[0]), value)
         if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
             return self._symbolic(value, location_of(node))
@@ -541,7 +540,7 @@ def _read_by_checks_only(nodes: Sequence[Any], values_are_checked: bool) -> set[
 
 def _is_left_out(node: Any) -> bool:
     """Is it a call that is ordered by a token, and that does nothing here?"""
-    return str(node.target) == "with_effects" and str(node.args[1]) in EFFECTS_LEFT_OUT
+    return str(node.target) == "with_effects" and str(node.args[1]) in CHECKS
 
 
 def _equal_sizes(node: Any) -> list[Any]:
