@@ -130,6 +130,25 @@ def test_loop_whose_carried_size_grows() -> None:
     np.testing.assert_array_equal(y, np.concatenate([X] * 4))
 
 
+def test_a_condition_that_asks_for_more_bounds_the_rows() -> None:
+    """``while i < 4 and all is small``: how many rows there are data decide, and memory is for four."""
+    steps = [
+        node("Add", ["v", "v"], ["w"]), node("ReduceMax", ["w"], ["top"], keepdims=0), node("Identity", ["w"], ["row"]),
+        node("Less", ["top", "limit"], ["small"]), node("Less", ["i", "three"], ["early"]),
+        node("And", ["early", "small"], ["again"]),
+    ]  # fmt: skip
+    body = graph(steps, [*BODY_INPUTS, info("v", [3])], ["again", info("w", [3]), info("row", [3])], name="body")
+    loop = node("Loop", ["", "c", "x"], ["y", "rows"], body=body)
+    constants = {"limit": np.float32(50), "three": np.array(3)}
+    m = model([loop], [info("x", [3]), C], ["y", "rows"], constants)
+    compiled = tw.compile(m, cache=False)
+    for scale, c in ((1, True), (9, True), (99, True), (1, False)):
+        feeds = {"x": np.abs(X[0]) * scale, "c": np.array(c)}
+        for a, b in zip(compiled(*feeds.values()), runtime_answers(m, feeds), strict=True):
+            assert a.shape == b.shape
+            np.testing.assert_array_equal(a, b)
+
+
 def test_endless_loop_is_refused() -> None:
     nodes = [node("Neg", ["v"], ["w"]), node("Identity", ["go"], ["again"])]
     with pytest.raises(ImportFailed, match="would never end"):

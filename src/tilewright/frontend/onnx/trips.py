@@ -1,7 +1,7 @@
 """How often a ``Loop`` runs whose condition compares a counter with a number, as exporters write ``while i < n``.
 
 In: the loop's body as a graph, its initial condition and carried values. Out: the number of trips as a dimension, or
-None. Not its business: making the loop (``onnx.ops.control``).
+the most that there may be, or None. Not its business: making the loop (``onnx.ops.control``).
 
 The body adds a positive constant to the counter, and nothing changes the number within the loop (loop exit by an
 induction variable: Aho, Lam, Sethi and Ullman, Compilers, 2nd ed., section 9.1.7).
@@ -27,23 +27,33 @@ class _Counter:
     step: int
 
 
-def trips(emitter: Emitter, body: Graph, go: Node, carried: Sequence[Node]) -> Dim | None:
-    """The trips of a loop without a limit of its own; ``go`` is its condition before the first."""
-    sides = _less(body.outputs[0])
-    if sides is None:
-        return None
+def trips(emitter: Emitter, body: Graph, go: Node, carried: Sequence[Node]) -> tuple[Dim, bool] | None:
+    """The most trips of a loop without a limit of its own, and whether it takes as many.
+
+    ``go`` is its condition before the first. A condition that asks for more than the comparison only ends it earlier.
+    """
     known = _Known(emitter, body, carried)
-    end, found = known.invariant(sides[1]), known.counter(sides[0])
-    if end is None or found is None:
-        return None
-    counter, ahead = found
-    last = counter.start + ahead - counter.step  # what the first trip would compare, one trip earlier
-    if _value(emitter, go) is True:
-        return maximum(ceildiv(end - counter.start - ahead, counter.step), 0) + 1
-    first = _less(go)
-    if first is None or [_dim(emitter, n) for n in first] != [last, end]:
-        return None
-    return maximum(ceildiv(end - last, counter.step), 0)
+    conjuncts = _conjuncts(body.outputs[0])
+    for sides in filter(None, map(_less, conjuncts)):
+        end, found = known.invariant(sides[1]), known.counter(sides[0])
+        if end is None or found is None:
+            continue
+        counter, ahead = found
+        most = maximum(ceildiv(end - counter.start - ahead, counter.step), 0) + 1
+        if len(conjuncts) > 1 or _value(emitter, go) is True:
+            return most, len(conjuncts) == 1
+        last = counter.start + ahead - counter.step  # what the first trip would compare, one trip earlier
+        first = _less(go)
+        if first is None or [_dim(emitter, n) for n in first] != [last, end]:
+            return most, False
+        return maximum(ceildiv(end - last, counter.step), 0), True
+    return None
+
+
+def _conjuncts(condition: Node) -> list[Node]:
+    """What must hold, all of it, for the condition to hold."""
+    condition = _plain(condition)
+    return [x for n in condition.inputs for x in _conjuncts(n)] if condition.op is ops.logical_and else [condition]
 
 
 class _Known:
@@ -51,6 +61,7 @@ class _Known:
 
     def __init__(self, emitter: Emitter, body: Graph, carried: Sequence[Node]) -> None:
         self.emitter = emitter
+        self.number = body.inputs[0]  # of the trip, which counts by itself
         self.formals = dict(zip(body.inputs[2:], zip(carried, body.outputs[1:], strict=False), strict=False))
 
     def invariant(self, node: Node) -> Dim | None:
@@ -64,16 +75,22 @@ class _Known:
     def counter(self, node: Node) -> tuple[_Counter, int] | None:
         """The counter of which ``node`` is the value on entry to a trip, or by so much later."""
         node = _plain(node)
+        if node is self.number:
+            return _Counter(0, 1), 0
         if node in self.formals:
             first, after = self.formals[node]
             start, step = _dim(self.emitter, first), self._step(after, node)
             return (_Counter(start, step), 0) if start is not None and step is not None else None
         if node.op is ops.add:
             for x, y in (node.inputs, node.inputs[::-1]):
-                found, by = self.counter(x) if _plain(x) in self.formals else None, _dim(self.emitter, y)
+                found, by = self.counter(x) if self._counts(x) else None, _dim(self.emitter, y)
                 if found is not None and is_known(by):
                     return found[0], by
         return None
+
+    def _counts(self, node: Node) -> bool:
+        plain = _plain(node)
+        return plain in self.formals or plain is self.number
 
     def _step(self, after: Node, formal: Node) -> int | None:
         after = _plain(after)

@@ -182,12 +182,18 @@ def _closed_loop(
     through = frozenset(k for k in range(len(types)) if graph.outputs[1 + k] is graph.inputs[2 + k])
     if through and not same:  # what no iteration changes comes in from outside, as what it is
         return _closed_loop(c, trip, start, carried, through, body)
-    counted = trips(c.emitter, graph, go, varying)  # a condition like `i < n` is a trip count
-    if counted is not None and c.emitter.values(count) is not None:
-        most = c.dims(count, "the trip count")[0]
-        count = c.dim_value(counted if most == FOREVER else expr.minimum(counted, most))
-        go = c.const(True, bool_)
-        graph = dataclasses.replace(graph, outputs=(go, *graph.outputs[1:]))
+    counted = trips(c.emitter, graph, go, varying)  # a condition like `i < n` is a trip count, or bounds it
+    if counted is not None:
+        most, is_exact = counted
+        if trip is None:
+            count = c.dim_value(most)
+        elif c.emitter.values(count) is not None:
+            count = c.dim_value(expr.minimum(most, c.dims(count, "the trip count")[0]))
+        else:
+            count = c(ops.minimum, count, c.dim_value(most))
+        if is_exact:
+            go = c.const(True, bool_)
+            graph = dataclasses.replace(graph, outputs=(go, *graph.outputs[1:]))
     always = _is_true(c, go) and (graph.outputs[0] is graph.inputs[1] or _is_true(c, graph.outputs[0]))
     length: Dim = -1  # how many rows are stacked: not known where a condition may end it
     if always and c.emitter.values(count) is not None:
