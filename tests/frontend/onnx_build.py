@@ -14,7 +14,7 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Graph
 from tilewright.frontend.onnx.file import read_model
 from tilewright.frontend.onnx.given import Elements, NeedsCall
-from tilewright.frontend.onnx.importer import import_for_call, import_onnx
+from tilewright.frontend.onnx.importer import import_for_call
 
 F32, I64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 node = helper.make_node
@@ -62,11 +62,14 @@ def answers(m: onnx.ModelProto | bytes, feeds: Mapping[str, Any], **options: Any
 
 def imported(m: onnx.ModelProto | bytes, feeds: Mapping[str, Any], **options: Any) -> Graph:
     """The model's graph, for the values of these inputs only where they decide its structure."""
-    try:
-        return import_onnx(m, **options)
-    except NeedsCall as e:
-        facts = {name: Elements.of(np.asarray(feeds[name])) for name in e.inputs}
-        return import_for_call(read_model(m), facts, **options).graph
+    facts: dict[str, Elements] = {}
+    while True:
+        try:
+            return import_for_call(read_model(m), facts, **options).graph
+        except NeedsCall as e:
+            if facts.keys() >= set(e.inputs):
+                raise
+            facts |= {name: Elements.of(np.asarray(feeds[name])) for name in e.inputs}
 
 
 def runtime_answers(m: onnx.ModelProto, feeds: Mapping[str, Any]) -> list[np.ndarray]:

@@ -130,6 +130,41 @@ def test_loop_whose_carried_size_grows() -> None:
     np.testing.assert_array_equal(y, np.concatenate([X] * 4))
 
 
+@pytest.mark.parametrize("trips", [2, None])
+def test_sizes_and_ranks_that_change_where_the_trips_are_known(trips: int | None) -> None:
+    """Each trip has types of its own: taken in place, where a constant, a call or sizes tell how many there are."""
+    steps = [
+        node("Concat", ["v", "x"], ["w"], axis=0), node("Unsqueeze", ["r", "zero"], ["q"]),
+        node("Identity", ["go"], ["again"]),
+    ]  # fmt: skip
+    body = graph(
+        steps, [*BODY_INPUTS, info("v", None), info("r", None)], ["again", "w", "q"], {"zero": [0]}, name="body"
+    )
+    loop = node("Loop", ["trip", "", "x", "x"], ["y", "z"], body=body)
+    inputs = [info("x", ["N"]), *([info("trip", [], I64)] if trips is None else [])]
+    compiled = tw.compile(
+        model([loop], inputs, ["y", "z"], {} if trips is None else {"trip": np.array(trips)}), cache=False
+    )
+    for n in (0, 2) if trips is None else (trips,):
+        y, z = compiled(X[0], *([np.array(n)] if trips is None else []))
+        np.testing.assert_array_equal(y, np.concatenate([X[0]] * (n + 1)))
+        assert z.shape == (*[1] * n, 3)
+
+
+def test_a_loop_that_grows_once_for_each_row() -> None:
+    steps = [node("Concat", ["v", "x"], ["w"], axis=0), node("Less", ["i", "last"], ["again"])]
+    body = graph(steps, [*BODY_INPUTS, info("v", None)], ["again", "w"], name="body")
+    outer = [
+        node("Shape", ["x"], ["s"]), node("Squeeze", ["s"], ["n"]), node("Sub", ["n", "one"], ["last"]),
+        node("Loop", ["", "yes", "x"], ["y"], body=body),
+    ]  # fmt: skip
+    compiled = tw.compile(
+        model(outer, [info("x", ["N"])], ["y"], {"one": np.array(1), "yes": np.array(True)}), cache=False
+    )
+    for n in (1, 3):
+        np.testing.assert_array_equal(compiled(X[0, :n]), np.concatenate([X[0, :n]] * (n + 1)))
+
+
 def test_a_condition_that_asks_for_more_bounds_the_rows() -> None:
     """``while i < 4 and all is small``: how many rows there are data decide, and memory is for four."""
     steps = [

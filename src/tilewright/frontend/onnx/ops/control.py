@@ -28,6 +28,7 @@ from tilewright.frontend.onnx.call import (
     Results,
     Stacked,
     Table,
+    Undecided,
     Value,
     as_bool,
 )
@@ -92,11 +93,53 @@ def _loop(c: Call) -> Results:
     mark = c.host.mark()
     try:
         return _closed_loop(c, trip, start, tensors)
-    except (Refused, CompileError):  # a value changes its rank, say, which single steps may
+    except _TypeChanges as e:
+        c.host.reset(mark)
+        return _step_by_step(c, trip, start, tensors, n_trips, e)
+    except (Refused, CompileError):  # what single steps may
         if n_trips is None or n_trips > MAX_UNROLLED:
             raise
         c.host.reset(mark)
         return _unrolled(c, n_trips, start, carried)
+
+
+class _TypeChanges(Refused):
+    """A carried value comes out of the body with another rank or, where ``is_size``, with other sizes.
+
+    ``is_open`` says that neither the number of trips nor sizes tell when the loop ends.
+    """
+
+    def __init__(self, before: TensorType, after: TensorType, *, is_size: bool = False, is_open: bool = False) -> None:
+        self.is_size, self.is_open = is_size, is_open
+        super().__init__(
+            f"carries {before} into its body and {after} out of it", "keep the dtype and shape of carried values"
+        )
+
+
+def _step_by_step(
+    c: Call, trip: Node | None, start: Node | None, carried: Sequence[Node], n_trips: int | None, why: _TypeChanges
+) -> list[Value | None]:
+    """The trips in place, each with types of its own, where a call or its sizes tell how many there are.
+
+    Where they do not, a loop whose sizes change: the interpreter runs it, and passes may still learn when it ends.
+    """
+    if trip is not None and n_trips is None:
+        c.decided(trip, "the trip count")
+        if c.emitter.values(trip) is not None:
+            raise why  # sizes decide it
+    elif n_trips is None or n_trips <= MAX_UNROLLED:
+        mark = c.host.mark()
+        try:
+            return _unrolled(c, n_trips, start, carried)
+        except Undecided:
+            raise
+        except Refused:
+            if not why.is_open:
+                raise
+            c.host.reset(mark)
+    if not why.is_size:
+        raise why
+    return _closed_loop(c, trip, start, carried, grows=True)
 
 
 def _known_count(c: Call, trip: Node | None) -> int | None:
@@ -149,8 +192,13 @@ def _closed_loop(
     carried: Sequence[Node],
     same: frozenset[int] = frozenset(),
     body: GraphProto | None = None,
+    *,
+    grows: bool = False,
 ) -> list[Value | None]:
-    """As a ``loop``; the carried values of the numbers ``same`` pass through the body, which captures them instead."""
+    """As a ``loop``; the carried values of the numbers ``same`` pass through the body, which captures them instead.
+
+    Raises ``_TypeChanges`` unless carried values keep their sizes, or may not (``grows``).
+    """
     proto = c.graph("body") if body is None else body
     count = c.const(FOREVER, i64) if trip is None else c.reshape(c.cast(trip, i64), ())
     go = c.const(True, bool_) if start is None else c.reshape(as_bool(c, start), ())
@@ -181,7 +229,7 @@ def _closed_loop(
     graph = made.graphs[0]
     through = frozenset(k for k in range(len(types)) if graph.outputs[1 + k] is graph.inputs[2 + k])
     if through and not same:  # what no iteration changes comes in from outside, as what it is
-        return _closed_loop(c, trip, start, carried, through, body)
+        return _closed_loop(c, trip, start, carried, through, body, grows=grows)
     counted = trips(c.emitter, graph, go, varying)  # a condition like `i < n` is a trip count, or bounds it
     if counted is not None:
         most, is_exact = counted
@@ -200,6 +248,9 @@ def _closed_loop(
         length = expr.maximum(c.dims(count, "the trip count")[0], 0)
     if length == FOREVER:
         c.refuse("has no trip count and a condition that is always true", "the model would never end")
+    changing = [(v.type, n.type) for v, n in zip(varying, graph.outputs[1:], strict=False) if v.type != n.type]
+    if changing and not grows:
+        raise _TypeChanges(*changing[0], is_size=True, is_open=not always)
     results = iter(_checked_loop(c, count, go, varying, made.captured, graph, name, length, is_ended=not always))
     return [*(v if k in same else next(results) for k, v in enumerate(carried)), *results]
 
@@ -250,8 +301,10 @@ def _is_true(c: Call, condition: Node) -> bool:
 
 def _widened(c: Call, before: TensorType, after: TensorType, name: str) -> TensorType:
     """The type of a carried value with symbols for the dimensions that the body changes."""
-    if before.dtype is not after.dtype or before.rank != after.rank:
-        c.refuse(f"carries {before} into its body and {after} out of it", "keep the dtype and rank of carried values")
+    if before.dtype is not after.dtype:
+        c.refuse(f"carries {before} into its body and {after} out of it", "keep the dtype and shape of carried values")
+    if before.rank != after.rank:
+        raise _TypeChanges(before, after)
     dims = enumerate(zip(before.shape, after.shape, strict=True))
     return before.with_shape([_wider(x, y, f"{name}_{k}") for k, (x, y) in dims])
 
@@ -260,15 +313,18 @@ def _wider(before: Dim, after: Dim, name: str) -> Dim:
     return before if before == after or (isinstance(before, Sym) and before.name == name) else Sym(name, 0)
 
 
-def _unrolled(c: Call, n_trips: int, start: Node | None, carried: Sequence[Value]) -> list[Value | None]:
-    if n_trips > MAX_UNROLLED:
+def _unrolled(c: Call, n_trips: int | None, start: Node | None, carried: Sequence[Value]) -> list[Value | None]:
+    """The trips in place: ``n_trips``, or as many as the condition tells."""
+    if n_trips is not None and n_trips > MAX_UNROLLED:
         c.refuse(f"carries sequences for {n_trips} trips, more than the {MAX_UNROLLED} that are unrolled")
     graph, values = c.graph("body"), list(carried)
     n_scanned = len(graph.output) - 1 - len(carried)
     scanned: list[list[Node]] = [[] for _ in range(max(n_scanned, 0))]
     going = start is None or bool(c.number(start, "the loop's condition"))
     step = 0
-    while going and step < n_trips:
+    while going and (n_trips is None or step < n_trips):
+        if step == MAX_UNROLLED:
+            c.refuse(f"takes more than the {MAX_UNROLLED} trips that are unrolled")
         outputs = _one_trip(c, graph, step, values)
         if len(outputs) < 1 + len(values):
             c.refuse(f"its body gives {len(outputs)} results for {len(values)} carried values")
