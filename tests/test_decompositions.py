@@ -265,6 +265,7 @@ SQUARE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("with_lapack", [True, False])
 @pytest.mark.parametrize("name", SQUARE)
 def test_sides_and_batches_of_the_call(name: str, with_lapack: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,6 +283,7 @@ def test_sides_and_batches_of_the_call(name: str, with_lapack: bool, monkeypatch
         close(compiled(x), SQUARE[name](x))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["qr", "lu"])
 def test_matrices_of_two_sides_of_the_call(name: str) -> None:
     rows, columns = torch.export.Dim("rows", min=2), torch.export.Dim("columns", min=2)

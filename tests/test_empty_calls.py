@@ -116,6 +116,7 @@ TAKEN: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", TAKEN)
 def test_an_element_of_nothing_is_refused(name: str) -> None:
     """A range that may begin with 0 once let code read and write outside of its memory."""
@@ -155,6 +156,7 @@ def test_what_needs_no_element_is_computed(function: Callable[[torch.Tensor], to
         torch.testing.assert_close(compiled(rows[:n]), function(rows[:n]))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dynamic", [True, False, None])
 def test_calls_under_torch_compile(dynamic: bool | None) -> None:
     called = torch.compile(torch.nn.Linear(8, 4), backend="tilewright", dynamic=dynamic)

@@ -105,6 +105,7 @@ def held(form: str) -> Decoder:
     return tilewright.decoder(small()[0], max_length=40, chunk=8, kv_cache_precision=form, cache=False, threads=1)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("form", "share", "error"), [("bf16", 0.5, 2**-7), ("int8", 0.25 + 1 / 16, 2**-5)])
 def test_a_cache_in_fewer_bits(form: str, share: float, error: float, tmp_path: Path) -> None:
     """Keys and values of 16 numbers a head: of int8 a quarter of f32's bytes, and a scale for each 16."""

@@ -38,7 +38,7 @@ def grouped(c_in: int, c_out: int, groups: int, size: int, kernel: int, stride: 
     return Graph("grouped", b.pool, (x,), (conv(y, weight(3, c_out, 1, 1), 1, 1, 1),), ("y",))
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("precision", "error"), [("fp32", 2e-5), ("bf16", 2e-2)])
 @pytest.mark.parametrize(
@@ -72,6 +72,7 @@ def test_whole_groups_are_shuffled_not_gathered(per_group):
     assert "vfmadd" in assembly and "vgather" not in assembly
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("per_group", [17, 37, 100, 257])
 def test_large_groups_of_any_size_share_each_input(per_group):
     graph = texts.optimise(grouped(2 * per_group, 2 * per_group, 2, 7, 1, 1), Options("x86-64-v4"), None)

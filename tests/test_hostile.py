@@ -31,9 +31,11 @@ from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import read_arrays
 
 PEERS = ("xgboost", "lightgbm")
+PROCESSES = {"stablehlo bytecode": pytest.mark.slow}
+"""Formats of which every file is read by a process of its own."""
 
 
-@pytest.mark.parametrize("of", FORMATS)
+@pytest.mark.parametrize("of", [pytest.param(of, marks=PROCESSES.get(of, ())) for of in FORMATS])
 def test_the_sound_files_are_opened(of: str, tmp_path: Path) -> None:
     if of in PEERS:
         pytest.importorskip(of)

@@ -229,6 +229,7 @@ def _one(form, *, image):
     return m, {"x": bytes_of(net.rng, start, net.dtype)}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("target", LEVELS)
 def test_bytes_are_multiplied(name, target):

@@ -56,7 +56,7 @@ def reference(name, x, hidden, direction):
     return op.reference([x, *weights(name, hidden, n_inputs, n_dirs), *states], attrs)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("batch", "direction"), [(1, "forward"), (8, "reverse"), (3, "bidirectional")])
 def test_any_number_of_steps_and_threads(name, batch, direction):
@@ -69,7 +69,7 @@ def test_any_number_of_steps_and_threads(name, batch, direction):
             assert a.tobytes() == b.tobytes()
 
 
-@pytest.mark.one_in(10)
+@pytest.mark.one_in(20)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("hidden", "batch", "direction"), [(101, 3, "bidirectional"), (208, 1, "forward")])
@@ -155,7 +155,7 @@ def layers(name, hidden, n_inputs, batch, target, threads):
     return graph, compile_graph(graph, threads=threads, target=target)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize("target", ["native", "haswell", "x86-64"])
 def test_layers_that_project_ahead(name, target):

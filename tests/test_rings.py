@@ -53,7 +53,7 @@ def check(graph: Graph, target: str = "native", tolerance: float = 1e-4) -> None
     np.testing.assert_allclose(one.astype("d"), want.astype("d"), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("kind", "k", "stride"), [("depthwise", 3, 1), ("depthwise", 5, 2), ("max", 3, 2)])
 def test_every_target(target: str, kind: str, k: int, stride: int) -> None:
@@ -67,6 +67,7 @@ def test_odd_sizes(kind: str, k: int, stride: int, h: int, w: int, channels: int
     check(net(kind, n, h, w, channels, k, stride))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(types.f64, 1e-9), (types.f16, 3e-2), (types.bf16, 2e-1)])
 def test_other_dtypes(dtype: DType, tolerance: float) -> None:
     check(net("depthwise", 1, 12, 11, 24, 3, 1, dtype), tolerance=tolerance)

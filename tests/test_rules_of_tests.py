@@ -30,9 +30,13 @@ def test_of_this_machine(): ...
 """
 
 
-def _copy_rules(folder: Path) -> None:
+def _ran(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """A run of the tests in ``folder`` with our rules, and without plugins that it does not ask for: they load long."""
     for name in ("conftest.py", "pace.py"):
         shutil.copy(Path(__file__).parent / name, folder)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
+    own = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}  # noqa: TID251
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=own, timeout=100)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +47,9 @@ def _copy_rules(folder: Path) -> None:
     ],
 )
 def test_what_is_required_fails_instead(required: str, said: str, tmp_path: Path) -> None:
-    _copy_rules(tmp_path)
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = emulation\n")
-    environment = {**os.environ, "TILEWRIGHT_REQUIRE": required}  # noqa: TID251
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=100)
+    ran = _ran(tmp_path, TILEWRIGHT_REQUIRE=required)
     assert said in ran.stdout, ran.stdout
     assert ("no such-emulator; TILEWRIGHT_REQUIRE=emulation wants it run" in ran.stdout) == (required == "emulation")
 
@@ -63,12 +64,10 @@ def test_sleeps(): time.sleep(1)
 
 @pytest.mark.parametrize(("marked", "said"), [("30", "1 passed"), ("0", "Timeout (0:00:00.5")])
 def test_a_test_has_the_time_that_it_asks_for(marked: str, said: str, tmp_path: Path) -> None:
-    _copy_rules(tmp_path)
     (tmp_path / "test_some.py").write_text(SLEEPS.format(seconds=marked))
     options = "faulthandler_timeout = 0.5\nfaulthandler_exit_on_timeout = true\n"
     (tmp_path / "pytest.ini").write_text(f"[pytest]\n{options}")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    ran = _ran(tmp_path)
     assert said in ran.stdout + ran.stderr, ran.stdout + ran.stderr
 
 
@@ -84,16 +83,14 @@ def test_some(n): sum(range(20_000_000)) if n == 6 else None
     ("options", "said"),
     [
         (["-m", "not slow", "--cpu-budget", "100"], "3 passed, 4 deselected"),
-        (["-n", "1", "--cpu-budget", "0.02"], "7 passed"),
+        (["-p", "xdist.plugin", "-n", "1", "--cpu-budget", "0.02"], "7 passed"),
         (["--cpu-limit", "0.1"], "7 passed, 1 error"),
     ],
 )
 def test_some_cases_are_slow_and_a_quick_one_has_a_limit(options: list[str], said: str, tmp_path: Path) -> None:
-    _copy_rules(tmp_path)
     (tmp_path / "test_some.py").write_text(CASES)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    one_in(n)\n    slow\n")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(tmp_path)]
-    ran = subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
+    ran = _ran(tmp_path, *options)
     assert said in ran.stdout, ran.stdout
     assert ("--cpu-limit is 0.1: do less, or mark it slow" in ran.stdout) == ("--cpu-limit" in options)
     assert "of processor time in" in ran.stdout

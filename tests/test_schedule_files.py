@@ -217,6 +217,7 @@ def edited(text: str, rng: random.Random) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", range(12))
 def test_any_edit_is_right_or_refused(net: Path, saved: Path, seed: int) -> None:
     rng = random.Random(seed)
@@ -279,6 +280,7 @@ def test_a_search_keeps_its_budget(net: Path, saved: Path, monkeypatch: pytest.M
     assert found.n_candidates >= 3 and rounds == [0, 1, 2, 3]
 
 
+@pytest.mark.slow
 def test_what_is_stored_and_does_not_fit_costs_no_other_candidate(net: Path, by_the_rules: str) -> None:
     graph = texts.read_graph(net)
     store = FoundSchedules(net.with_suffix(".db"))

@@ -276,7 +276,7 @@ def test_deep_nets_stay_within_the_bound_of_eager(channels, depth, size):
     assert float(np.abs(np.asarray(model(x.numpy())) - want).max()) <= 1e-5 * float(np.abs(want).max())
 
 
-@pytest.mark.one_in(15)
+@pytest.mark.one_in(30)
 @pytest.mark.parametrize(
     ("layer", "size"),
     [
@@ -407,6 +407,7 @@ def test_images_walk_weights_back_and_forth_but_for_a_ragged_panel(n_out, turnin
     assert not [s for s in walk(made.kernel.body) if isinstance(s, For) and "%" in str(s.loop.extent)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("size", "m"), [((56, 56, 64, 64), 4), ((37, 37, 64, 64), 5), ((14, 14, 256, 256), 4), ((7, 7, 512, 512), 2)]
 )

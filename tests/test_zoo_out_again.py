@@ -35,7 +35,7 @@ def check(found: object, model: zoo.ZooModel) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("suffix", COMES_BACK)
 @pytest.mark.parametrize("optimised", [False, True])
 @pytest.mark.parametrize("name", NETS)
@@ -52,6 +52,7 @@ def test_what_left_comes_back(name: str, optimised: bool, suffix: str, tmp_path:
         check(by_xla(path.read_text(), *arrays), model)
 
 
+@pytest.mark.one_in(3)
 @needs_cc
 @pytest.mark.parametrize("name", NETS)
 def test_what_left_as_code_is_built(name: str, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_every_element_has_one_lane_or_as_many_as_there_are_copies(fragment: Fra
         assert sorted(places) == sorted(np.ndindex(fragment.rows, fragment.columns))
 
 
+@pytest.mark.one_in(6)
 @EACH
 @pytest.mark.parametrize("name", CASES)
 def test_products_are_right_lane_by_lane(name: str, gpu: Gpu) -> None:
@@ -60,6 +61,7 @@ def test_products_are_right_lane_by_lane(name: str, gpu: Gpu) -> None:
     close(seen.arrays["C"], want)
 
 
+@pytest.mark.one_in(2)
 @EACH
 @pytest.mark.parametrize("name", CASES)
 def test_the_code_of_lanes_is_right(name: str, gpu: Gpu) -> None:
@@ -73,6 +75,7 @@ def test_the_code_of_lanes_is_right(name: str, gpu: Gpu) -> None:
     assert {x.partition(".")[0] for x in threads.warps.calls} == {"mfma" if gpu.has_mfma else "wmma"}
 
 
+@pytest.mark.one_in(2)
 @EACH
 @pytest.mark.parametrize("part", ["left", "right", "sums"])
 def test_a_wrong_layout_is_seen(part: str, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,6 +94,7 @@ def test_a_wrong_layout_is_seen(part: str, gpu: Gpu, monkeypatch: pytest.MonkeyP
         close(given["C"], want)
 
 
+@pytest.mark.one_in(4)
 @EACH
 @pytest.mark.parametrize("dtype", [bf16, f16], ids=str)
 def test_objects_have_the_instruction_and_spill_nothing(dtype: DType, gpu: Gpu) -> None:

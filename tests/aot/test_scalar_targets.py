@@ -60,6 +60,7 @@ def mobile_net_in_bytes() -> Graph:
     return tw.quantize(mobile_net(), np.random.default_rng(0).standard_normal((4, 3, 64, 64)).astype(np.float32))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
 def test_a_net_of_bytes_takes_less_than_half_of_the_memory(target: str, mobile_net_in_bytes: Graph) -> None:
     """Tensors that were made floats for a sum or for a depthwise convolution took four bytes a number."""

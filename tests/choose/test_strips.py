@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ def test_strips_compute_what_whole_results_do(offsets, rows, h):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.slow
 def test_a_stencil_s_operand_is_made_in_strips_where_no_near_cache_holds_it():
     """And whole where one does: then it is near already."""
     places = [(dy, dx, 1) for dy in (-2, 0, 2) for dx in (-2, 0, 2)]

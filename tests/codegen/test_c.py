@@ -174,6 +174,7 @@ def check(graph: Graph, arrays: Sequence[Array], folder: Path, target: str = "na
     return model
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["x86-64-v3", "rv64gc"])
 def test_models_of_any_size_equal_the_reference(target: str, tmp_path: Path) -> None:
     """Kernels for vectors and for a machine without; sizes that a call gives, and refuses as an object does."""

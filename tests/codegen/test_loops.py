@@ -348,6 +348,7 @@ def test_local_buffers_belong_to_a_task(threads, target):
         agree(tree, target, sizes=(size,), threads=threads)
 
 
+@pytest.mark.one_in(2)
 @every_target
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("rows", [1, 5])

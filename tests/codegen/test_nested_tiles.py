@@ -28,6 +28,7 @@ def constants_of(bits, seed=0):
     return {"words": words, "scales": scales.astype(np.float32), "zeros": zeros}
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rows", [2, 16, 33, 64])
 @pytest.mark.parametrize(("bits", "levels"), [(4, ()), (8, ()), (4, BOOK)])
 def test_rows_in_two_parts_by_codes(bits, levels, rows):

@@ -63,6 +63,7 @@ def scaled(n: int, dtype: types.DType) -> Computation:
     return Computation((x,), (out,), (Stage((out,), axes, (i,), (x[i] + x[i],)),))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(n=st.integers(1, 70), at_end=st.booleans(), dtype=st.sampled_from([types.f32, types.f64, types.i8, types.i16]))
 @settings(max_examples=20)

@@ -54,7 +54,7 @@ def check(tree, computation, sample, expected, env, target):
         assert_close(got, want, TOLERANCE.get(want.dtype.name, 0))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 @pytest.mark.parametrize("n", [1, pytest.param(N_SAMPLES, marks=pytest.mark.slow)], ids=["one", "all"])
 def test_native_agrees_with_the_reference(op, n):

@@ -60,6 +60,7 @@ def between(columns: int, factor: int, shift: int) -> Computation:
     return Computation((x,), (y,), (Stage((y,), axes, (i, j), (x[i, left] + x[i, right],)),))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(columns=st.integers(1, 50), factor=st.integers(2, 5), shift=st.integers(0, 5))
 @settings(max_examples=7)

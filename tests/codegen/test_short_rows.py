@@ -26,6 +26,7 @@ def run(tree, target, *arrays, shape, at_end):
     return out.array
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(2, 90), columns=st.integers(2, 13), at_end=st.booleans())
 @settings(max_examples=4)
@@ -77,6 +78,7 @@ def test_longer_rows_go_in_blocks_where_there_is_more_to_do(columns, n_sums, blo
     assert any(s.loop.extent == columns for s in copied) == blocks
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(1, 70), columns=st.integers(2, 70), at_end=st.booleans())
 @settings(max_examples=6)

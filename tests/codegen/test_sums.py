@@ -35,6 +35,7 @@ def scores(target, keys, queries, depth, dtype=types.f32):
     return b.kernel
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(
     keys=st.integers(8, 40), queries=st.integers(2, 8), depth=st.integers(16, 70),
@@ -67,6 +68,7 @@ def squashed(rows, columns, depth):
     return Computation((x, w), (y,), (product, Stage((y,), axes, (i, j), (quotient,))), (t,))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(rows=st.integers(3, 40), columns=st.integers(2, 5), depth=st.integers(16, 100))
 @settings(max_examples=10)

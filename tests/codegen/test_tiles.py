@@ -114,6 +114,7 @@ def test_any_size_in_software(kinds, m, n, k, has_epilogue):
     check(kernel, m, n, k, kinds, has_epilogue, InSoftware(kernel))
 
 
+@pytest.mark.one_in(2)
 @KINDS
 @pytest.mark.parametrize("m", [1, 2, 15, 16, 17, 31, 32, 33, 64, 100])
 def test_rows_that_a_call_decides(kinds, m):

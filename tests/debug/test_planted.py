@@ -38,7 +38,7 @@ def test_there_are_enough_of_them_all_over_the_compiler() -> None:
     assert min(Counter(b.stage for b in BUGS if b.stage in ("pass", "schedule", "codegen", "memory")).values()) >= 5
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("bug", BUGS, ids=[f"{k:02d}-{b.id}" for k, b in enumerate(BUGS)])
 def test_is_found_by_name(bug: Bug) -> None:
     if bug.needs and not getattr(Target.host(), bug.needs):

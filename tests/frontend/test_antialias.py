@@ -74,6 +74,7 @@ def test_one_column() -> None:
     assert not torch.allclose(resample(x, *arguments), right), "mended there: draw one column above, too"
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", FILTERS)
 def test_one_compiled_resampling_takes_every_size(mode: str) -> None:

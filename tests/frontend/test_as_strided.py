@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], Callable[[], torc
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore")  # of calls that PyTorch runs
@@ -66,6 +66,7 @@ def test_strides_are_those_of_memory(case: str, is_dynamic: bool) -> None:
     assert torch.equal(given, wanted)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("is_dynamic", [False, True])
 @pytest.mark.parametrize("steps", [
     "(x * 2)[1:, ::2]", "(x * 2)[:, 1]", "torch.complex(x, x + 1).real[1:]", "(x * 2)[:2]",
@@ -122,6 +123,7 @@ def test_a_model_is_refused_whose_strides_are_not_those_of_elements() -> None:
         tw.compile(Net(), (rows(),), cache=False)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("seed", range(10))
 def test_random_scatters_into_views(seed: int) -> None:
@@ -256,6 +258,7 @@ def random_step(choose: random.Random, x: torch.Tensor, kinds: tuple[str, ...]) 
     return calls[kind]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("shape", "where"), [((5, 7), (2,)), ((5, 7), (-1, 1, 0)), ((3, 5, 7), (-2, 1, 2))])
 def test_a_diagonal_of_free_sizes_is_written(shape: tuple[int, ...], where: tuple[int, ...]) -> None:
     class Diagonal(torch.nn.Module):

@@ -114,6 +114,7 @@ def random(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(*s, generator=generator).requires_grad_() for s in shapes]
 
 
+@pytest.mark.slow
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("is_grouped", [True, False])
 def test_a_convolution_of_symbolic_size(is_grouped: bool) -> None:

@@ -41,6 +41,7 @@ READS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", READS)
 def test_reads(name: str) -> None:
     function, args = READS[name]
@@ -86,6 +87,7 @@ WRITES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WRITES)
 def test_writes(name: str) -> None:
     function, args = WRITES[name]

@@ -88,6 +88,7 @@ def test_positions_of_an_image_of_symbolic_size() -> None:
     check(f, *((torch.randn(n, 3, s, s), kernel, torch.randn((s // 8) ** 2, 4), w) for n, s in sizes))
 
 
+@pytest.mark.slow
 def test_places_of_an_image_as_the_terms_of_a_product() -> None:
     """PyTorch knows that ``(h // 8) * (w // 8)`` is 16."""
 
@@ -135,6 +136,7 @@ def test_a_size_that_the_trace_took_for_one() -> None:
     check(moves, *calls)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seed", [*range(QUICK), 107])
 def test_random_functions(seed: int) -> None:
     check_seed(seed)

@@ -48,6 +48,7 @@ BY_COLUMNS: dict[str, Function] = {
 CASES = [*((n, ELEMENTS[n], MASKS) for n in ELEMENTS), *((n, BY_COLUMNS[n], COLUMNS) for n in BY_COLUMNS)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("function", "masks"), [pytest.param(f, m, id=n) for n, f, m in CASES])
 def test_a_function_of_a_mask(function: Function, masks: list[torch.Tensor]) -> None:
     compiled = tw.compile(Lambda(function), (X, masks[0]), threads=1, cache=False)
@@ -98,6 +99,7 @@ COUNTS: dict[str, Function] = {
 REFUSED = {**PICKS, **COUNTS}
 
 
+@pytest.mark.one_in(7)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_pytorch_refuses_of_a_mask(name: str) -> None:
     """A pick out of nothing, and values that a mask has not as many places for."""

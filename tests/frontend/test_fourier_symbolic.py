@@ -96,6 +96,7 @@ def test_lengths_at_length(n: int, form: tuple[str, int], is_wide: bool) -> None
     check(n, *form, is_wide)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [1, 2, 17, 360])
 def test_an_axis_before_others_is_transformed_where_it_lies(n: int) -> None:
     check(n, "complex", 1, is_wide=False, inner=1)
@@ -209,6 +210,7 @@ def test_a_call_of_pytorch_takes_every_length() -> None:
     check_gradients(function, *calls, dynamic=True)
 
 
+@pytest.mark.slow
 def test_torch_compile_takes_symbolic_lengths() -> None:
     """Nothing falls back, neither for a symbolic length nor for a fixed one beside a symbolic batch."""
     torch._dynamo.reset()

@@ -253,6 +253,7 @@ def feed(rng: np.random.Generator, n: int, dtype: Any, nan: bool) -> np.ndarray:
     return x
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("how", ["SUM", "AVERAGE", "MIN", "MAX"])

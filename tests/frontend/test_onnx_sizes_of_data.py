@@ -79,6 +79,7 @@ def marked(n_marked: Sequence[int], n: int = 6) -> list[dict[str, np.ndarray]]:
     return [{"x": x, "m": np.arange(n) < k} for k in n_marked]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", NODES)
 def test_a_size_that_data_decide(name: str) -> None:
     nodes, constants = NODES[name]
@@ -212,6 +213,7 @@ def test_indices_that_reach_beyond_other_axes() -> None:
     check(m, [{"x": np.ones((a, 2), np.float32), "i": np.zeros((b, 1), np.int64)} for a, b in sizes])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("op", ["Add", "Sub", "Mul"])
 @pytest.mark.parametrize("shape", [[1], [3]])
 @given(st.data())

@@ -72,6 +72,7 @@ def test_pools_of_symbolic_sizes_at_length(case: Case) -> None:
     check_gradients(function, *calls, dynamic=True)
 
 
+@pytest.mark.slow
 def test_compiled_pools_take_every_size() -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         means = F.avg_pool1d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False)

@@ -29,6 +29,7 @@ def _factor(r: random.Random) -> float:
     return r.choice([0.3, 0.6, 0.7, 1.1, 1.3, 2.0, 2.1, 2.5, round(r.uniform(0.3, 3), 2)])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
 def test_the_nearest_element_is_pytorch_s(mode: str, rank: int) -> None:
@@ -51,6 +52,7 @@ def test_an_axis_whose_size_stays_is_copied_by_pytorch_s_rules() -> None:
         check(Lambda(partial(F.interpolate, mode=mode, scale_factor=(1.05, 1.0))), (x,))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 @pytest.mark.parametrize("factor", [0.6, (0.7, 1.4), (2.3, 1.1)])
 def test_free_sizes(mode: str, factor: Any) -> None:
@@ -69,7 +71,7 @@ def test_sizes_of_a_float_product_are_pytorch_s() -> None:
         factor = hundredths / 100
         found = rounded(TruncToInt(factor * ToFloat(n)), lambda e: size if e is n else int(e))
         assert found is not None
-        sizes = [k * 2**j for k in (*range(1, 150), 190, 270) for j in range(30)]
+        sizes = [k * 2**j for k in (*range(1, 150), 190, 270) for j in (0, 13, 29)]
         assert not [k for k in sizes if evaluate(found.size, {size: k}) != int(k * factor)], factor
         n_short += any(int(k * factor) != k * hundredths // 100 for k in sizes)
     assert n_short > 5

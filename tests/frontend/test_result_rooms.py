@@ -236,6 +236,7 @@ def _selections() -> Iterator[tuple[str, list[Any], tuple[int, ...]]]:
             ], shape  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("name", "nodes", "shape"), [pytest.param(*c, id=f"{c[0]} {c[2]}") for c in _selections()])
 def test_selections(name: str, nodes: list[Any], shape: tuple[int, ...], guards: Guards) -> None:
     outputs = ["r", "places", "many"] if name == "Unique" else ["r"]

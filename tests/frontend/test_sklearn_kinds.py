@@ -143,7 +143,7 @@ def fitted(case: tuple[Any, Any, Any]) -> tuple[Any, Any]:
     return (estimator.fit(rows) if labels is None else estimator.fit(rows, labels)), asked
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(15)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CLASSES)
 def test_classes(name: str) -> None:
@@ -159,7 +159,7 @@ def test_classes(name: str) -> None:
         assert differ.any(1).sum() <= len(rows) // 5000
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers(name: str) -> None:

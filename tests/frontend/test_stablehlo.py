@@ -40,7 +40,7 @@ def exported(function, *arguments):
     return export.export(jax.jit(function, keep_unused=True))(*arguments)
 
 
-@pytest.mark.one_in(20)
+@pytest.mark.one_in(80)
 @pytest.mark.parametrize("name", CASES)
 def test_gives_what_jax_gives(name: str) -> None:
     function, arguments = CASES[name]
@@ -103,6 +103,7 @@ OF_A_SYMBOLIC_SIZE = {
 }
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", OF_A_SYMBOLIC_SIZE)
 def test_windows_and_sizes_that_follow_from_a_symbol(name: str) -> None:
     """Also for sizes for which no window fits."""

@@ -49,6 +49,7 @@ COMBINED = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", COMBINED)
 def test_complex_numbers_at_places(name: str) -> None:
     x, u = (R.standard_normal(n) + 1j * R.standard_normal(n) for n in (4, 3))
@@ -110,6 +111,7 @@ WINDOWS = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_convolutions_over_four_axes(name: str) -> None:
     options = {"window_strides": (1,) * 4, **WINDOWS[name]}
@@ -148,6 +150,7 @@ func.func @main(%x: tensor<2x4xf32>, %start: tensor<2xf32>, %z: tensor<1xcomplex
 }}"""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("is_reverse", (False, True))
 def test_a_scan_along_the_last_axis(tmp_path: Path, is_reverse: bool) -> None:
     path = tmp_path / "scan.mlir"
@@ -216,6 +219,7 @@ def test_products_of_groups(tmp_path: Path, name: str) -> None:
 # --- three diagonals ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("shape", [(1,), (2,), (7,), (3, 5)])
 @pytest.mark.parametrize("kind", ("any", "zeros to exchange", "singular"))
 def test_systems_of_three_diagonals(kind: str, shape: tuple[int, ...]) -> None:
@@ -234,6 +238,7 @@ def test_systems_of_three_diagonals(kind: str, shape: tuple[int, ...]) -> None:
 # --- windows at edges -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", (np.float32, np.int32))
 @pytest.mark.parametrize("join, start", [(lax.add, 2), (lax.mul, 3), (lax.max, 1), (lax.min, 1)])
 def test_what_windows_start_from_counts_once(join, start: int, dtype) -> None:

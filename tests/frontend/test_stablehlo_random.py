@@ -14,6 +14,7 @@ from frontend.test_stablehlo import assert_equal
 SHAPES = ((), (5,), (16,), (3, 4), (4, 3), (3, 5), (5, 3, 1), (2, 0, 3))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("width", (8, 32, 64))
 @pytest.mark.parametrize("algorithm", list(lax.RandomAlgorithm), ids=lambda a: a.name)
 def test_bits_and_the_next_state(algorithm: lax.RandomAlgorithm, width: int) -> None:
@@ -46,6 +47,7 @@ def test_a_counter_of_128_bits_carries(tmp_path: Path) -> None:
     assert len(set(bits.tolist())) == 8
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ("rbg", "unsafe_rbg"))
 def test_keys_that_are_philox(kind: str) -> None:
     def draw(data):

@@ -45,6 +45,7 @@ FLOATS_OF_8_BITS = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", FLOATS_OF_8_BITS)
 def test_float8_is_computed_wider_and_given_back(dtype) -> None:
     agree(lambda x: jnp.tanh(x) + x * x, jnp.linspace(-3, 3, 50).astype(dtype))
@@ -66,6 +67,7 @@ OF_ALL_ELEMENTS = {
 }
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", OF_ALL_ELEMENTS)
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e3m4])
 def test_narrow_numbers_are_added_and_ordered(dtype, name: str) -> None:
@@ -78,12 +80,14 @@ def test_narrow_numbers_are_added_and_ordered(dtype, name: str) -> None:
     agree(f, numbers.astype(dtype), numbers.T.astype(dtype))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.int4, jnp.uint4])
 def test_narrow_numbers_are_chosen(dtype) -> None:
     x = jnp.arange(8).astype(dtype)
     agree(lambda x, y: jnp.where(x < y, x, y).astype(jnp.float32), x, x[::-1])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("bits", [(5, 10), (8, 7), (4, 3), (5, 2)])
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32])
 def test_precision_is_reduced_to_any_number_of_bits(bits, dtype) -> None:
@@ -92,6 +96,7 @@ def test_precision_is_reduced_to_any_number_of_bits(bits, dtype) -> None:
     agree(lambda x: lax.reduce_precision(x, *bits), jnp.asarray(x).astype(dtype))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "name", ["arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "log", "log1p", "sqrt", "square", "tan"]
 )
@@ -111,6 +116,7 @@ EXTREMES = [0.0, 0.5, -1.0, 7.0, 2e19, -3.4e38, 3.4e38, np.inf, -np.inf]
 OF_C = ["arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctanh", "square", "tan", "tanh"]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", OF_C)
 def test_functions_of_the_largest_complex_numbers(name: str) -> None:
     z = np.array([complex(re, im) for re in EXTREMES for im in EXTREMES]).astype(np.complex64)

@@ -257,6 +257,7 @@ def test_an_operator_without_reference_gives_what_other_kernels_give(name: str) 
     check(DEFAULT[name], PLAINLY)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", HYBRID)
 def test_floats_by_codes_give_what_litert_gives(name: str) -> None:
     check(HYBRID[name])

@@ -42,6 +42,7 @@ def check(content: bytes, x: np.ndarray, *, rtol: float, atol: float) -> None:
         np.testing.assert_allclose(found, expected, rtol=rtol, atol=atol)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("seeds", [(7, 3), (0, 5), (-1, 2**40), (2**63 - 1, -(2**62) + 9)])
 @pytest.mark.parametrize("shape", [(5, 7), (6,), (2, 0)])
 def test_uniform_numbers_are_litert_s(shape: tuple[int, ...], seeds: tuple[int, int]) -> None:
@@ -53,6 +54,7 @@ def test_normal_numbers_are_litert_s(shape: tuple[int, ...]) -> None:
     check(drawing("RANDOM_STANDARD_NORMAL", shape), np.zeros(shape, np.float32), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("n", [1, 6, 7])
 def test_classes_are_litert_s(n: int, dtype: type) -> None:

@@ -35,6 +35,7 @@ def one(
     return model.bytes(), [a for k, a in enumerate(arrays) if k not in consts]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.uint8])
 @pytest.mark.parametrize("seed", range(4))
 def test_distinct_elements(dtype: Any, seed: int) -> None:
@@ -137,6 +138,7 @@ def spectrum(part: str, sizes: tuple[int, int], shape: tuple[int, ...]) -> tuple
     return model.bytes(), [numbers(*shape)]
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("part", ["REAL", "IMAG", "COMPLEX_ABS"])
 @pytest.mark.parametrize(("sizes", "shape"), [((1, 16), (3, 1, 16)), ((4, 8), (2, 4, 8)), ((2, 32), (3, 20)),
                                               ((2, 8), (4, 11))])  # fmt: skip

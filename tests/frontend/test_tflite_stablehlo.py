@@ -51,6 +51,7 @@ def scatter(case: Any, computation: str, dtype: Any) -> tuple[list[TfliteModel],
     return graphs, arrays
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("computation", ["ADD", "MULTIPLY", "MAXIMUM", "MINIMUM", "second"])
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatter(name: str, computation: str) -> None:
@@ -83,6 +84,7 @@ WINDOWS: dict[str, Any] = {
 """Shape, window, strides, gaps within it, distances of the operand's elements, edges."""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     ("computation", "start"), [("ADD", 0), ("ADD", 2), ("MULTIPLY", 1), ("MAXIMUM", -9), ("MINIMUM", 9)]
 )
@@ -105,6 +107,7 @@ def test_windows(name: str, computation: str, start: float) -> None:
         check(content, [x, np.array(start, dtype)])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("kind", "algorithm"), [(1, "RNG_PHILOX"), (2, "RNG_THREE_FRY")])
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_random_bits(kind: int, algorithm: str, dtype: Any) -> None:

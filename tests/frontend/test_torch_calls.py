@@ -217,7 +217,7 @@ DRAWS: dict[str, tuple[Any, float, float]] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("draw, mean, variance", DRAWS.values(), ids=DRAWS)
 def test_random_numbers(draw: Any, mean: float, variance: float) -> None:
     torch.manual_seed(11)
@@ -301,6 +301,7 @@ def test_ldl_factors_have_lapacks_pivots(dtype: torch.dtype) -> None:
     np.testing.assert_allclose(x[:2] @ solve(*operands), right[:2], rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("corners", [False, True])
 @pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
 def test_places_between_elements_of_f64_are_as_exact(mode: str, *, corners: bool) -> None:
@@ -317,6 +318,7 @@ def test_decimals_of_narrow_floats_do_not_overflow(dtype: torch.dtype) -> None:
     torch.testing.assert_close(tuple(tw.compile(f, (x,), cache=False)(x)), f(x), rtol=0, atol=0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("f", [
     lambda x: x + torch.fft.fftfreq(6, 0.3),
     lambda x: x[:, :4] * torch.fft.rfftfreq(6),
@@ -355,6 +357,7 @@ def test_polynomials_of_a_number() -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_bytes_read_as_another_dtype(width: int) -> None:
     dtypes = [

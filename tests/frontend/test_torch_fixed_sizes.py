@@ -67,6 +67,7 @@ SYMBOLIC: dict[str, Function] = {
 }
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", SYMBOLIC)
 def test_a_size_of_the_call_that_the_program_needs(name: str) -> None:
     """The data must decide on a size that follows from those of the inputs."""

@@ -314,7 +314,7 @@ PARTS: dict[str, Step] = {
 }
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("f", PARTS.values(), ids=PARTS.keys())
 def test_rounded_parts_of_a_size(f: Step) -> None:
     """Valid for every size, and so nothing to refuse."""
@@ -358,7 +358,7 @@ def windows_of_two_kinds(x: torch.Tensor) -> torch.Tensor:
     return F.conv1d(x[:, None], narrow, stride=8) * F.conv1d(x[:, None], wide, stride=8, padding=4)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("f", "n"), [(every_second, 2), (every_third, 3), (lifted, 8), (windows_of_two_kinds, 8)])
 def test_sizes_that_a_guard_makes_equal_are_equal(f: Step, n: int) -> None:
     model = tw.compile(Lambda(f), (torch.randn(2, 4 * n),), dynamic_shapes=(({1: Dim.AUTO},),), cache=False)

@@ -60,6 +60,7 @@ def test_numbers_have_more_digits_than_half_a_precision(name: str, dtype: torch.
     check_functions({name: lambda x, y: ROUNDED_ONCE[name](x, y, n)}, x, y, rtol=0)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_a_quotient_rounded_down_to_zero_has_the_sign_of_the_exact_one(dtype: torch.dtype) -> None:
     """Of all numbers of 16 bits by all others in some order; arithmetic of bf16 flushes subnormal numbers."""

@@ -492,6 +492,7 @@ def test_sampling_rows_of_channels(n_channels: int, step: int) -> None:
     assert any(n.op is ops.gather for n in graph.nodes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [7, EVERY_SAMPLER])  # of seven has every mode
 def test_sampling_of_symbolic_sizes(step: int) -> None:
     sizes = {0: torch.export.Dim("n"), 2: torch.export.Dim("h", min=2), 3: torch.export.Dim("w", min=2)}

@@ -313,6 +313,7 @@ IN_ORDER = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.filterwarnings("ignore:.*treespec")
 @pytest.mark.parametrize("is_jit", [False, True])
 @pytest.mark.parametrize(("module", "words", "calls"), IN_ORDER, ids=lambda x: type(x).__name__)
@@ -382,6 +383,7 @@ def apart(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.eigvals(x.view(2, 2)).abs().sum() + x.sum() * n
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.filterwarnings("ignore:.*in PyTorch")
 @torch._dynamo.config.patch(capture_scalar_outputs=True)
 @pytest.mark.parametrize("dynamic", [None, True])

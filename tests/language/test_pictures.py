@@ -155,6 +155,7 @@ def test_every_pipeline_has_an_expectation():
     assert EXPECTED.keys() == PIPELINES.keys()
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @pytest.mark.parametrize("name", PIPELINES)
 def test_pipeline(name, size):

@@ -111,6 +111,7 @@ def drawn(program):
     return made
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_program_computes_what_python_computes(function, tmp_path):
     first = read(function)

@@ -121,6 +121,7 @@ def pieces(seed: int) -> tuple[Graph, tuple[int, int]]:
     return graph_of(make, TensorType(f32, shape)), (length, n) if axis == 0 else (n, length)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seeds", [range(12), *(pytest.param(range(k, k + 50), marks=pytest.mark.fuzz) for k in range(12, 512, 50))]
 )

@@ -116,6 +116,7 @@ def test_channels_go_with_all_that_belongs_to_them(branches: nn.Module) -> None:
     check_like_masked(branches, IMAGE, pruned)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("norm", ["l1", "l2"])
 @pytest.mark.parametrize("scope", ["layer", "global"])
 def test_what_is_left_is_the_model_with_zeros(branches: nn.Module, norm: str, scope: str) -> None:
@@ -181,6 +182,7 @@ def test_a_plan_takes_the_same_from_a_model_that_was_trained_with_masks(branches
     np.testing.assert_allclose(tw.compile(again, cache=False)(IMAGE.numpy()), want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("structure", ["elements", "2:4", "blocks"])
 def test_weights_become_zero_and_shapes_stay(attention: nn.Module, structure: str) -> None:
     amount = None if structure == "2:4" else 0.75

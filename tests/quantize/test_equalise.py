@@ -78,6 +78,7 @@ def test_weights_of_a_channel_get_one_size_in_every_layer():
     np.testing.assert_allclose(sizes(third), flat, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_one_scale_for_a_tensor_then_serves_all_channels():
     graph, shape = net(["dense", "depthwise", "dense"])
     x = numbers(16, *shape[1:])

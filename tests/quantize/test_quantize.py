@@ -62,7 +62,7 @@ def found():
     return tw.quantize(small(pooled), numbers(16, 3, 8, 8), weight_bits=7)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -76,6 +76,7 @@ def test_the_quantised_graph_is_near_the_graph_it_was_made_of(options):
     assert sqnr(graph, tw.quantize(graph, x, batch_size=4096, **options), x) > 22
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("activations", ["u16", "i16"])
 def test_activations_in_16_bits(activations, tmp_path):
     """Little is left but the weights' error, and other runtimes read the same numbers."""
@@ -178,6 +179,7 @@ def several_readers(b, x):
     return b(ops.concat, *heads, image, axis=3)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
 def test_layers_of_every_kind_may_read_one_operand(weights):
     """What a layer notes of one scale for all weights is never that bytes chosen for the data are not the nearest."""
@@ -199,6 +201,7 @@ def outlying(b, x):
     return Net(b.at(Loc("last")), 2).linear(b(ops.tanh, y), 4)
 
 
+@pytest.mark.slow
 def test_a_planted_outlier_layer_is_found_and_spared():
     graph, x = small(outlying, ROWS), numbers(64, 8)
     (expected,) = evaluate_graph(graph, [x])
@@ -251,6 +254,7 @@ def generator():
     yield (numbers(1, 8),)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("form", ["array", "dict", "npz", "generator"])
 def test_forms_of_calibration_data(form, tmp_path):
     np.savez(tmp_path / "data.npz", x=numbers(96, 8))

@@ -38,6 +38,7 @@ def two_layers() -> Graph:
     return Graph("g", b.pool, (x,), (z,), ("z",))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("weights", BOOKS)
 def test_files_hold_the_bits_and_come_back_as_the_same_products(weights: str, tmp_path: Path) -> None:
     graph = two_layers()

@@ -316,6 +316,7 @@ def test_an_empty_tensor_and_a_tensor_without_memory() -> None:
             torch.func.functionalize(lambda a: two(a, a))(torch.ones(2))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("kind", ["contiguous", "turned", "bfloat16", "complex", "empty", "written"])
 def test_an_argument_can_be_made_larger_after_a_call(kind: str) -> None:
     """A tensor that was read as an array, which PyTorch would fix in its place for good, is as free as before."""

@@ -107,6 +107,7 @@ def test_a_turned_copy_lies_in_panels_whether_or_not_blocks_divide_its_rows(k):
     assert turned.shape[-2] == k and turned.shape[-1] < 52
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [48, 52])
 def test_a_turned_copy_that_caches_lose_is_filled_panel_by_panel(n):
     """A batch's part of the copy would stay in the second-level cache, but the whole goes to memory and back."""

@@ -82,7 +82,7 @@ def test_a_single_row_is_a_blocks() -> None:
     assert sum(isinstance(s, Barrier) for s in walk(kernel.body)) == 1  # warps hand over what their lanes have come to
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("m, n, k, batch", [(64, 64, 16, 0), (17, 20, 19, 0), (20, 17, 33, 2), (66, 20, 17, 0)])
 def test_a_product_shares_tiles(m: int, n: int, k: int, batch: int) -> None:
     computation = matmul(m, n, k) if not batch else batched(batch, m, n, k)
@@ -105,6 +105,7 @@ def batched(batch: int, m: int, n: int, k: int) -> Computation:
     return Computation((a, b), (c,), (stage,))
 
 
+@pytest.mark.slow
 def test_a_product_of_a_size_known_at_run_time() -> None:
     for rows in (1, 18, 64):
         _, taken = forms(matmul(N, 20, 19), {"N": rows})

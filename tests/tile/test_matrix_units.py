@@ -187,6 +187,7 @@ def test_terms_are_not_shared_where_another_launch_costs_more() -> None:
     assert not [b for b in made.computation.temps if b.name.endswith("_s")]
 
 
+@pytest.mark.slow
 def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:
     """Three steps in shared memory at one time: one barrier in each, and none before the first."""
     case = Case(17, 16, 48)
@@ -203,6 +204,7 @@ def test_factors_are_copied_ahead_and_every_lack_is_found() -> None:
             assert FaultKind.RACE in {f.kind for f in found}, (at, body)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["ragged in eights", "both turned"])
 def test_the_code_of_lanes_is_right(name: str) -> None:
     case = replace(CASES[name], dtype=f16)  # this CPU has no instruction for the other one

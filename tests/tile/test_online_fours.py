@@ -70,12 +70,13 @@ def seen_right(case: Case, tile: GroupTile, sizes: dict[str, int] | None = None)
         close(run(made, given, sizes or {}, reverse=True)["Y"], case.expected(given), case.dtype)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(9)
 @pytest.mark.parametrize("name", CASES)
 def test_averages_are_right_in_every_form(name: str) -> None:
     seen_right(*CASES[name])
 
 
+@pytest.mark.slow
 @settings(max_examples=2)
 @given_by(
     st.integers(1, 90), st.integers(1, 70), st.sampled_from([64, 128]), st.sampled_from([64, 128]),
@@ -186,6 +187,7 @@ def test_a_step_has_fewer_keys_where_registers_hold_no_more() -> None:
         assert isinstance(found.tile, GroupTile) and found.tile.keys == keys
 
 
+@pytest.mark.one_in(2)
 @needs_ptxas
 @pytest.mark.parametrize("depth", [64, 128])
 def test_large_ones_take_them_without_spills(depth: int, tmp_path) -> None:
