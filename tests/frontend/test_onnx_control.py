@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+import fuzz_control
 import tilewright as tw
 from frontend.onnx_build import (
     BOOL,
@@ -286,6 +287,13 @@ def test_a_branch_of_a_branch_has_results_of_sizes_that_nobody_asks_for() -> Non
     for c in (True, False):
         found = compiled(X[0], X[0, :2], X[1], np.array(c), np.array(True))
         np.testing.assert_array_equal(found, -X[1] if c else np.abs(X[1]))
+
+
+@pytest.mark.one_in(16)
+@pytest.mark.parametrize("seed", range(2, 18))
+def test_random_control_flow(seed: int) -> None:
+    """``make fuzz`` has thousands of them (``fuzz_control``)."""
+    assert fuzz_control.check(fuzz_control.COUNT + seed) in ("passed", "refused")
 
 
 # --- functions ------------------------------------------------------------------------------------------------------
