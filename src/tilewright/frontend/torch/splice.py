@@ -167,7 +167,8 @@ def _replaced(given: Any, env: dict[Node, Any]) -> Any:
 
 
 def _name(target: Any) -> str:
-    return str(target).removeprefix("aten.").partition(".")[0]
+    name: str = getattr(target, "__name__", str(target))
+    return name.partition(".")[0]
 
 
 def _is_like(made: Any, wanted: Any) -> bool:
