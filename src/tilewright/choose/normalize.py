@@ -198,14 +198,17 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
     """
     items = list(stages_of(computation))
     temps = list(computation.temps)
+    read = [_read_by(s) for s in items]
     for t in reversed(computation.temps):
-        makers = [s for s in items if t in s.outs]
-        users = [s for s in items if any(t in buffers_of_value(v) for v in s.values)]
-        # Several writers leave parts of it; several readers would repeat the work, unless that is cheaper than a copy.
-        if len(makers) != 1 or not users or (len(users) > 1 and not _again(makers[0], items, computation.inputs)):
+        makers = [k for k, s in enumerate(items) if t in s.outs]
+        users = [k for k, buffers in enumerate(read) if t in buffers]
+        if len(makers) != 1 or not users:  # several writers leave parts of it
             continue
-        maker = makers[0]
-        if any(items.index(maker) >= items.index(user) or not _may_inline(maker, user, items, folds) for user in users):
+        at, maker = makers[0], items[makers[0]]
+        # Several readers would repeat the work, unless that is cheaper than a copy.
+        if len(users) > 1 and not _again(maker, items, computation.inputs):
+            continue
+        if any(at >= user or not _may_inline(maker, items[user], items[at + 1 : user], folds) for user in users):
             continue
 
         def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
@@ -217,12 +220,17 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
             return t not in buffers_of_value(x)
 
         # Readers keep their places in the order, which is legal: nothing in between writes what the maker reads.
-        for user in users:
-            new = replace(user, exprs=tuple(rewrite_value(v, leaf, keep=untouched) for v in user.exprs))
-            items[items.index(user)] = new
-        items.remove(maker)
+        for k in users:
+            exprs = tuple(rewrite_value(v, leaf, keep=untouched) for v in items[k].exprs)
+            items[k] = replace(items[k], exprs=exprs)
+            read[k] = _read_by(items[k])
+        del items[at], read[at]
         temps.remove(t)
     return replace(computation, items=tuple(items), temps=tuple(temps))
+
+
+def _read_by(stage: Stage) -> frozenset[Buffer]:
+    return frozenset[Buffer]().union(*map(buffers_of_value, stage.values))
 
 
 def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> bool:
@@ -239,17 +247,15 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
     return not along and stride_along(x.buffer, x.index, last) == 1
 
 
-def _may_inline(maker: Stage, user: Stage, items: list[Stage], folds: Folds) -> bool:
+def _may_inline(maker: Stage, user: Stage, between: Sequence[Stage], folds: Folds) -> bool:
     if maker.reduction or maker.update or len(maker.outs) != 1:
         return False
     t = maker.out
     if not _fills(maker):
         return False
-    reads = [x for v in user.values for x in walk(v) if isinstance(x, Load) and x.buffer is t]
-    in_exprs = [x for v in user.exprs for x in walk(v) if isinstance(x, Load) and x.buffer is t]
+    reads, in_exprs = ([x for v in values for x in loads(v) if x.buffer is t] for values in (user.values, user.exprs))
     if len(reads) != len(in_exprs) or any(chosen(x.index) for x in reads):
         return False
-    between = items[items.index(maker) + 1 : items.index(user)]
     sources = buffers_of_value(maker.expr)
     if any(b in sources for s in between for b in s.outs):
         return False
