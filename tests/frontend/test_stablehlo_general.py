@@ -251,3 +251,18 @@ def test_what_windows_start_from_counts_once(join, start: int, dtype) -> None:
         )
 
     agree(f, np.array([1, -3, 4, 2, 5], dtype))
+
+
+@pytest.mark.parametrize(
+    "choice", ['"stablehlo.case"(%k) ({R}, {R}, {R}) : (tensor<i32>)', '"stablehlo.if"(%c) ({R}, {R}) : (tensor<i1>)']
+)
+def test_a_choice_without_results(tmp_path: Path, choice: str) -> None:
+    """JAX leaves such ones of a choice in a body of which nobody reads a result."""
+    path = tmp_path / "model.mlir"
+    text = choice.replace("R", "stablehlo.return")
+    arguments = "%k: tensor<i32>, %c: tensor<i1>, %x: tensor<3xf32>"
+    path.write_text(
+        f"module {{ func.func @main({arguments}) -> tensor<3xf32> {{ {text} -> () return %x : tensor<3xf32> }} }}"
+    )
+    x = np.ones(3, np.float32)
+    assert_equal(tw.compile(path, cache=False)(np.int32(1), np.bool_(True), x), x)

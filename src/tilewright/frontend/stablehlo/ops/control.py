@@ -91,6 +91,8 @@ def _branches(c: Operation, condition: Node, regions: Sequence[Any]) -> list[Val
             made.append(_chosen(inner, index, *region[1:]))
         else:
             made.append(_whole(child.block(region.blocks[0], ())))
+    if not any(made):  # what JAX leaves of a choice of which nobody reads a result
+        return []
     captured = list(dict.fromkeys(n for child in children for n in child.scope.captured))
     graphs = []
     for child, values, name in zip(children, made, ("then", "otherwise"), strict=True):
