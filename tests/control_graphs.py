@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from control_grower import BOOL, FLOAT, INT, NUMPY, Grower, Unfit, Value, is_fixed, is_one, is_open, is_tensor
+from control_grower import BOOL, FLOAT, INT, NUMPY, Dim, Grower, Unfit, Value, is_fixed, is_one, is_open, is_tensor
 
 Feeds = dict[str, np.ndarray]
 MAX_DEPTH = 3
@@ -397,6 +397,11 @@ def steady(v: Value, g: Grower, own: Sequence[Value]) -> bool:
     return not any(map(is_open, dims)) or (v.name not in g.at.own and not inside & set(dims))
 
 
+def surely_some(dims: Sequence[Dim]) -> bool:
+    """Has what is so large an element?"""
+    return not any(d == 0 or is_open(d) for d in dims)
+
+
 def carried_values(g: Grower, keep: Callable[[Value], bool]) -> tuple[list[Value], list[Value], list[bool]]:
     """Values, what stands for them in a body, and which of them keep their sizes."""
     values = [g.pick(keep) for _ in range(int(g.rng.integers(0, 4)))]
@@ -417,7 +422,7 @@ def scan(g: Grower) -> None:
     first = g.pick(lambda v: is_tensor()(v) and v.rank >= 1)
     axis = int(g.rng.integers(first.rank))
     n, sources, axes = first.dims[axis], [first], [axis]
-    if is_open(n):
+    if not surely_some([n]):
         raise Unfit
     for _ in range(int(g.rng.integers(0, 3))):
         sources.append(g.pick(lambda v: is_tensor()(v) and n in v.dims))
@@ -428,7 +433,7 @@ def scan(g: Grower) -> None:
     def fill(own: list[Value]) -> list[Value]:
         grow(g, int(g.rng.integers(1, 6)))
         outputs = [after(g, v, True) for v in own[: len(states)]]
-        return [*outputs, *(g.pick(lambda v: is_tensor()(v) and not any(map(is_open, v.dims))) for _ in range(n_rows))]
+        return [*outputs, *(g.pick(lambda v: is_tensor()(v) and surely_some(v.dims)) for _ in range(n_rows))]
 
     body, outputs = g.sub([*states, *elements], fill, typed=g.chance(0.5), typed_rows=True)
     rows = outputs[len(states) :]
