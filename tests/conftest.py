@@ -27,7 +27,7 @@ import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
 from hypothesis import HealthCheck, settings
 
-from pace import slowness
+from pace import Pace
 
 # How long an example takes says more of the machine's other work than of the example: no profile judges it.
 for profile in ("default", "ci"):
@@ -140,24 +140,27 @@ def shared_kernels() -> Iterator[None]:
 
 
 CPU_SECONDS = pytest.StashKey[dict[str, float]]()  # of each test that ended, by its name
+AT_PACE = pytest.StashKey[dict[str, float]]()  # the same, on the machine of ``pace``
+PACE = pytest.StashKey[Pace]()
 STARTED = pytest.StashKey[float]()
 SHOWN = 12
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[CPU_SECONDS] = {}
-    config.pluginmanager.register(_Ended(config.stash[CPU_SECONDS]))
+    config.stash[CPU_SECONDS], config.stash[AT_PACE], config.stash[PACE] = {}, {}, Pace()
+    config.pluginmanager.register(_Ended(config.stash[CPU_SECONDS], config.stash[AT_PACE]))
 
 
 class _Ended:
     """Collects what the reports say, which come from the workers' processes too."""
 
-    def __init__(self, seconds: dict[str, float]) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: dict[str, float], at_pace: dict[str, float]) -> None:
+        self.by_property = {"cpu_seconds": seconds, "cpu_seconds_at_pace": at_pace}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if (value := dict(report.user_properties).get("cpu_seconds")) is not None:
-            self.seconds[report.nodeid] = float(str(value))
+        for name, value in report.user_properties:
+            if name in self.by_property:
+                self.by_property[name][report.nodeid] = float(str(value))
 
 
 def _cpu_seconds() -> float:
@@ -173,7 +176,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     config, budget = session.config, session.config.getoption("--cpu-budget")
     if not budget or hasattr(config, "workerinput"):
         return
-    spent = sum(config.stash[CPU_SECONDS].values()) / slowness()
+    spent = sum(config.stash[AT_PACE].values())
     if spent > budget:
         here = f"{spent:.0f} s of processor time on the machine of tests/pace.py; --cpu-budget is {budget:g}"
         config.stash[OVER] = f"{here}: make the work cheaper, or leave like cases to slow runs (one_in)"
@@ -188,7 +191,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     files = Counter[str]()
     for name, value in seconds.items():
         files[name.split("::")[0]] += value
-    terminalreporter.section(f"{sum(seconds.values()):.0f} s of processor time in {len(seconds)} tests; the largest")
+    spent = f"{sum(seconds.values()):.0f} s of processor time in {len(seconds)} tests"
+    at_pace = f"{sum(config.stash[AT_PACE].values()):.0f} on the machine of tests/pace.py"
+    terminalreporter.section(f"{spent}, {at_pace}; the largest")
     for name, value in Counter(seconds).most_common(SHOWN) + files.most_common(SHOWN):
         terminalreporter.line(f"{value:7.1f} s  {name}")
     if over := config.stash.get(OVER, ""):
@@ -226,6 +231,7 @@ def _judge_time(item: pytest.Item, report: pytest.TestReport) -> None:
     """Note a test's processor time, its fixtures' included. A test marked ``slow`` may take what it needs."""
     seconds, limit = _cpu_seconds() - item.stash[STARTED], item.config.getoption("--cpu-limit")
     report.user_properties.append(("cpu_seconds", seconds))
+    report.user_properties.append(("cpu_seconds_at_pace", seconds / item.config.stash[PACE].now()))
     if report.passed and limit and seconds > limit and not item.get_closest_marker("slow"):
         report.outcome = "failed"
         report.longrepr = f"{seconds:.1f} s of processor time; --cpu-limit is {limit:g}: do less, or mark it slow"

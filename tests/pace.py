@@ -7,6 +7,8 @@ import time
 
 LOOP_MS = 13.0
 """What :func:`loop_ms` gives on the machine on which bounds are stated."""
+LASTS = 5.0
+"""Seconds after which a measurement says no more how fast the machine is: others on the same host come and go."""
 
 
 def loop_ms() -> float:
@@ -17,6 +19,14 @@ def loop_ms() -> float:
     return (time.process_time() - start) * 1e3
 
 
-def slowness() -> float:
-    """How many times as long as on that machine Python takes here: the least of some measurements."""
-    return min(loop_ms() for _ in range(7)) / LOOP_MS
+class Pace:
+    """How many times as long as on that machine Python takes just now, measured anew every ``LASTS`` seconds."""
+
+    def __init__(self) -> None:
+        self._until, self._slowness = 0.0, 1.0
+
+    def now(self) -> float:
+        if time.monotonic() >= self._until:
+            self._slowness = min(loop_ms() for _ in range(2)) / LOOP_MS
+            self._until = time.monotonic() + LASTS
+        return self._slowness
