@@ -319,7 +319,6 @@ def test_a_mask_of_whole_rows_that_lies_flat() -> None:
     assert list(kernel_texts(graph, Options(target="x86-64-v4"), "tile", ""))  # lanes for eight rows
 
 
-@pytest.mark.one_in(2)
 @pytest.mark.parametrize("n", [500, 1500])
 def test_long_chains_of_arithmetic(n: int) -> None:
     """Walks over a kernel's expression recurse, and 500 operations are deeper than Python's limit lets them go."""

@@ -12,7 +12,7 @@ reduction becomes a padded copy); ``collapse`` (adjacent axes that every access 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from math import lcm
 
@@ -196,41 +196,90 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
     (``_again``) several readers compute it each: they read the input, which is there, and no copy of it has to be
     written.
     """
-    items = list(stages_of(computation))
+    readers = [_Reader(s) for s in stages_of(computation)]
     temps = list(computation.temps)
-    read = [_read_by(s) for s in items]
     for t in reversed(computation.temps):
-        makers = [k for k, s in enumerate(items) if t in s.outs]
-        users = [k for k, buffers in enumerate(read) if t in buffers]
+        makers = [k for k, r in enumerate(readers) if t in r.stage.outs]
+        users = [k for k, r in enumerate(readers) if t in r.buffers]
         if len(makers) != 1 or not users:  # several writers leave parts of it
             continue
-        at, maker = makers[0], items[makers[0]]
+        at, maker = makers[0], readers[makers[0]].settled()
         # Several readers would repeat the work, unless that is cheaper than a copy.
-        if len(users) > 1 and not _again(maker, items, computation.inputs):
+        if len(users) > 1 and not _again(maker, [r.stage for r in readers], computation.inputs):
             continue
-        if any(at >= user or not _may_inline(maker, items[user], items[at + 1 : user], folds) for user in users):
+        stages = [r.stage for r in readers[at + 1 : max(users)]]
+        if any(at >= k or not _may_inline(maker, readers[k], stages[: k - at - 1], folds) for k in users):
             continue
-
-        def leaf(x: Value, t: Buffer = t, maker: Stage = maker) -> Value | None:
-            if isinstance(x, Load) and x.buffer is t:
-                return substitute_value(maker.expr, lies_at(maker.index, x.index))
-            return None
-
-        def untouched(x: Value, t: Buffer = t) -> bool:
-            return t not in buffers_of_value(x)
-
         # Readers keep their places in the order, which is legal: nothing in between writes what the maker reads.
         for k in users:
-            exprs = tuple(rewrite_value(v, leaf, keep=untouched) for v in items[k].exprs)
-            items[k] = replace(items[k], exprs=exprs)
-            read[k] = _read_by(items[k])
-        del items[at], read[at]
+            readers[k].take(maker)
+        del readers[at]
         temps.remove(t)
-    return replace(computation, items=tuple(items), temps=tuple(temps))
+    return replace(computation, items=tuple(r.settled() for r in readers), temps=tuple(temps))
 
 
-def _read_by(stage: Stage) -> frozenset[Buffer]:
-    return frozenset[Buffer]().union(*map(buffers_of_value, stage.values))
+class _Reader:
+    """A stage with what it will compute where it reads temporaries: put into its expressions at the end, all at once.
+
+    ``buffers`` are all that it reads. A chain's last stage takes one stage after the other, and would be rebuilt each
+    time.
+    """
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._makers: dict[Buffer, Stage] = {}
+        self._in_exprs = [_by_buffer(loads(v)) for v in stage.exprs]
+        self._elsewhere = _by_buffer([x for v in stage.values[len(stage.exprs) :] for x in loads(v)])
+        self.buffers = set(self._elsewhere).union(*self._in_exprs)
+
+    def reads(self, t: Buffer) -> list[Load] | None:
+        """Its loads of a buffer, for each expression the different ones; None where not only expressions have some."""
+        return None if t in self._elsewhere else [x for found in self._in_exprs for x in found.get(t, ())]
+
+    def take(self, maker: Stage) -> None:
+        """Compute a stage's result where it is read."""
+        for found in self._in_exprs:
+            for x in found.pop(maker.out, ()):
+                dims = lies_at(maker.index, x.index)
+                for y in loads(maker.expr):
+                    found.setdefault(y.buffer, {})[_load(substitute_value(y, dims))] = None
+        self._makers[maker.out] = maker
+        self.buffers = set(self._elsewhere).union(*self._in_exprs)
+
+    def settled(self) -> Stage:
+        """The stage as it is with all that was taken."""
+        if self._makers:
+            self.stage = replace(self.stage, exprs=tuple(map(self._inlined, self.stage.exprs)))
+            self._makers = {}
+        return self.stage
+
+    def _inlined(self, v: Value) -> Value:
+        made: dict[Load, Value] = {}
+
+        def leaf(x: Value) -> Value | None:
+            if not isinstance(x, Load) or x.buffer not in self._makers:
+                return None
+            if x not in made:
+                maker = self._makers[x.buffer]
+                made[x] = within(substitute_value(maker.expr, lies_at(maker.index, x.index)))
+            return made[x]
+
+        def within(x: Value) -> Value:
+            return rewrite_value(x, leaf, keep=lambda y: buffers_of_value(y).isdisjoint(self._makers))
+
+        return within(v)
+
+
+def _by_buffer(found: Iterable[Load]) -> dict[Buffer, dict[Load, None]]:
+    groups: dict[Buffer, dict[Load, None]] = {}
+    for x in found:
+        groups.setdefault(x.buffer, {})[x] = None
+    return groups
+
+
+def _load(v: Value) -> Load:
+    assert isinstance(v, Load)
+    return v
 
 
 def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> bool:
@@ -247,14 +296,14 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
     return not along and stride_along(x.buffer, x.index, last) == 1
 
 
-def _may_inline(maker: Stage, user: Stage, between: Sequence[Stage], folds: Folds) -> bool:
+def _may_inline(maker: Stage, reader: _Reader, between: Sequence[Stage], folds: Folds) -> bool:
     if maker.reduction or maker.update or len(maker.outs) != 1:
         return False
     t = maker.out
     if not _fills(maker):
         return False
-    reads, in_exprs = ([x for v in values for x in loads(v) if x.buffer is t] for values in (user.values, user.exprs))
-    if len(reads) != len(in_exprs) or any(chosen(x.index) for x in reads):
+    user, reads = reader.stage, reader.reads(t)
+    if reads is None or any(chosen(x.index) for x in reads):
         return False
     sources = buffers_of_value(maker.expr)
     if any(b in sources for s in between for b in s.outs):
