@@ -196,7 +196,7 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
     (``_again``) several readers compute it each: they read the input, which is there, and no copy of it has to be
     written.
     """
-    readers = [_Reader(s) for s in stages_of(computation)]
+    readers = [_Inliner(s) for s in stages_of(computation)]
     temps = list(computation.temps)
     for t in reversed(computation.temps):
         makers = [k for k, r in enumerate(readers) if t in r.stage.outs]
@@ -218,7 +218,7 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
     return replace(computation, items=tuple(r.settled() for r in readers), temps=tuple(temps))
 
 
-class _Reader:
+class _Inliner:
     """A stage with what it will compute where it reads temporaries: put into its expressions at the end, all at once.
 
     ``buffers`` are all that it reads. A chain's last stage takes one stage after the other, and would be rebuilt each
@@ -296,7 +296,7 @@ def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> b
     return not along and stride_along(x.buffer, x.index, last) == 1
 
 
-def _may_inline(maker: Stage, reader: _Reader, between: Sequence[Stage], folds: Folds) -> bool:
+def _may_inline(maker: Stage, reader: _Inliner, between: Sequence[Stage], folds: Folds) -> bool:
     if maker.reduction or maker.update or len(maker.outs) != 1:
         return False
     t = maker.out
