@@ -25,20 +25,20 @@ from tilewright.tile.affine import coefficient, without
 from tilewright.tile.ir import For, Kind, Loop, walk
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.trim import skipped_below
+from tilewright.tile.schedule.trim import Guarded
 
 
 def skip_padding(b: ScheduleBuilder) -> None:
     """Innermost serial loops of reductions run only where they read more than padding, if enough of them don't."""
-    loops = {x.sym: x for x in loops_of(b.kernel.body)}
+    loops, guarded = {x.sym: x for x in loops_of(b.kernel.body)}, Guarded(b.kernel)
     for s in list(walk(b.kernel.body)):
         if isinstance(s, For) and s.loop.kind is Kind.SERIAL and estimate([s.loop.extent]) >= MIN_STEPS:
             if any(x.kind is Kind.SERIAL for x in loops_of(s.body)):
                 continue
-            guards = skipped_below(b.kernel, s)
+            guards = guarded.skipped_below(s)
             shares = [_share_hidden(g, [x for a, x in loops.items() if a in symbols(g)]) for g in guards]
             if max(shares, default=0) * estimate([s.loop.extent]) > 1:  # asking takes about as long as a step
-                attempt(b, partial(b.do, "skip", s.loop.sym.name))
+                attempt(b, partial(b.do, "skip", s.loop.sym.name))  # which leaves what is stored as it was
 
 
 def _share_hidden(guard: Dim, loops: list[Loop]) -> float:

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from math import inf
 
-from tilewright.core.compute import Binary, Cast, Const, Inside, Load, Select, Unary, Value
+from tilewright.core.compute import Binary, Buffer, Cast, Const, Inside, Load, Select, Unary, Value
 from tilewright.core.dims import is_known, known_under
 from tilewright.core.expr import Dim, Sym, bounds, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
 from tilewright.core.indices import is_chosen
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Store, Update, walk, written
+from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import loops_of
 from tilewright.tile.schedule.partials import identity_of
 from tilewright.tile.schedule.tree import enclosing, find_loop, nest_of, replace_stmt
@@ -42,7 +42,7 @@ def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
     if at not in names or at == loop or len(leaf) != 1 or not isinstance(leaf[0], Update):
         raise ScheduleError("trim", where, "no single update inside of both loops")
     update, sym = leaf[0], target.loop.sym
-    guards = hidden_below(kernel, update)
+    guards = Guarded(kernel).hidden_below(update)
     if len(guards) != 1:
         raise ScheduleError("trim", where, "no elements are known to change nothing")
     step = coefficient(guards[0], sym)
@@ -64,28 +64,10 @@ def skip(kernel: Kernel, loop: str) -> Kernel:
     than one update; nothing is known of its value, or no guard can hide all of the loop.
     """
     target = find_loop(kernel, loop, "skip")
-    guards = skipped_below(kernel, target)
+    guards = Guarded(kernel).skipped_below(target)
     if not guards:
         raise ScheduleError("skip", loop, "not known to change nothing in any of its runs")
     return replace_stmt(kernel, target, If(Inside(guards), (target,)))
-
-
-def skipped_below(kernel: Kernel, target: For) -> tuple[Dim, ...]:
-    """Expressions: where one is below 0, no iteration of the loop changes anything. None that is never below 0."""
-    work = [s for s in walk(target.body) if not isinstance(s, For | Prefetch)]
-    if len(work) != 1 or not isinstance(work[0], Update):
-        return ()
-    loops = [target.loop, *loops_of(target.body)]
-    most = [_most(g, loops) for g in hidden_below(kernel, work[0])]
-    return tuple(g for g in most if g is not None and not is_nonneg(g))
-
-
-def hidden_below(kernel: Kernel, update: Update) -> tuple[Dim, ...]:
-    """Expressions: where one is below 0, the update changes nothing."""
-    known = known_value(kernel, update.value)
-    if known is None or Const(known[0], update.buffer.dtype) != identity_of(update.op, update.buffer.dtype):
-        return ()
-    return known[1]
 
 
 def _most(e: Dim, loops: list[Loop]) -> Dim | None:
@@ -99,57 +81,87 @@ def _most(e: Dim, loops: list[Loop]) -> Dim | None:
     return e
 
 
-def known_value(kernel: Kernel, v: Value) -> Known | None:
-    """What ``v`` is where a guard fails, and the guards."""
-    match v:
-        case Select(cond=Inside(exprs=guards), b=Const(value=c)):
-            return float(c), guards
-        case Load():
-            return _stored(kernel, v)
-        case Cast():
-            return known_value(kernel, v.a)
-        case Unary(op="exp" | "exp2"):
-            known = known_value(kernel, v.a)
-            return None if known is None or known[0] != -inf else (0.0, known[1])
-        case Binary(op="add" | "sub" | "mul" | "div"):
-            return _combined(kernel, v)
-    return None
+class Guarded:
+    """What is known of a kernel's values where guards fail.
 
+    What is known of a temporary's elements is kept, since in a long chain each is asked for by all that come behind.
+    """
 
-def _combined(kernel: Kernel, v: Binary) -> Known | None:
-    for x, other in ((v.a, v.b), (v.b, v.a)):
-        known = known_value(kernel, x)
-        if known is None or (x is v.b and v.op in ("sub", "div")):
-            continue
-        if v.op in ("add", "sub") and known[0] == -inf:
-            return known
-        if v.op in ("mul", "div") and known[0] == 0:
-            return known
-        if v.op in ("mul", "div") and known[0] == -inf and isinstance(other, Const) and other.value > 0:
-            return known
-    return None
+    def __init__(self, kernel: Kernel) -> None:
+        self._writers: dict[Buffer, list[Stmt]] = {}
+        self._known: dict[Load, Known | None] = {}
+        for s in walk(kernel.body):
+            for buffer in written(s):
+                self._writers.setdefault(buffer, []).append(s)
 
+    def skipped_below(self, target: For) -> tuple[Dim, ...]:
+        """Expressions: where one is below 0, no iteration of the loop changes anything. None that is never below 0."""
+        work = [s for s in walk(target.body) if not isinstance(s, For | Prefetch)]
+        if len(work) != 1 or not isinstance(work[0], Update):
+            return ()
+        loops = [target.loop, *loops_of(target.body)]
+        most = [_most(g, loops) for g in self.hidden_below(work[0])]
+        return tuple(g for g in most if g is not None and not is_nonneg(g))
 
-def _stored(kernel: Kernel, load: Load) -> Known | None:
-    """What the one plain nest that assigns the buffer says of the element, by guards of single dimensions."""
-    stores = [s for s in walk(kernel.body) if load.buffer in written(s)]
-    if len(stores) != 1 or not isinstance(stores[0], Store):
+    def hidden_below(self, update: Update) -> tuple[Dim, ...]:
+        """Expressions: where one is below 0, the update changes nothing."""
+        known = self.value(update.value)
+        if known is None or Const(known[0], update.buffer.dtype) != identity_of(update.op, update.buffer.dtype):
+            return ()
+        return known[1]
+
+    def value(self, v: Value) -> Known | None:
+        """What ``v`` is where a guard fails, and the guards."""
+        match v:
+            case Select(cond=Inside(exprs=guards), b=Const(value=c)):
+                return float(c), guards
+            case Load():
+                if v not in self._known:
+                    self._known[v] = None  # of an element that is made of itself
+                    self._known[v] = self._stored(v)
+                return self._known[v]
+            case Cast():
+                return self.value(v.a)
+            case Unary(op="exp" | "exp2"):
+                known = self.value(v.a)
+                return None if known is None or known[0] != -inf else (0.0, known[1])
+            case Binary(op="add" | "sub" | "mul" | "div"):
+                return self._combined(v)
         return None
-    known = known_value(kernel, stores[0].value)
-    if known is None:
+
+    def _combined(self, v: Binary) -> Known | None:
+        for x, other in ((v.a, v.b), (v.b, v.a)):
+            known = self.value(x)
+            if known is None or (x is v.b and v.op in ("sub", "div")):
+                continue
+            if v.op in ("add", "sub") and known[0] == -inf:
+                return known
+            if v.op in ("mul", "div") and known[0] == 0:
+                return known
+            if v.op in ("mul", "div") and known[0] == -inf and isinstance(other, Const) and other.value > 0:
+                return known
         return None
-    dims: dict[Sym, Dim] = {}
-    unknown: set[Sym] = set()
-    joined: list[Dim] = []
-    for own, at in zip(stores[0].index, load.index, strict=True):
-        if is_chosen(own):
+
+    def _stored(self, load: Load) -> Known | None:
+        """What the one plain nest that assigns the buffer says of the element, by guards of single dimensions."""
+        stores = self._writers.get(load.buffer, ())
+        if len(stores) != 1 or not isinstance(stores[0], Store):
             return None
-        if isinstance(own, Sym) and not is_chosen(at):
-            dims[own] = at
-        else:
-            unknown |= symbols(own)
-            joined += [] if is_chosen(at) else [e for g in known[1] if (e := _of_joined(g, own, at)) is not None]
-    return known[0], (*(substitute(g, dims) for g in known[1] if not symbols(g) & unknown), *joined)
+        known = self.value(stores[0].value)
+        if known is None:
+            return None
+        dims: dict[Sym, Dim] = {}
+        unknown: set[Sym] = set()
+        joined: list[Dim] = []
+        for own, at in zip(stores[0].index, load.index, strict=True):
+            if is_chosen(own):
+                return None
+            if isinstance(own, Sym) and not is_chosen(at):
+                dims[own] = at
+            else:
+                unknown |= symbols(own)
+                joined += [] if is_chosen(at) else [e for g in known[1] if (e := _of_joined(g, own, at)) is not None]
+        return known[0], (*(substitute(g, dims) for g in known[1] if not symbols(g) & unknown), *joined)
 
 
 def _of_joined(guard: Dim, own: Dim, at: Dim) -> Dim | None:
