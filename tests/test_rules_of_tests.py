@@ -7,7 +7,6 @@ fails because the machine does other work too.
 """
 
 import ast
-import os
 import shutil
 import subprocess
 import sys
@@ -30,13 +29,18 @@ def test_of_this_machine(): ...
 """
 
 
-def _ran(folder: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """A run of the tests in ``folder`` with our rules, and without plugins that it does not ask for: they load long."""
+@pytest.fixture(autouse=True)
+def _without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that tests start load no plugins that they do not ask for, which takes longer than their tests."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
+def _ran(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """A run of the tests in ``folder`` with our rules."""
     for name in ("conftest.py", "pace.py"):
         shutil.copy(Path(__file__).parent / name, folder)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, str(folder)]
-    own = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment}  # noqa: TID251
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=own, timeout=100)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=100)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +50,13 @@ def _ran(folder: Path, *options: str, **environment: str) -> subprocess.Complete
         ("emulation", "1 failed, 1 passed, 1 skipped, 1 error"),
     ],
 )
-def test_what_is_required_fails_instead(required: str, said: str, tmp_path: Path) -> None:
+def test_what_is_required_fails_instead(
+    required: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = emulation\n")
-    ran = _ran(tmp_path, TILEWRIGHT_REQUIRE=required)
+    monkeypatch.setenv("TILEWRIGHT_REQUIRE", required)
+    ran = _ran(tmp_path)
     assert said in ran.stdout, ran.stdout
     assert ("no such-emulator; TILEWRIGHT_REQUIRE=emulation wants it run" in ran.stdout) == (required == "emulation")
 
