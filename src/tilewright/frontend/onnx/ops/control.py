@@ -111,9 +111,12 @@ class _TypeChanges(Refused):
 
     def __init__(self, before: TensorType, after: TensorType, *, is_size: bool = False, is_open: bool = False) -> None:
         self.is_size, self.is_open = is_size, is_open
-        super().__init__(
-            f"carries {before} into its body and {after} out of it", "keep the dtype and shape of carried values"
-        )
+        super().__init__(*_unlike(before, after))
+
+
+def _unlike(before: TensorType, after: TensorType) -> tuple[str, str]:
+    """What is wrong with a carried value that comes out of the body as another type, and the remedy."""
+    return f"carries {before} into its body and {after} out of it", "keep the dtype and shape of carried values"
 
 
 def _step_by_step(
@@ -302,7 +305,7 @@ def _is_true(c: Call, condition: Node) -> bool:
 def _widened(c: Call, before: TensorType, after: TensorType, name: str) -> TensorType:
     """The type of a carried value with symbols for the dimensions that the body changes."""
     if before.dtype is not after.dtype:
-        c.refuse(f"carries {before} into its body and {after} out of it", "keep the dtype and shape of carried values")
+        c.refuse(*_unlike(before, after))
     if before.rank != after.rank:
         raise _TypeChanges(before, after)
     dims = enumerate(zip(before.shape, after.shape, strict=True))
