@@ -230,7 +230,7 @@ class _Inliner:
         self._makers: dict[Buffer, Stage] = {}
         self._in_exprs = [_by_buffer(loads(v)) for v in stage.exprs]
         self._elsewhere = _by_buffer([x for v in stage.values[len(stage.exprs) :] for x in loads(v)])
-        self.buffers = set(self._elsewhere).union(*self._in_exprs)
+        self.buffers = frozenset[Buffer]().union(*map(buffers_of_value, stage.values))
 
     def reads(self, t: Buffer) -> list[Load] | None:
         """Its loads of a buffer, for each expression the different ones; None where not only expressions have some."""
@@ -244,7 +244,7 @@ class _Inliner:
                 for y in loads(maker.expr):
                     found.setdefault(y.buffer, {})[_load(substitute_value(y, dims))] = None
         self._makers[maker.out] = maker
-        self.buffers = set(self._elsewhere).union(*self._in_exprs)
+        self.buffers = self.buffers - {maker.out} | buffers_of_value(maker.expr)
 
     def settled(self) -> Stage:
         """The stage as it is with all that was taken."""
