@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tilewright.frontend.torch.fx.forms import is_symbolic
 from tilewright.frontend.torch.fx.symbols import is_found_in_data, is_found_in_floats
 
 FIRST_STAGE = -1  # odd: calls of PyTorch that read no result come before anything that is compiled
@@ -121,7 +122,7 @@ def _is_float_of_data(node: Any) -> bool:
 
 
 def _is_symbolic(node: Any) -> bool:
-    return type(node.meta.get("val")).__name__ in ("SymInt", "SymFloat", "SymBool")
+    return is_symbolic(node.meta.get("val"))
 
 
 def calls(nodes: Sequence[Any]) -> list[Any]:

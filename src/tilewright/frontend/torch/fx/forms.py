@@ -30,9 +30,14 @@ def has_form(node: Any) -> bool:
     name, value = str(node.target), node.meta.get("val")
     if getattr(node.target, "_schema", None) is None or name in KERNELS or name in ELEMENTS:
         return True
-    if type(value).__name__ in ("SymInt", "SymFloat", "SymBool") or _is_condition(node.target._schema):
+    if is_symbolic(value) or _is_condition(node.target._schema):
         return True  # numbers are known by their expressions
     return functional_name(name) in (COMPLEX if is_about_complex(node) else CONVERTERS)
+
+
+def is_symbolic(value: Any) -> bool:
+    """Is it a number that only a call knows?"""
+    return type(value).__name__ in ("SymInt", "SymFloat", "SymBool")
 
 
 def _is_condition(schema: Any) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.frontend.torch.fx.forms import is_symbolic
+
 
 def made_of_numbers(node: Any) -> Any:
     """The result of a call without tensors among its arguments; None for other calls."""
@@ -15,7 +17,7 @@ def made_of_numbers(node: Any) -> Any:
 
     given = [*node.args, *node.kwargs.values()]
     is_plain = isinstance(node.target, torch._ops.OpOverload) and not node.all_input_nodes
-    if not is_plain or torch.Tag.nondeterministic_seeded in node.target.tags or any(map(_is_symbolic, given)):
+    if not is_plain or torch.Tag.nondeterministic_seeded in node.target.tags or any(map(_has_symbolic, given)):
         return None
     named = {k: v for k, v in node.kwargs.items() if k != "device"}  # constants lie in the CPU's memory
     with torch._subclasses.fake_tensor.unset_fake_temporarily(), torch.no_grad():
@@ -23,7 +25,7 @@ def made_of_numbers(node: Any) -> Any:
     return made if isinstance(made, torch.Tensor) and not made.is_sparse else None
 
 
-def _is_symbolic(x: Any) -> bool:
+def _has_symbolic(x: Any) -> bool:
     if isinstance(x, tuple | list):
-        return any(map(_is_symbolic, x))
-    return type(x).__name__ in ("SymInt", "SymFloat", "SymBool")
+        return any(map(_has_symbolic, x))
+    return is_symbolic(x)

@@ -52,7 +52,7 @@ from tilewright.frontend.torch.fx.checks import (
 )
 from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
 from tilewright.frontend.torch.fx.floats import float_node
-from tilewright.frontend.torch.fx.forms import ELEMENTS, functional_name
+from tilewright.frontend.torch.fx.forms import ELEMENTS, functional_name, is_symbolic
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, is_in_place, put_back
 from tilewright.frontend.torch.fx.known import made_of_numbers
 from tilewright.frontend.torch.fx.locations import location_of
@@ -305,7 +305,7 @@ class Importer:
         value = node.meta.get("val")
         if name in ELEMENTS:
             return self._number(node, self._value(node.args[0]), value)
-        if type(value).__name__ in ("SymInt", "SymFloat", "SymBool"):
+        if is_symbolic(value):
             return self._symbolic(value, location_of(node))
         if isinstance(value, bool | int | float) and not name.startswith("aten."):
             return value
@@ -526,7 +526,7 @@ def _read_by_checks_only(nodes: Sequence[Any], values_are_checked: bool) -> set[
     checks = {n for n in ignored if not (values_are_checked and is_about_values(n))}
     numbers: set[Any] = set()  # that assertions have as expressions, over elements that are still needed
     for node in reversed(nodes):
-        is_number = type(node.meta.get("val")).__name__ in ("SymInt", "SymFloat", "SymBool")
+        is_number = is_symbolic(node.meta.get("val"))
         is_computed = is_number and not str(node.target).startswith("aten.")
         if is_computed and node.users and all(u in numbers or u in ignored for u in node.users):
             numbers.add(node)
