@@ -65,7 +65,7 @@ def test_the_same_results(data):
     sizes = data.draw(st.lists(st.integers(2, 6), min_size=rank, max_size=rank), "sizes")
     kernel = data.draw(st.lists(st.integers(1, 5), min_size=rank, max_size=rank), "kernel")
     strides = data.draw(st.lists(st.integers(1, 4), min_size=rank, max_size=rank), "strides")
-    pads = [(data.draw(st.integers(0, k - 1)), data.draw(st.integers(0, k - 1))) for k in kernel]
+    pads = [(data.draw(st.integers(-3, k - 1)), data.draw(st.integers(-3, k - 1))) for k in kernel]
     further = [data.draw(st.integers(0, s - 1)) for s in strides]
     reach = [(n - 1) * s + k + f - sum(p) for n, s, k, f, p in zip(sizes, strides, kernel, further, pads, strict=True)]
     if min(reach) < 1:

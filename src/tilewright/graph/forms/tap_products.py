@@ -137,5 +137,9 @@ def _sums_of_taps(b: Builder, x: Node, node: Node) -> Node:
     turns = [axis for k in range(rank) for axis in (2 + rank + k, 2 + k)]
     y = b(ops.transpose, total, perm=(0, 1, *turns))
     y = b(ops.reshape, y, shape=(n_batch, n_out, *[n * s for n, s in zip(blocks, strides, strict=True)]))
-    starts = (0, 0, *[lo for lo, _ in a["pads"]])
-    return b(ops.slice, y, starts=starts, stops=(n_batch, n_out, *ends), steps=(1,) * len(starts))
+    before = [max(-lo, 0) for lo, _ in a["pads"]]  # places that no tap reaches, in front of all that taps reach
+    if any(before):
+        y = b(ops.pad, y, b.const(0.0, x.dtype), pads=((0, 0), (0, 0), *[(n, 0) for n in before]))
+    starts = (0, 0, *[max(lo, 0) for lo, _ in a["pads"]])
+    stops = (n_batch, n_out, *[n + end for n, end in zip(before, ends, strict=True)])
+    return b(ops.slice, y, starts=starts, stops=stops, steps=(1,) * len(starts))
