@@ -102,6 +102,10 @@ def test_derived_and_equal_sizes() -> None:
         Lambda(lambda x, y: x[::2] + y), (torch.randn(8), torch.randn(4)), {"args": ({0: 2 * half}, {0: half})}
     )
     assert str(derived.inputs[0].type) == "f32[2*half]"
+    rows, module = Dim("rows"), Lambda(lambda x: x[:, :3] * 2)
+    alone = check(module, (torch.randn(3, 9),), {"args": ({0: rows, 1: 2 * half - 1},)})  # half's only place
+    assert str(alone.inputs[0].type) == "f32[rows, 2*half - 1]"
+    compare(alone, module, (torch.randn(1, 5),))
     auto = {"args": ({0: Dim.AUTO}, {0: Dim.AUTO})}
     joined = check(Lambda(lambda x, y: x + y), (torch.randn(5), torch.randn(5)), auto)
     assert joined.inputs[0].shape == joined.inputs[1].shape != (5,)

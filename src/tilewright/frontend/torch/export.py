@@ -481,8 +481,9 @@ def _specs(module: torch.nn.Module, inputs: Examples, dynamic_shapes: Any) -> li
 
 
 def _dimension_names(program: ExportedProgram, specs: Sequence[Any]) -> dict[str, str]:
-    """The user's names for PyTorch's symbols, where a dimension is a symbol and its spec a named ``Dim``."""
+    """The user's names for PyTorch's symbols, where a dimension's spec is a named ``Dim`` or derived from one."""
     names: dict[str, str] = {}
+    derived: dict[str, str] = {}
     tensors = [
         n for n in program.graph.nodes if n.op == "placeholder" and n.name in program.graph_signature.user_inputs
     ]
@@ -491,9 +492,15 @@ def _dimension_names(program: ExportedProgram, specs: Sequence[Any]) -> dict[str
         for axis, dim in entries:
             size = node.meta["val"].shape[axis]
             expression = getattr(getattr(size, "node", None), "expr", None)
-            if expression is not None and expression.is_Symbol and isinstance(getattr(dim, "__name__", None), str):
+            own = getattr(dim, "root", dim)  # of ``2 * half`` the ``half``, whose only place that may be
+            name = getattr(own, "__name__", None)
+            if expression is None or not isinstance(name, str):
+                continue
+            if expression.is_Symbol:
                 names[expression.name] = dim.__name__
-    return names
+            elif own is not dim and len(expression.free_symbols) == 1:
+                derived |= {symbol.name: name for symbol in expression.free_symbols}
+    return derived | names
 
 
 def _place_names(program: ExportedProgram, given: Mapping[str, str]) -> dict[str, str]:

@@ -41,15 +41,33 @@ def least_sizes(program: ExportedProgram) -> dict[Any, int]:
     A range that begins with 2 may be PyTorch's own assumption.
     """
     values = [n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"]
-    sizes = [size for value in values for size in getattr(value, "shape", (value,)) if hasattr(size, "node")]
-    example = {size.node.expr: size.node.hint for size in sizes if size.node.expr.is_Symbol}
-    free = [s for s, r in program.range_constraints.items() if s in example and r.lower <= TRACED_FROM and r.upper > 1]
-    if any(hint is None for hint in example.values()):
+    shapes = [size for value in values for size in getattr(value, "shape", (value,)) if hasattr(size, "node")]
+    sizes = {size.node.expr: size.node.hint for size in shapes}
+    named = {s for size in sizes for s in size.free_symbols}
+    free = [s for s, r in program.range_constraints.items() if s in named and r.lower <= TRACED_FROM and r.upper > 1]
+    example = _example(sizes)
+    if named - example.keys():
         return dict.fromkeys(free, TRACED_FROM)
     found = {s: TRACED_FROM for s in free if not _may_be(program, values, example, s, 1)}
     for s in free:
         if s not in found and program.range_constraints[s].lower < 1 and not _may_be(program, values, example, s, 0):
             found[s] = 1
+    return found
+
+
+def _example(sizes: Mapping[Any, int | None]) -> dict[Any, int]:
+    """What each symbol is in the example, as far as the sizes there tell.
+
+    A dimension that the user derives (``2 * Dim("half")``) may be the only place of its symbol.
+    """
+    found: dict[Any, int] = {}
+    for size, n in sorted(sizes.items(), key=lambda item: not item[0].is_Symbol):
+        if n is None or len(size.free_symbols) != 1:
+            continue
+        (symbol,) = size.free_symbols
+        slope, base = size.diff(symbol), size.subs(symbol, 0)
+        if symbol not in found and slope.is_Integer and base.is_Integer:
+            found[symbol] = (n - int(base)) // int(slope)
     return found
 
 
