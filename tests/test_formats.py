@@ -73,6 +73,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str, str]] = {
     "npz": (lambda: written(lambda f: np.savez(f, a=np.ones(3))), "arrays of NumPy", "--input"),
     "gzip": (lambda: gzip.compress(b"model"), "a compressed file", "unpack"),
     "tar": (lambda: tarfile.TarInfo("m").tobuf() + bytes(1024), "an archive", "unpack"),
+    "cut archive": (lambda: b"PK\x03\x04" + bytes(60), "an archive without an end", "again"),
     "json": (lambda: b'{\n  "architectures": ["Bert"]}', "JSON", ".onnx"),
     "empty": (lambda: b"", "an empty file", "again"),
     "ort": (lambda: b"\x18\x00\x00\x00ORTM" + bytes(64), "ONNX Runtime's own format", "converted from"),
@@ -109,6 +110,19 @@ def test_a_file_with_the_suffix_of_a_program_is_called_what_it_is(tmp_path: Path
         tw.compile(path)
     path.write_bytes(exported())
     assert tw.compile(path, cache=False)(torch.ones(1, 2)).shape == (1, 2)
+
+
+@pytest.mark.parametrize("suffix", [".mlir", ".mlirbc", ".tflite", ".gguf", ".safetensors"])
+def test_a_file_with_the_suffix_of_another_format_is_called_what_it_is(suffix: str, tmp_path: Path) -> None:
+    """Pointers of Git LFS and web pages, which have the name of what was asked for; and formats taken for another."""
+    path, module = tmp_path / f"model{suffix}", torch.nn.Linear(2, 2)
+    holds_weights = suffix in (".gguf", ".safetensors")
+    for kind in ("lfs", "html", "gzip", "empty", *(["safetensors"] if suffix != ".safetensors" else [])):
+        make, what, remedy = FILES[kind]
+        path.write_bytes(make())
+        with pytest.raises(TilewrightError) as caught:
+            tw.with_weights(module, path) if holds_weights else tw.compile(path)
+        assert f"it is {what}" in str(caught.value) and remedy in str(caught.value), str(caught.value)
 
 
 def small_model(**fields: Any) -> bytes:

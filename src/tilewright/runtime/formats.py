@@ -12,6 +12,8 @@ from tilewright.runtime.plain import dataclass
 
 TAIL_BYTES = 1 << 16
 """Bytes at a zip file's end that are searched for the names in it: its table of contents stands there."""
+ZIP_END = b"PK\x05\x06"
+"""What begins the record at a zip file's end."""
 MODULE = "compile the PyTorch module: tilewright.compile(module, example_inputs=(x,))"
 
 
@@ -52,6 +54,7 @@ HTML = Format(
 OPENVINO = Format("an OpenVINO model", "give the ONNX model that it was converted from")
 XML = Format("XML, perhaps a server's error message", "look into it, and download the file again")
 PACKED = Format("a compressed file or an archive", "unpack it, and give the model in it")
+CUT = Format("an archive without an end", "it was cut short on its way: export or download it again")
 JSON = Format("JSON, perhaps a model's configuration", "give the model's own file (.onnx or .pt2)")
 OBJECT = Format("machine code", "give the model that it was made of; exported libraries load as runtime.library says")
 
@@ -109,7 +112,7 @@ def recognise(data: memoryview) -> Format | None:
         return ORT
     if head.startswith(b"PK\x03\x04"):
         names = head + bytes(data[-TAIL_BYTES:])
-        return next((found for part, found in _IN_ZIPS if part in names), PACKED)
+        return next((found for part, found in _IN_ZIPS if part in names), PACKED if ZIP_END in names else CUT)
     if re.match(rb"\x80[\x02-\x05][\x8a\x95c}\]X(]", head):
         return PICKLED if b"torch" in head or head[2:3] == b"\x8a" else PICKLE
     if head[257:262] == b"ustar":

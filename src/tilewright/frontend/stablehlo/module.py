@@ -18,6 +18,7 @@ from typing import Any
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.frontend.stablehlo.nesting import MOST_LEVELS, too_deep
+from tilewright.runtime.formats import STABLEHLO, recognise
 from tilewright.runtime.once import MAKING
 
 BYTECODE = b"ML\xefR"
@@ -39,6 +40,9 @@ def parse(data: bytes, where: str, *, is_trusted: bool = False) -> Any:
 
     With ``is_trusted`` bytecode is read in this process: the caller has it from JAX, not from a file.
     """
+    found = None if is_trusted else recognise(memoryview(data))
+    if found is not None and found is not STABLEHLO:
+        raise _unreadable(where, f"it is {found.what}", found.remedy)
     try:
         with MAKING:
             from jax.extend.mlir import deserialize_portable_artifact, ir
@@ -68,8 +72,8 @@ def parse(data: bytes, where: str, *, is_trusted: bool = False) -> Any:
             raise _unreadable(where, "; ".join(said) or str(e).strip() or "MLIR can't read it") from e
 
 
-def _unreadable(where: str, rule: str) -> ImportFailed:
-    return ImportFailed("the StableHLO module can't be read", [Problem(Loc(where), "module", rule, "export it anew")])
+def _unreadable(where: str, rule: str, remedy: str = "export it anew") -> ImportFailed:
+    return ImportFailed("the StableHLO module can't be read", [Problem(Loc(where), "module", rule, remedy)])
 
 
 def _text_of(data: bytes, where: str) -> bytes:

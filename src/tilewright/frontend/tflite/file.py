@@ -15,6 +15,8 @@ from tilewright.core.diag import ImportFailed, Loc, OpError, Problem
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
 
+CONVERT = "convert the model anew"
+"""The remedy for a damaged file."""
 MOST_WALKS = 10_000
 """How often sub-graphs are walked for one import: a file can call one from each of many places."""
 
@@ -106,9 +108,9 @@ class File:
         return int(options.InitSubgraphIndex())
 
 
-def broken(name: str, rule: str) -> ImportFailed:
+def broken(name: str, rule: str, remedy: str = CONVERT) -> ImportFailed:
     """A file that is no model."""
-    problem = Problem(Loc(name), "TFLite", rule, "convert the model anew")
+    problem = Problem(Loc(name), "TFLite", rule, remedy)
     return ImportFailed("the TFLite model can't be read", [problem])
 
 

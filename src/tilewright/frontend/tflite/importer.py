@@ -20,8 +20,9 @@ from tilewright.core.diag import ImportFailed, Loc, OpError, OptionError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import CONST, Builder, Graph, Node, Pool
 from tilewright.core.types import Array
-from tilewright.frontend.tflite.file import File, broken
+from tilewright.frontend.tflite.file import CONVERT, File, broken
 from tilewright.frontend.tflite.walk import SubGraphWalk
+from tilewright.runtime.formats import recognise
 from tilewright.runtime.once import MAKING
 from tilewright.runtime.structure import State
 
@@ -55,7 +56,9 @@ def import_tflite(data: bytes, name: str) -> ImportedTflite:
         remedy = 'pip install "tilewright[tflite]"'
         raise OptionError("TFLite models need the package tflite", remedy=remedy) from error
     if not is_tflite(data):
-        raise broken(name, "it does not begin as a TFLite file does")
+        found = recognise(memoryview(data))
+        rule = f"it is {found.what}" if found else "it does not begin as a TFLite file does"
+        raise broken(name, rule, found.remedy if found else CONVERT)
     try:
         return _imported(File(tflite, data, name))
     except struct.error as error:

@@ -19,7 +19,8 @@ import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
-from tilewright.runtime.files import open_regular, reading
+from tilewright.runtime.files import map_file, open_regular, reading
+from tilewright.runtime.formats import recognise
 from tilewright.runtime.once import MAKING
 
 MAGIC = b"GGUF"
@@ -74,9 +75,9 @@ class GgufFile:
         return value
 
 
-def broken(path: Path, rule: str) -> ImportFailed:
+def broken(path: Path, rule: str, remedy: str = "download or convert the file anew") -> ImportFailed:
     """That a file is not what it says."""
-    problem = Problem(Loc(str(path)), "GGUF", rule, "download or convert the file anew")
+    problem = Problem(Loc(str(path)), "GGUF", rule, remedy)
     return ImportFailed("the GGUF file can't be read", [problem])
 
 
@@ -93,6 +94,8 @@ def open_gguf(path: Path) -> GgufFile:
     with reading(path, "pass the path of a GGUF file"), open_regular(path) as file:
         start = file.read(len(MAGIC))
     if start != MAGIC:
+        if found := recognise(map_file(path)[0]):
+            raise broken(path, f"it is {found.what}", found.remedy)
         raise broken(path, "it does not begin as a GGUF file does")
     try:
         with np.errstate(all="ignore"):

@@ -28,7 +28,8 @@ from tilewright.frontend.tflite.importer import SUFFIX as TFLITE
 from tilewright.frontend.tflite.importer import is_tflite
 from tilewright.frontend.torch.tensors import to_numpy
 from tilewright.frontend.weights.gguf_file import open_gguf
-from tilewright.runtime.files import open_regular, reading
+from tilewright.runtime.files import map_file, open_regular, reading
+from tilewright.runtime.formats import COMPILED, SAFETENSORS, recognise
 from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
@@ -151,6 +152,10 @@ def _tensors(weights: Weights) -> Mapping[str, Any]:
             f"{path} is a pickle, which would execute what it holds",
             remedy="where you trust it: safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)",
         )
+    found = recognise(map_file(path)[0])
+    if found is not None and found not in (SAFETENSORS, COMPILED):  # a compiled model has the form of such a file
+        problem = Problem(Loc(str(path)), "safetensors", f"it is {found.what}", found.remedy)
+        raise ImportFailed("the file of weights can't be read", [problem])
     return _safetensors(path)
 
 
