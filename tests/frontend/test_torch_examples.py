@@ -46,6 +46,11 @@ MISTAKES: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "an iterator": (Net, iter((X,)), "write a tuple"),
     "scripted": (lambda: torch.jit.script(torch.nn.Linear(4, 3)), (X,), "compile the nn.Module that was scripted"),
     "traced": (lambda: torch.jit.trace(Net(), (X,)), (X,), "compile the nn.Module that was scripted"),
+    "a scripted part": (
+        lambda: torch.nn.Sequential(torch.jit.script(torch.nn.Linear(4, 3))),
+        (X,),
+        'in place of "0", which is TorchScript',
+    ),
     "a misspelled name": (Net, {"feature": X}, "write 'features' for 'feature'"),
     "an unknown name": (Net, {"features": X, "zzz": X}, "leave out 'zzz'"),
     "too many": (Net, (X, X, X), r"forward takes \(features.*, shift"),

@@ -90,7 +90,14 @@ def check_has_elements(name: str, tensors: Mapping[str, Any]) -> None:
 
 def capture_failure(module: torch.nn.Module, error: Exception) -> ImportFailed:
     """What to tell of an exception by ``torch.export``."""
+    import torch
+
     text = f"torch.export can't capture {type(module).__name__}: {error}"
+    scripts = [path for path, m in module.named_modules() if isinstance(m, torch.jit.ScriptModule)]
+    # of nested ones the outer one says enough
+    if outer := [path for path in scripts if path.rpartition(".")[0] not in scripts]:
+        remedy = f"give the modules that were scripted or traced in place of {_listed(outer)}, which is TorchScript"
+        return ImportFailed(text, remedy=remedy)
     return ImportFailed(text, remedy=_remedy(f"{type(error).__name__} {error}"))
 
 
