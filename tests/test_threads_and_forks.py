@@ -91,7 +91,7 @@ COMPILES = """
     from tilewright.core.evaluate import evaluate_graph
     from tilewright.build.driver import compile_graph
 
-    sys.setswitchinterval(1e-5)  # at each millionth of a second, threads would do little but take turns
+    sys.setswitchinterval(1e-6)
     is_large = sys.argv[1] == "large"  # small ones compile in a tenth of the time, and meet as often
     nets = [language_model if is_large else perceptron] + [perceptron] * 6
     x = np.random.default_rng(0).standard_normal((2, 5, 64)).astype(np.float32)
@@ -153,7 +153,7 @@ TRACES = """
         return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(8, 4))
 
     torch._dynamo.lookup_backend("tilewright")  # whose own first time is for one thread
-    sys.setswitchinterval(1e-5)
+    sys.setswitchinterval(1e-6)
     n = {0: torch.export.Dim("n")}
     x, of_all, problems, start = torch.randn(3, 6), net(100), [], threading.Barrier(4)
     nets = [net(0).eval(), net(1).eval(), of_all, of_all]
