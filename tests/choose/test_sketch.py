@@ -83,9 +83,15 @@ def test_blocks_of_lanes_go_inside_where_lines_of_many_rows_are_waited_for():
     assert loops_of(large, replace(few, n_streams=1 << 10)) == loops_of(small, few) == ["i1", "i0"]
 
 
-def loops_of(c, machine):
+def test_rows_are_walked_in_chunks_only_where_panels_that_come_again_cost_less():
+    """A chunk has few rows to walk a panel, which comes from the last cache while the first of them do."""
+    assert loops_of(computations.matmul(256, 2048, 2048), ZEN, "B") == ["i1", "i0"]
+    assert loops_of(computations.matmul(784, 512, 512), ZEN, "B") == ["i0", "i1", "i0"]
+
+
+def loops_of(c, machine, constant="A"):
     """The loops outside of a product's sums, by the axis that they walk."""
-    (body,) = schedule_with_steps(c, machine, [b for b in c.inputs if b.name == "A"]).kernel.body
+    (body,) = schedule_with_steps(c, machine, [b for b in c.inputs if b.name == constant]).kernel.body
     found = []
     while body.loop.kind is not Kind.UNROLL:
         found.append(body.loop.sym.name[:2])

@@ -186,13 +186,15 @@ def _step(of: Contraction, target: Target, rows: int, rows2: int, vectors: int) 
 class _Moving:
     """An access within the loops looked at so far: the places touched, bytes brought from behind each cache.
 
-    Each byte brought moves ``times``: what is written is read before and written back later.
+    Each byte brought moves ``times``: what is written is read before and written back later. All that comes from behind
+    a cache comes in the ``share`` of the tiles that are the first to touch it.
     """
 
     area: Area
     steps: Mapping[Sym, int]
     times: float = 1.0
     moved: list[float] = field(default_factory=list)
+    share: list[float] = field(default_factory=list)
 
 
 class _Loops:
@@ -205,7 +207,8 @@ class _Loops:
         self.n_full = 0
 
     def touch(self, area: Area, steps: Mapping[Sym, int], times: float = 1.0) -> None:
-        self.accesses.append(_Moving(area, steps, times, [area.lines * self.line] * len(self.levels)))
+        n = len(self.levels)
+        self.accesses.append(_Moving(area, steps, times, [area.lines * self.line] * n, [1.0] * n))
 
     def fill(self) -> int:
         """How many of the caches, the nearest first, can't hold what was touched: more loops never make it less."""
@@ -216,8 +219,9 @@ class _Loops:
             self.n_full += 1
         return self.n_full
 
-    def repeat(self, sym: Sym, count: int, size: int = 1) -> None:
-        """A loop around all accesses, of which each iteration moves ``sym`` on by ``size``."""
+    def repeat(self, sym: Sym, count: int, size: int = 1, *, is_walk: bool = False) -> None:
+        """A loop around all accesses, of which each iteration moves ``sym`` on by ``size``; of tiles, or of a tile's
+        own steps, which are so short that what they bring comes evenly."""
         if count == 1:
             return
         n_full = self.fill()
@@ -226,6 +230,8 @@ class _Loops:
             wider = a.area.over(step * size, count, self.line) if step else a.area
             grown = min(max(wider.lines / a.area.lines, 1.0), count)
             a.moved = [m * (count if k < n_full else grown) for k, m in enumerate(a.moved)]
+            if is_walk:
+                a.share = [x if k < n_full else x * grown / count for k, x in enumerate(a.share)]
             a.area = wider
 
     def join(self, other: _Loops) -> None:
@@ -233,12 +239,28 @@ class _Loops:
         self.accesses += other.accesses
         self.n_full = max(self.n_full, other.n_full)
 
-    def settle(self) -> list[float]:
-        """Bytes of a call from behind each cache: one that holds the whole has it from the call before."""
+    def settle(self) -> list[Brought]:
+        """What each cache gets from behind it in a call: one that holds the whole has it from the call before."""
         n_full = self.fill()
         return [
-            sum(a.moved[k] * a.times for a in self.accesses) if k < n_full else 0.0 for k in range(len(self.levels))
+            Brought([(a.moved[k] * a.times, a.share[k]) for a in self.accesses] if k < n_full else [])
+            for k in range(len(self.levels))
         ]
+
+
+@dataclass(frozen=True)
+class Brought:
+    """The bytes of each access that a cache gets from behind it, and the part of the time in which they come."""
+
+    by_access: Sequence[tuple[float, float]]
+
+    @property
+    def n_bytes(self) -> float:
+        return sum(n for n, _ in self.by_access)
+
+    def during(self, share: float) -> float:
+        """The bytes of a call that were as busy all the time as the last ``share`` of it."""
+        return sum(n / own for n, own in self.by_access if own >= share)
 
 
 def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, *, is_shared: bool) -> float:
@@ -256,15 +278,31 @@ def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, 
     counts = (1, target.n_cores) if is_shared and target.n_cores > 1 else (1,)
     seconds = []
     for n in counts:
-        memory = memory_cycles([*near, alone if n == 1 else among_all], target, FITTED)
+        phases = _phases([*near, alone if n == 1 else among_all], target)
         cycles = outside
         for p in tile.parts:
-            busy = p.busy + sum((m * p.weight) ** FITTED.overlap for m in memory)
-            cycles += busy ** (1 / FITTED.overlap) + p.entries * parts * FITTED.end
+            for part, memory in phases:
+                busy = p.busy + sum((m * p.weight) ** FITTED.overlap for m in memory)
+                cycles += part * busy ** (1 / FITTED.overlap)
+            cycles += p.entries * parts * FITTED.end
         if n > 1:
             cycles = cycles / (n_shares / ceil(n_shares / n)) + target.fork_cycles
         seconds.append((cycles + FITTED.call) / (target.ghz * 1e9))
     return float(prod(seconds) ** (1 / len(seconds)))
+
+
+def _phases(brought: Sequence[Brought], target: Target) -> list[tuple[float, Sequence[float]]]:
+    """Parts of a call, each with the cycles that a whole one would wait for each cache if all of it were alike.
+
+    A panel comes from behind a cache while the first rows walk it, and the arithmetic waits for it; while the other
+    rows do, nothing comes. So a call takes longer than its bytes would if they came evenly. What comes in the smallest
+    share of the time is taken to come while all else does.
+    """
+    shares = sorted({share for level in brought for _, share in level.by_access} | {1.0}, reverse=True)
+    return [
+        (share - rarer, memory_cycles([level.during(share) for level in brought], target, FITTED))
+        for share, rarer in zip(shares, (*shares[1:], 0.0), strict=True)
+    ]
 
 
 def copy_seconds(of: Contraction, operand: int, n_copies: int, target: Target) -> float:
@@ -300,14 +338,14 @@ def _page_cycles(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int
     page = target.page_bytes
     known = CacheLevel(target.n_near_pages * page, page, page)
     of = replace(tile.of, operands=tuple(replace(x, beyond=0) for x in tile.of.operands))
-    (n_bytes,) = _moved(replace(tile, of=of), walks, depth, parts, target, (known,))
-    return n_bytes / page * target.page_cycles
+    (brought,) = _moved(replace(tile, of=of), walks, depth, parts, target, (known,))
+    return brought.n_bytes / page * target.page_cycles
 
 
 def _moved(
     tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target, caches: Sequence[CacheLevel]
-) -> list[float]:
-    """Bytes of a call from behind each of the caches."""
+) -> list[Brought]:
+    """What comes from behind each of the caches in a call."""
     of, line = tile.of, caches[0].line
     loops = _Loops(caches)
     for x in of.operands:
@@ -322,13 +360,13 @@ def _moved(
     if depth:
         _touch_sums(loops, tile, inside, target, line)
     for w in reversed(inside):
-        loops.repeat(w.sym, w.count, w.size)
-        results.repeat(w.sym, w.count, w.size)
+        loops.repeat(w.sym, w.count, w.size, is_walk=True)
+        results.repeat(w.sym, w.count, w.size, is_walk=True)
     if depth:
-        loops.repeat(of.reduced[-1][0], parts, depth)
+        loops.repeat(of.reduced[-1][0], parts, depth, is_walk=True)
     loops.join(results)
     for w in reversed(outside):
-        loops.repeat(w.sym, w.count, w.size)
+        loops.repeat(w.sym, w.count, w.size, is_walk=True)
     return loops.settle()
 
 

@@ -45,6 +45,7 @@ from tilewright.choose.strategies.contract_space import (
     access,
     access_at,
     rows_first,
+    whole_or_in_chunks,
 )
 from tilewright.choose.strategies.contract_windows import (
     copied_loops,
@@ -195,7 +196,8 @@ def plan_contraction(
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
-    if is_free and (arrange is not None or brought or (is_plain and _size(leaf.buffer) > machine.l2_bytes)):
+    is_open = order.has_panels_again or (is_plain and _size(leaf.buffer) > machine.l2_bytes)
+    if is_free and (arrange is not None or brought or is_open):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
         space = TileSpace(
@@ -237,7 +239,7 @@ def _arranged(
     machine: Target,
 ) -> tuple[Tile, Order, tuple[int, ...]]:
     """The tile and the order that ``arrange`` takes; else the rules' tile, with copies of ``brought`` operands, or
-    with rows outside of blocks of lanes.
+    with chunks of rows outside of blocks of lanes, or none.
 
     ``turned`` operands are copies already.
     """
@@ -246,6 +248,8 @@ def _arranged(
     taken = None if arrange is None else arrange(space)
     if taken is not None:
         return taken.tile, taken.order, ()
+    if order.has_panels_again:
+        order = whole_or_in_chunks(space, tile, order, machine)
     if not brought:
         return tile, rows_first(space, tile, order, machine), ()
     found = order_with_copies(space, brought, turned, tile, order, machine)

@@ -39,6 +39,11 @@ class Order:
     n_chunks: int = 1
     depth: int | None = None
 
+    @property
+    def has_panels_again(self) -> bool:
+        """Does every chunk of rows bring panels again that no near cache keeps?"""
+        return self.panels_first and self.n_chunks > 1
+
 
 @dataclass(frozen=True)
 class Outside:
@@ -101,6 +106,16 @@ def _priced(space: TileSpace, tile: TileSketch, order: Order, machine: Target) -
     walks = walks_of(tile, space.outside, order, machine)
     seconds = sketch(tile, walks, order.depth or 0, machine, is_shared=space.outside.is_shared)
     return Arrangement(Tile(tile.rows, tile.rows2, tile.vectors), order, seconds)
+
+
+def whole_or_in_chunks(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
+    """The order, or the same without chunks of rows where that costs less: all rows of a panel before the next one.
+
+    What rows read stays in a near cache for all panels of a chunk, or a panel stays there for all rows.
+    """
+    sizes = sketch_tile(space.of, machine, tile.rows, tile.rows2, tile.vectors)
+    whole = replace(order, n_chunks=1)
+    return min((whole, order), key=lambda o: _priced(space, sizes, o, machine).seconds)
 
 
 def rows_first(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
