@@ -14,8 +14,27 @@ from functools import partial
 from typing import Any
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_
+from tilewright.core.types import product as product_of
+from tilewright.frontend.complex_functions import (
+    arc_cosine,
+    arc_sine,
+    arc_tangent,
+    area_cosine,
+    area_sine,
+    area_tangent,
+    exponential_less_one,
+    hyperbolic_tangent,
+    inverse,
+    logarithm_of_one_more,
+    logistic,
+    power,
+    product_along,
+    running_product,
+    tangent,
+)
 from tilewright.frontend.complex_pairs import (
     Pair,
     added,
@@ -35,7 +54,7 @@ from tilewright.frontend.complex_pairs import (
     sine,
     square_root,
 )
-from tilewright.frontend.nodes import expand
+from tilewright.frontend.nodes import expand, reshape
 from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 from tilewright.frontend.torch.aten.contract import matmul_of, swap_last
@@ -134,23 +153,17 @@ def _div(c: AtenCall) -> Result:
     return quotient(c.b, x, _pair(c, "other"))
 
 
-def _reciprocal(c: AtenCall) -> Result:
-    x = _pair(c, "self")
-    one = c.b.const(1, c.dtype)
-    return quotient(c.b, Pair(one, c.b.const(0, c.dtype)), x)
-
-
 def _power(c: AtenCall) -> Result:
     """A whole power by squaring: a product for each bit of the exponent, and one more for each that is set; any other
-    by the size and the angle."""
+    real one by the size and the angle."""
     exponent = c["exponent"]
     if not isinstance(exponent, int | float) or not math.isfinite(exponent):
-        raise Unsupported("takes real exponents of complex numbers", "compute with torch.abs and torch.angle of them")
+        return power(c.b, _pair(c, "self"), _pair(c, "exponent"))
     x, left = _pair(c, "self"), abs(int(exponent))
     if not float(exponent).is_integer():
-        power = c.b.const(exponent, c.dtype)
-        size = c.b(ops.pow, cast(c.b, magnitude(c.b, x), c.dtype), power)
-        angle = c.b(ops.mul, c.b(ops.atan2, x.im, x.re), power)
+        times = c.b.const(exponent, c.dtype)
+        size = c.b(ops.pow, cast(c.b, magnitude(c.b, x), c.dtype), times)
+        angle = c.b(ops.mul, c.b(ops.atan2, x.im, x.re), times)
         return Pair(c.b(ops.mul, size, c.b(ops.cos, angle)), c.b(ops.mul, size, c.b(ops.sin, angle)))
     found = None if left else as_pair(c, c.b(ops.full, value=1.0, dtype=c.dtype, shape=x.re.shape))
     while left:
@@ -159,7 +172,7 @@ def _power(c: AtenCall) -> Result:
         left //= 2
         x = product(c.b, x, x) if left else x
     assert found is not None
-    return found if exponent >= 0 else quotient(c.b, as_pair(c, 1.0), found)
+    return found if exponent >= 0 else inverse(c.b, found)
 
 
 def _conj(c: AtenCall) -> Result:
@@ -274,6 +287,62 @@ def _function(of: Callable[[Builder, Pair], Pair]) -> Convert:
     return lambda c: of(c.b, _pair(c, "self"))
 
 
+def _logarithm_to(base: float) -> Convert:
+    def of(b: Builder, x: Pair) -> Pair:
+        found, scale = logarithm(b, x), b.const(1 / math.log(base), x.dtype)
+        return Pair(b(ops.mul, found.re, scale), b(ops.mul, found.im, scale))
+
+    return _function(of)
+
+
+def _power_of_two(b: Builder, x: Pair) -> Pair:
+    scale = b.const(math.log(2), x.dtype)
+    return exponential(b, Pair(b(ops.mul, x.re, scale), b(ops.mul, x.im, scale)))
+
+
+def _truth_of(convert: Convert) -> Convert:
+    """A call that asks of each number whether it is zero."""
+
+    def of(c: AtenCall) -> Result:
+        x, zero = c["self"], c.b.const(0, c["self"].dtype)
+        is_not_zero = c.b(ops.logical_or, c.b(ops.ne, x.re, zero), c.b(ops.ne, x.im, zero))
+        return convert(replace(c, args={**c.args, "self": is_not_zero}))
+
+    return of
+
+
+def _variance(c: AtenCall) -> Node:
+    """How far numbers are from their mean: the sum of what both parts have, because distances' squares add up."""
+    real, imaginary = (_REAL["var.correction"](replace(c, args=_parts(c, c.args, k))) for k in (0, 1))
+    assert isinstance(real, Node) and isinstance(imaginary, Node)
+    return c.b(ops.add, real, imaginary)
+
+
+def _prod(c: AtenCall) -> Pair:
+    x = _pair(c, "self")
+    if "dim" not in c.args:
+        count = product_of(x.shape)
+        x = Pair(*(reshape(c.b, part, (count,)) for part in (x.re, x.im)))
+    if not x.shape:
+        return x
+    made = product_along(c.b, x, _known_axis(c, x))
+    return Pair(*(reshape(c.b, part, c.shape) for part in (made.re, made.im)))
+
+
+def _cumprod(c: AtenCall) -> Pair:
+    x = _pair(c, "self")
+    return running_product(c.b, x, _known_axis(c, x)) if x.shape else x
+
+
+def _known_axis(c: AtenCall, x: Pair) -> int:
+    axis = c.axis(len(x.shape)) if "dim" in c.args else 0
+    if not is_known(x.shape[axis]):
+        raise Unsupported(
+            "a product of complex numbers takes an axis of fixed size", "give that dimension a fixed size"
+        )
+    return axis
+
+
 def _sgn(c: AtenCall) -> Result:
     x = _pair(c, "self")
     size = magnitude(c.b, x)
@@ -308,7 +377,7 @@ _MOVES = (
     "index_add.default", "_unsafe_index.Tensor", "pad.default", "embedding.default",
     "reflection_pad1d.default", "reflection_pad2d.default", "reflection_pad3d.default", "replication_pad1d.default",
     "replication_pad2d.default", "replication_pad3d.default", "pixel_shuffle.default", "pixel_unshuffle.default",
-    "scatter.value",
+    "scatter.value", "diagonal_copy.default",
 )  # fmt: skip
 _REAL_SOURCES = (
     "ones.default", "ones_like.default", "new_ones.default", "eye.default", "eye.m", "linspace.default",
@@ -324,7 +393,7 @@ COMPLEX: Mapping[str, Convert] = {
     **{name: _each_part(_REAL[name]) for name in _MOVES if name in _REAL},
     **fft.TABLE,
     "mul.Tensor": _mul, "mul.Scalar": _mul, "add.Tensor": _sum(1), "add.Scalar": _sum(1), "sub.Tensor": _sum(-1),
-    "sub.Scalar": _sum(-1), "div.Tensor": _div, "div.Scalar": _div, "reciprocal.default": _reciprocal,
+    "sub.Scalar": _sum(-1), "div.Tensor": _div, "div.Scalar": _div, "reciprocal.default": _function(inverse),
     "pow.Tensor_Scalar": _power,
     "_conj.default": _conj, "_conj_physical.default": _conj, "conj_physical.default": _conj,
     "resolve_conj.default": lambda c: c["self"], "resolve_neg.default": lambda c: c["self"],
@@ -350,6 +419,19 @@ COMPLEX: Mapping[str, Convert] = {
     "square.default": _function(lambda b, x: product(b, x, x)), "sqrt.default": _function(square_root),
     "log.default": _function(logarithm), "sin.default": _function(sine), "cos.default": _function(cosine),
     "sinh.default": _function(hyperbolic_sine), "cosh.default": _function(hyperbolic_cosine),
+    "tanh.default": _function(hyperbolic_tangent), "tan.default": _function(tangent),
+    "asin.default": _function(arc_sine), "acos.default": _function(arc_cosine), "atan.default": _function(arc_tangent),
+    "asinh.default": _function(area_sine), "acosh.default": _function(area_cosine),
+    "atanh.default": _function(area_tangent), "sigmoid.default": _function(logistic),
+    "silu.default": _function(lambda b, x: product(b, x, logistic(b, x))),
+    "expm1.default": _function(exponential_less_one), "log1p.default": _function(logarithm_of_one_more),
+    "log2.default": _logarithm_to(2), "log10.default": _logarithm_to(10), "exp2.default": _function(_power_of_two),
+    "rsqrt.default": _function(lambda b, x: inverse(b, square_root(b, x))),
+    "pow.Tensor_Tensor": _power, "pow.Scalar": _power,
+    "prod.default": _prod, "prod.dim_int": _prod, "cumprod.default": _cumprod,
+    "var.correction": _variance, "std.correction": lambda c: c.b(ops.sqrt, _variance(c)),
+    **{name: _truth_of(_REAL[name]) for name in ("any.default", "any.dim", "any.dims", "all.default", "all.dim",
+                                                 "all.dims")},
     "linalg_vector_norm.default": _of_magnitude(_REAL["linalg_vector_norm.default"]),
     "scalar_tensor.default": lambda c: as_pair(c, c["s"]),
     **{name: _of_real_parts(_REAL[name]) for name in _REAL_SOURCES},
