@@ -165,6 +165,13 @@ def test_memory_that_cannot_be_resized_is_not_used_again() -> None:
         model(x).numpy()
 
 
+@pytest.mark.parametrize("tensors", [set(), {0}], ids=["array", "tensor"])
+@pytest.mark.parametrize("n_bytes", [1 << 62, 1 << 64, 1 << 70])
+def test_more_bytes_than_there_are_addresses_are_no_memory(n_bytes: int, tensors: set[int]) -> None:
+    with pytest.raises((MemoryError, ValueError)):
+        ResultPool().results(outputs(n_bytes), tensors)
+
+
 @settings(max_examples=30)
 @given(
     st.lists(

@@ -146,6 +146,8 @@ class ResultPool:
 
     def _new(self, kind: _Blocks, capacity: int, most: int) -> tuple[Any, int]:
         """A block that is kept; where more than ``most`` bytes would be, the others are left to who holds them."""
+        if capacity > sys.maxsize:  # a library has words of its own for a size that is no address any more
+            raise MemoryError(f"{capacity} bytes are more than an address can tell apart")
         if self.kept_bytes + capacity > most:
             self._kept.clear()
             self.kept_bytes = 0
