@@ -177,6 +177,14 @@ def test_threads_must_be_positive(threads: int) -> None:
         scale_model(threads=threads)
 
 
+def test_threads_stay_as_they_were() -> None:
+    """Memory for each is set aside when a model is loaded; a later number would change nothing without a word."""
+    model, name = scale_model(threads=2), "threads"
+    with pytest.raises(AttributeError, match=name):
+        setattr(model, name, 1)
+    assert model.threads == 2
+
+
 def test_results_do_not_depend_on_threads() -> None:
     x = rows(257)
     results = [scale_model(threads=t)(x) for t in (1, 2, 3, 8)]

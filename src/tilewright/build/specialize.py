@@ -89,7 +89,7 @@ class SpecializedModel(LoadedModel):
         self._kept: OrderedDict[Key, Compiled] = OrderedDict()
         self._guard = ForkLock()
         self._state = []
-        self.threads = threads
+        self._threads = threads
         self.manifest = _manifest(source, self._infos)
         if not self._must_wait():
             self._made(())

@@ -220,7 +220,7 @@ class LoadedModel(CompiledModel):
         check_target(manifest.target)  # before code for another machine is linked
         super().__init__(manifest, objects, weights)
         planner = self._planner
-        self.threads = min(checked_threads(threads) or default_threads(), MAX_THREADS)
+        self._threads = min(checked_threads(threads) or default_threads(), MAX_THREADS)
         self._library = link([o.data for o in objects], routines=manifest.routines)
         run_at, weights_at = self._library.addresses["tw_run"], self._weights.ctypes.data
         self._run = _RUN(run_at)
@@ -249,6 +249,11 @@ class LoadedModel(CompiledModel):
 
     def __repr__(self) -> str:
         return f"<LoadedModel ({self._signature()}), {self.threads} threads>"
+
+    @property
+    def threads(self) -> int:
+        """The most that a call uses, which stays as it was when the model was loaded."""
+        return self._threads
 
     @property
     def copies(self) -> int:

@@ -29,7 +29,7 @@ class TextModel(LoadedModel):
     """A model of which some inputs are text; see the module."""
 
     def __init__(self, edge: TextPart, rest: LoadedModel | None, threads: int) -> None:
-        self._edge, self._rest, self.threads = edge, rest, threads
+        self._edge, self._rest, self._threads = edge, rest, threads
         self._state = []
         specs = {t.name: t for t in rest.inputs} if rest is not None else {}
         inputs = tuple(
