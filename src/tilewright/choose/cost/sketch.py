@@ -219,9 +219,11 @@ class _Loops:
             self.n_full += 1
         return self.n_full
 
-    def repeat(self, sym: Sym, count: int, size: int = 1, *, is_walk: bool = False) -> None:
-        """A loop around all accesses, of which each iteration moves ``sym`` on by ``size``; of tiles, or of a tile's
-        own steps, which are so short that what they bring comes evenly."""
+    def repeat(self, sym: Sym, count: int, size: int = 1, *, is_even: bool = False) -> None:
+        """A loop around all accesses, of which each iteration moves ``sym`` on by ``size``.
+
+        ``is_even``: iterations are so short, as a tile's own steps, that what they bring comes evenly.
+        """
         if count == 1:
             return
         n_full = self.fill()
@@ -230,7 +232,7 @@ class _Loops:
             wider = a.area.over(step * size, count, self.line) if step else a.area
             grown = min(max(wider.lines / a.area.lines, 1.0), count)
             a.moved = [m * (count if k < n_full else grown) for k, m in enumerate(a.moved)]
-            if is_walk:
+            if not is_even:
                 a.share = [x if k < n_full else x * grown / count for k, x in enumerate(a.share)]
             a.area = wider
 
@@ -354,19 +356,19 @@ def _moved(
     for x in of.others:
         results.touch(_area(x, tile, line, ()), x.steps, _times(x, tile, walks, target))
     for k, (sym, n) in enumerate(reversed(of.reduced)):
-        loops.repeat(sym, depth if depth and k == 0 else n)
+        loops.repeat(sym, depth if depth and k == 0 else n, is_even=True)
     last_block = max((k for k, w in enumerate(walks) if w.sym is of.lanes), default=-1)
     outside, inside = (walks[: last_block + 1], walks[last_block + 1 :]) if depth else (walks, ())
     if depth:
         _touch_sums(loops, tile, inside, target, line)
     for w in reversed(inside):
-        loops.repeat(w.sym, w.count, w.size, is_walk=True)
-        results.repeat(w.sym, w.count, w.size, is_walk=True)
+        loops.repeat(w.sym, w.count, w.size)
+        results.repeat(w.sym, w.count, w.size)
     if depth:
-        loops.repeat(of.reduced[-1][0], parts, depth, is_walk=True)
+        loops.repeat(of.reduced[-1][0], parts, depth)
     loops.join(results)
     for w in reversed(outside):
-        loops.repeat(w.sym, w.count, w.size, is_walk=True)
+        loops.repeat(w.sym, w.count, w.size)
     return loops.settle()
 
 

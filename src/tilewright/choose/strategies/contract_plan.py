@@ -176,7 +176,7 @@ def plan_contraction(
     tile = choose_tile(box, machine, width, fixed[0] if fixed else None)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     # Threads pay by arithmetic or by memory, whichever takes longer: few sums over many weights wait for memory.
-    work = max(work, _bytes_read(update) * WORK_PER_BYTE)
+    work = max(work, _bytes_read(update) * WORK_PER_BYTE) if threads else 0.0
     heavy = n_arithmetic(leaf.value) > FUNCTION_OPERATIONS and not stepped and not slid
     heavy = heavy and tile.rows * tile.rows2 * tile.vectors > machine.partial_sums  # few sums stay in registers
     panels = panels_first(machine, b, acc)
@@ -188,7 +188,6 @@ def plan_contraction(
     cut = row_chunks if panels else short_chunks
     chunks = 1 if stepped or slid else cut(b, machine, acc, rows, lanes, tile, width)
     order = Order(small if stepped or slid else panels, chunks)
-    work = work if threads else 0.0
     # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
     is_free = not (fixed or n_apart or heavy or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)])
     # Machines without threads have little memory for copies.
@@ -196,8 +195,8 @@ def plan_contraction(
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
-    is_open = order.has_panels_again or (is_plain and _size(leaf.buffer) > machine.l2_bytes)
-    if is_free and (arrange is not None or brought or is_open):
+    is_large = is_plain and _size(leaf.buffer) > machine.l2_bytes
+    if is_free and (arrange is not None or brought or order.has_panels_again or is_large):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
         space = TileSpace(
