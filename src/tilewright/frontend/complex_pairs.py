@@ -99,6 +99,11 @@ def added(b: Builder, x: Pair, y: Pair) -> Pair:
     return Pair(b(ops.add, x.re, y.re), b(ops.add, x.im, y.im))
 
 
+def scaled(b: Builder, x: Pair, factor: Node) -> Pair:
+    """``x`` times a real number."""
+    return Pair(b(ops.mul, x.re, factor), b(ops.mul, x.im, factor))
+
+
 def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
     """``x / y``, scaled by the larger part of ``y`` so that nothing overflows on the way (Smith 1962)."""
     swap = b(ops.gt, b(ops.abs, y.im), b(ops.abs, y.re))
@@ -172,7 +177,7 @@ def square_root(b: Builder, x: Pair) -> Pair:
     small = b(ops.where, known, large, b(ops.div, b(ops.mul, half, b(ops.abs, im)), safe))
     is_left = b(ops.lt, re, zero)
     root = Pair(b(ops.where, is_left, small, large), with_sign_of(b, b(ops.where, is_left, large, small), im))
-    return Pair(b(ops.mul, root.re, back), b(ops.mul, root.im, back))
+    return scaled(b, root, back)
 
 
 def zero_or_product(b: Builder, x: Node, y: Node, is_exactly_zero: Node | None = None) -> Node:

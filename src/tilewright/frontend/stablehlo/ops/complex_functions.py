@@ -21,6 +21,7 @@ from tilewright.frontend.complex_functions import (
     area_tangent,
     exponential_less_one,
     hyperbolic_tangent,
+    inverse,
     logarithm_of_one_more,
     tangent,
     turned_back,
@@ -34,6 +35,7 @@ from tilewright.frontend.complex_pairs import (
     magnitude,
     product,
     quotient,
+    scaled,
     square_root,
     zero_or_product,
 )
@@ -91,8 +93,7 @@ def exp(c: Operation, x: Pair) -> Pair:
 
 
 def rsqrt(c: Operation, x: Pair) -> Pair:
-    one_ = Pair(c.b.const(1, x.dtype), c.b.const(0, x.dtype))
-    return quotient(c.b, one_, sqrt(c, x))
+    return inverse(c.b, sqrt(c, x))
 
 
 def power(c: Operation, x: Pair, y: Pair) -> Pair:
@@ -108,7 +109,7 @@ def cbrt(c: Operation, x: Pair) -> Pair:
     """The root whose angle is a third of that of ``x``."""
     third = c.b.const(1 / 3, x.dtype)
     found = log(c, x)
-    return exp_or_zero(c, x, Pair(c.b(ops.mul, found.re, third), c.b(ops.mul, found.im, third)))
+    return exp_or_zero(c, x, scaled(c.b, found, third))
 
 
 def exp_or_zero(c: Operation, x: Pair, power_: Pair) -> Pair:
@@ -134,9 +135,8 @@ def square(c: Operation, x: Pair) -> Pair:
 
 
 def logistic(c: Operation, x: Pair) -> Pair:
-    one_ = c.b.const(1, x.dtype)
     e = exp(c, Pair(c.b(ops.neg, x.re), c.b(ops.neg, x.im)))
-    return quotient(c.b, Pair(one_, c.b.const(0, x.dtype)), Pair(c.b(ops.add, one_, e.re), e.im))
+    return inverse(c.b, Pair(c.b(ops.add, c.b.const(1, x.dtype), e.re), e.im))
 
 
 def expm1(c: Operation, x: Pair) -> Pair:

@@ -51,6 +51,7 @@ from tilewright.frontend.complex_pairs import (
     polar,
     product,
     quotient,
+    scaled,
     sine,
     square_root,
 )
@@ -128,8 +129,7 @@ def _mul(c: AtenCall) -> Result:
     x, y = c["self"], c["other"]
     for real, other in ((x, y), (y, x)):
         if isinstance(real, Node | bool | int | float):
-            z, factor = as_pair(c, other), as_node(c.b, real, c.dtype)
-            return Pair(c.b(ops.mul, z.re, factor), c.b(ops.mul, z.im, factor))
+            return scaled(c.b, as_pair(c, other), as_node(c.b, real, c.dtype))
     return product(c.b, as_pair(c, x), as_pair(c, y))
 
 
@@ -289,15 +289,13 @@ def _function(of: Callable[[Builder, Pair], Pair]) -> Convert:
 
 def _logarithm_to(base: float) -> Convert:
     def of(b: Builder, x: Pair) -> Pair:
-        found, scale = logarithm(b, x), b.const(1 / math.log(base), x.dtype)
-        return Pair(b(ops.mul, found.re, scale), b(ops.mul, found.im, scale))
+        return scaled(b, logarithm(b, x), b.const(1 / math.log(base), x.dtype))
 
     return _function(of)
 
 
 def _power_of_two(b: Builder, x: Pair) -> Pair:
-    scale = b.const(math.log(2), x.dtype)
-    return exponential(b, Pair(b(ops.mul, x.re, scale), b(ops.mul, x.im, scale)))
+    return exponential(b, scaled(b, x, b.const(math.log(2), x.dtype)))
 
 
 def _truth_of(convert: Convert) -> Convert:
