@@ -32,6 +32,8 @@ from tilewright.runtime.cpu import routines, transforms
 from tilewright.runtime.cpu.linker import link_text
 
 QUICK, MANY = 8, 500
+WIDE = 1e-13
+"""Of the largest number: MKL, which eager PyTorch calls too, is off by 5.2e-14 at 412 = 4 * 103 on CPUs with AVX-512."""
 FORMS = [(form, sign) for form in SIGNS for sign in (-1, 1)]
 
 
@@ -77,7 +79,7 @@ def check(n: int, form: str, sign: int, is_wide: bool, inner: int = 0) -> None:
     got = compiled(form, sign, is_wide, inner)(*xs)
     right = wanted(xs[0], form, sign, n, inner)
     assert got.shape == right.shape
-    assert np.abs(got - right).max() <= (1e-14 if is_wide else 8e-7) * np.abs(right).max()
+    assert np.abs(got - right).max() <= (WIDE if is_wide else 8e-7) * np.abs(right).max()
 
 
 LENGTHS = st.one_of(st.integers(1, 200), st.integers(1, 70_000))
