@@ -33,7 +33,7 @@ from tilewright.runtime.cpu.linker import link_text
 
 QUICK, MANY = 8, 500
 WIDE = 1e-13
-"""Of the largest number: MKL, which eager PyTorch calls too, is off by 5.2e-14 at 412 = 4 * 103 on CPUs with AVX-512."""
+"""Of the largest number: MKL, which eager PyTorch calls too, is off by 5.2e-14 at length 412 where it has AVX-512."""
 FORMS = [(form, sign) for form in SIGNS for sign in (-1, 1)]
 
 
