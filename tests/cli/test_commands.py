@@ -58,6 +58,13 @@ def test_texts_that_are_no_ir(cli: Cli, tmp_path: Path, content: bytes | None, m
     assert ran.code == 1 and f"{path}" in ran.err and message in ran.err and "remedy" in ran.err
 
 
+def test_commands_that_fix_sizes_say_so(cli: Cli, linear: Path) -> None:
+    for command in ("aot", "compile", "ir", "tune"):
+        ran = cli(command, linear, "--size", "rows=4")
+        assert ran.code == 2 and ran.err.strip().endswith("No such option: --size (Possible options: --fix)")
+    assert "--fix" not in cli("inspect", linear, "--size", "rows=4").err
+
+
 def test_run_reads_and_writes_arrays(cli: Cli, linear: Path, tmp_path: Path) -> None:
     x = RNG.standard_normal((3, 24)).astype(np.float32)
     np.save(tmp_path / "x.npy", x)

@@ -11,9 +11,10 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+import typer.core
 
 from tilewright.cli import (
     about,
@@ -36,8 +37,28 @@ from tilewright.cli import (
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import FileError, TilewrightError
 
+
+class _Commands(typer.core.TyperGroup):
+    """All commands. One that can fix sizes but draws no inputs says so where it is given ``--size``."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command that was asked for."""
+        try:
+            return super().invoke(ctx)
+        except typer.TyperException as e:
+            asked = vars(e)
+            if asked.get("option_name") == "--size" and _has_fix(asked["ctx"]):
+                asked["possibilities"] = ["--fix"]
+            raise
+
+
+def _has_fix(ctx: Any) -> bool:
+    return ctx is not None and any("--fix" in p.opts for p in ctx.command.params)
+
+
 app = typer.Typer(
     name="tilewright",
+    cls=_Commands,
     help="Compile trained models to native code, run and inspect them.",
     no_args_is_help=True,
     add_completion=False,
