@@ -142,6 +142,8 @@ def test_bench_says_why_a_kernel_has_no_limit(cli: Cli, linear: Path) -> None:
 def test_bench_names_its_peers_and_what_they_need(cli: Cli, linear: Path) -> None:
     refused = cli("bench", linear, "--against", "glow")
     assert refused.code == 2 and "onnxruntime, openvino, torch, inductor" in refused.err
+    both = cli("bench", linear, "--against", "glow", "--against", "torch")  # the last one is not the only one
+    assert both.code == 2 and "glow" in both.err
     assert "save it with torch.export.save" in cli("bench", linear, "--against", "inductor").err
 
 

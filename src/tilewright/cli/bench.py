@@ -54,8 +54,8 @@ def register(app: typer.Typer) -> None:
 def bench_command(
     model: Model,
     against: Annotated[
-        str, typer.Option(help="Other engines, by commas: onnxruntime, openvino, torch, inductor.")
-    ] = "",
+        list[str], typer.Option(help="Other engines: onnxruntime, openvino, torch, inductor. By commas, or repeated.")
+    ] = [],  # noqa: B006
     input: InputFile = [],  # noqa: B006
     size: Size = [],  # noqa: B006
     fix: Fix = [],  # noqa: B006
@@ -92,7 +92,8 @@ def bench_command(
         options = Options(target, precision, optimize, accuracy, read_schedule(schedule))
         _kernels(model, given, options, threads or default_threads(), seconds, json)
         return
-    engines = {name.strip(): _engine(name.strip()) for name in against.split(",") if name.strip()}
+    asked = [name.strip() for text in against for name in text.split(",") if name.strip()]
+    engines = {name: _engine(name) for name in asked}
     sizes = inputs.parse_sizes(size, "--size")
     n_threads = threads or default_threads()
     made = obtain(
