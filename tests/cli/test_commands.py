@@ -58,6 +58,12 @@ def test_texts_that_are_no_ir(cli: Cli, tmp_path: Path, content: bytes | None, m
     assert ran.code == 1 and f"{path}" in ran.err and message in ran.err and "remedy" in ran.err
 
 
+def test_a_file_of_schedules_that_is_missing(cli: Cli, linear: Path, tmp_path: Path) -> None:
+    for command in ("compile", "bench", "explain", "aot"):
+        ran = cli(command, linear, "--schedule", tmp_path / "none")
+        assert ran.code == 1 and "none' can't be read: No such file" in ran.err and "remedy" in ran.err
+
+
 def test_commands_that_fix_sizes_say_so(cli: Cli, linear: Path) -> None:
     for command in ("aot", "compile", "ir", "tune"):
         ran = cli(command, linear, "--size", "rows=4")

@@ -24,6 +24,7 @@ from tilewright.graph.pipeline import passes_for, passes_for_gpu
 from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.books import BOOKS
 from tilewright.graph.quantize.weights import QuantizeWeights
+from tilewright.runtime.errors import FileError
 from tilewright.target.gpu import Gpu, gpu_names, is_gpu
 from tilewright.target.target import Target
 
@@ -126,7 +127,7 @@ class Options:
 
 
 def read_schedule(path: str | os.PathLike[str] | None) -> str:
-    """The text of a file of schedules; ``OptionError`` when it can't be read."""
+    """The text of a file of schedules; ``FileError`` when it can't be read, ``OptionError`` when it is no path."""
     if path is None:
         return ""
     try:
@@ -136,7 +137,8 @@ def read_schedule(path: str | os.PathLike[str] | None) -> str:
         why = (e.strerror if isinstance(e, OSError) else e) if is_text else "it is not text"
         remedy = "write one with `tilewright ir MODEL --stage schedule -o FILE`"
         shown = os.fspath(path) if isinstance(path, os.PathLike) else path
-        raise OptionError(f"the schedules {shown!r:.200} can't be read: {why}", remedy=remedy) from e
+        error = FileError if isinstance(e, OSError | UnicodeDecodeError) else OptionError
+        raise error(f"the schedules {shown!r:.200} can't be read: {why}", remedy=remedy) from e
 
 
 def check_sizes_given(fix_dims: Any, input_shapes: Any) -> None:
