@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 import tilewright as tw
 from tilewright.build.options import Clock
 from tilewright.core.diag import OptionError
-from tilewright.runtime.errors import FileError, TilewrightError
+from tilewright.runtime.errors import FileError, InputError, TilewrightError
 from tilewright.runtime.signature import sign_file
 
 
@@ -93,6 +94,9 @@ def test_every_option_with_every_odd_value(folder: Path) -> None:
         ({"fix_dims": {"rows": "4"}}, "no sizes by name"),
         ({"input_shapes": {"x": 4}}, "no shapes by name"),
         ({"progress": 5}, "can't be called"),
+        ({"cache": 5}, "neither yes nor no"),
+        ({"tuned": "no"}, "neither yes nor no"),
+        ({"emulate": 1}, "neither yes nor no"),
         ({"specialize": 5}, "no sizes by name"),
         ({"specialize": {"rows": 5}}, "no list of sizes"),
         ({"specialize": {"rows": [4, 4]}}, "4 is there twice"),
@@ -105,16 +109,33 @@ def test_every_option_with_every_odd_value(folder: Path) -> None:
 )
 def test_what_is_said(options: dict[str, Any], part: str) -> None:
     with pytest.raises(OptionError, match=part) as caught:
-        tw.compile(SMALL, cache=False, **options)
+        tw.compile(SMALL, **({"cache": False} | options))
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("options", [{"fix_dims": ["rows"]}, {"input_shapes": "x"}, {"input_shapes": {"x": 4}}])
-def test_sizes_are_checked_where_the_cache_is_asked_first(tmp_path: Path, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "options", [{"fix_dims": ["rows"]}, {"input_shapes": "x"}, {"input_shapes": {"x": 4}}, {"tuned": 5}, {"cache": 5}]
+)
+def test_options_are_checked_where_the_cache_has_the_answer(tmp_path: Path, options: dict[str, Any]) -> None:
     path = tmp_path / "small.onnx"
     path.write_bytes(SMALL)
-    with pytest.raises(OptionError, match="by name"):
+    tw.compile(path)
+    with pytest.raises(OptionError, match=r"by name|neither yes nor no"):
         tw.compile(path, **options)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1 << 40])
+def test_numbers_of_threads_that_no_machine_has(tmp_path: Path, threads: int) -> None:
+    for call in (partial(tw.compile, SMALL, cache=False), partial(tw.export, SMALL, tmp_path)):
+        with pytest.raises(InputError, match=f"threads={threads} is not a number of threads") as caught:
+            call(threads=threads)
+        assert caught.value.remedy
+
+
+@pytest.mark.parametrize("option", ["shared", "static"])
+def test_what_an_export_writes_is_asked_by_yes_or_no(tmp_path: Path, option: str) -> None:
+    with pytest.raises(OptionError, match=f"{option}='no' says neither yes nor no"):
+        tw.export(SMALL, tmp_path, **cast(dict[str, Any], {option: "no"}))
 
 
 def test_an_export_that_can_not_be_written(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def compile(
     if anytime is not False:
         return _anytime(source, anytime, **everything)
     keyed = Keyed(source)
-    if cache and not emulate and schedule is None and example_inputs is None and dynamic_shapes is None:
+    may_ask = not emulate and schedule is None and example_inputs is None and dynamic_shapes is None
+    if cache and may_ask and _are_flags(cache, tuned):
         choices = (target, precision, optimize, accuracy, *asked_sizes(specialize))
         keyed, found = _known(keyed, input_shapes, fix_dims, threads, choices, tuned=tuned)
         if found is not None:
@@ -94,6 +95,11 @@ def compile(
         from tilewright.build import driver
 
     return driver.compile(source, **everything, keyed=keyed)
+
+
+def _are_flags(*values: Any) -> bool:
+    """Other values are the driver's to refuse, which no answer from the cache may come before."""
+    return all(isinstance(value, bool) for value in values)
 
 
 def _known(

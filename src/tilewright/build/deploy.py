@@ -22,7 +22,16 @@ from tilewright.aot.interface import c_name
 from tilewright.build.exact import read_exact_sizes
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.manifest import manifest_of, with_complex, with_start
-from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
+from tilewright.build.options import (
+    SIZE,
+    Clock,
+    Level,
+    Options,
+    Progress,
+    check_flags,
+    check_sizes_given,
+    read_schedule,
+)
 from tilewright.codegen.c.elements import Helpers
 from tilewright.codegen.c.kernel import kernel_text
 from tilewright.core.diag import OptionError
@@ -76,6 +85,7 @@ def export(
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule), read_exact_sizes(specialize))
     threads = checked_threads(threads)
+    check_flags(shared=shared, static=static)
     check_sizes_given(fix_dims, input_shapes)
     if name is not None and not isinstance(name, str):
         raise OptionError(f"name={name!r:.80} is no name", remedy="pass text, as C identifiers are")

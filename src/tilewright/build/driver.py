@@ -19,7 +19,16 @@ from tilewright.build.kernels import STRICT, Checks, optimise_and_split
 from tilewright.build.keys import cache_key, graph_key
 from tilewright.build.later import Later
 from tilewright.build.manifest import with_convention
-from tilewright.build.options import SIZE, Clock, Level, Options, Progress, check_sizes_given, read_schedule
+from tilewright.build.options import (
+    SIZE,
+    Clock,
+    Level,
+    Options,
+    Progress,
+    check_flags,
+    check_sizes_given,
+    read_schedule,
+)
 from tilewright.build.specialize import SpecializedModel
 from tilewright.build.texts import dump_if_asked
 from tilewright.core.diag import ImportFailed, OptionError
@@ -66,6 +75,7 @@ def compile(
 
     With ``verify`` the model is compiled anew, and checked after every pass.
     """
+    check_flags(cache=cache, tuned=tuned)
     sizes = read_exact_sizes(specialize)
     options = Options(target, precision, optimize, accuracy, read_schedule(schedule), sizes, emulate)
     threads = checked_threads(threads)

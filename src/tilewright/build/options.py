@@ -82,8 +82,7 @@ class Options:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
             raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2, 3 or "size"')
-        if not isinstance(self.emulate, bool):
-            raise OptionError(f"emulate={self.emulate!r:.80} says neither yes nor no", remedy="use True or False")
+        check_flags(emulate=self.emulate)
         if self.emulate and not is_gpu(self.target):
             remedy = f"name a GPU as the target: {', '.join(gpu_names())}"
             raise OptionError(f"the target {self.target!r:.80} is no GPU to emulate", remedy=remedy)
@@ -139,6 +138,13 @@ def read_schedule(path: str | os.PathLike[str] | None) -> str:
         shown = os.fspath(path) if isinstance(path, os.PathLike) else path
         error = FileError if isinstance(e, OSError | UnicodeDecodeError) else OptionError
         raise error(f"the schedules {shown!r:.200} can't be read: {why}", remedy=remedy) from e
+
+
+def check_flags(**flags: Any) -> None:
+    """``OptionError`` unless each is True or False: "no" and 0.5 would be taken for yes."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"{name}={value!r:.80} says neither yes nor no", remedy="use True or False")
 
 
 def check_sizes_given(fix_dims: Any, input_shapes: Any) -> None:

@@ -15,6 +15,9 @@ from typing import Any
 from tilewright.runtime.env import Environment, read_environment
 from tilewright.runtime.errors import InputError
 
+MOST_THREADS = 1 << 22
+"""As many threads as Linux can have at once, on all CPUs together: who asks for more means something else."""
+
 
 def default_threads(env: Environment | None = None, root: str | os.PathLike[str] = "/") -> int:
     """Threads of a model whose user named no number; asked when the model is made, not at import."""
@@ -37,7 +40,7 @@ def checked_threads(threads: Any) -> int | None:
     if isinstance(threads, bool) or not hasattr(type(threads), "__index__"):
         raise InputError(f"threads={threads!r:.80} is not an integer", remedy=remedy)
     n = operator.index(threads)
-    if n < 1:
+    if not 1 <= n <= MOST_THREADS:
         raise InputError(f"threads={n} is not a number of threads", remedy=remedy)
     return n
 
