@@ -7,10 +7,19 @@ from benchmarks import computations
 
 from tilewright.choose.cost.price import price_of
 from tilewright.choose.cost.sketch import sketch, sketch_tile
-from tilewright.choose.cost.tile import Tile
+from tilewright.choose.cost.tile import Box, Operand, Tile, alike_tiles, choose_tile
 from tilewright.choose.cost.traffic import times_written
 from tilewright.choose.default import schedule_with_steps
-from tilewright.choose.strategies.contract_space import Arrangement, cheapest_arrangements, orders, walks_of
+from tilewright.choose.strategies.contract_space import (
+    Arrangement,
+    Order,
+    cheapest_arrangements,
+    cheapest_of,
+    orders,
+    walks_of,
+)
+from tilewright.core.estimates import DOUBT
+from tilewright.core.expr import Sym
 from tilewright.target.target import Target
 from tilewright.tile.ir import Kind
 
@@ -64,6 +73,31 @@ def test_what_is_ranked_first_has_the_least_price_of_all_tiles_in_its_order():
         assert best.seconds <= seconds
 
 
+def test_of_tiles_that_the_rules_cannot_tell_apart_a_clearly_cheaper_one_is_taken():
+    *_, space = product(120, 240, 480)
+    tiles = [(Tile(*sizes), Order()) for sizes in space.tiles]
+
+    def seconds(tile, order):
+        sizes = sketch_tile(space.of, ZEN, tile.rows, tile.rows2, tile.vectors)
+        return sketch(sizes, walks_of(sizes, space.outside, order, ZEN), 0, ZEN, is_shared=False)
+
+    by_price = sorted(tiles, key=lambda x: seconds(*x))
+    cheapest, dearest = by_price[0], by_price[-1]
+    near = next(x for x in by_price if 1 < seconds(*x) / seconds(*cheapest) < 1 / (1 - DOUBT))
+    assert cheapest_of(space, [dearest, near, cheapest], ZEN) == cheapest
+    assert cheapest_of(space, [near, cheapest], ZEN) == near, "no more than the price can tell"
+
+
+@pytest.mark.parametrize("n", [96, 112, 197])
+def test_tiles_alike_are_as_near_as_the_model_can_tell(n):
+    rows, lanes, k = Sym("rows"), Sym("lanes"), Sym("k")
+    operands = (Operand(rows * 64 + k, 0), Operand(k * 96 + lanes, 1))
+    box = Box(lanes, 96, rows, n, None, 1, (), operands)
+    best, *others = alike_tiles(box, ZEN, 8)
+    assert best == choose_tile(box, ZEN, 8) and others
+    assert all(best.cycles <= t.cycles <= best.cycles / (1 - DOUBT) for t in others)
+
+
 def test_a_panel_is_copied_where_its_rows_lie_in_more_pages_than_a_core_knows():
     """Each row of 3,072 bytes lies in another page, so that all of a panel's are asked for again for every tile."""
     machine = replace(Target.parse("x86-64-v4"), l2_bytes=4 << 20)
@@ -78,7 +112,7 @@ def test_a_panel_is_copied_where_its_rows_lie_in_more_pages_than_a_core_knows():
 def test_blocks_of_lanes_go_inside_where_lines_of_many_rows_are_waited_for():
     """64 rows that no near cache keeps: a line or two of each of them, or a few as a whole."""
     few = replace(Target.parse("x86-64-v4"), n_cores=2)
-    large, small = computations.matmul(64, 25600, 3), computations.matmul(64, 512, 3)
+    large, small = computations.matmul(64, 25600, 8), computations.matmul(64, 512, 8)
     assert loops_of(large, few)[:2] == ["i0", "i1"]
     assert loops_of(large, replace(few, n_streams=1 << 10)) == loops_of(small, few) == ["i1", "i0"]
 

@@ -1,6 +1,6 @@
 """The cost model: how many cycles a register tile takes over a whole box, and whether threads pay.
 
-In: the operands of a reduction as linear offsets, extents, a ``Target``. Out: the best ``Tile``; estimates.
+In: the operands of a reduction as linear offsets, extents, a ``Target``. Out: ``Tile``s; estimates.
 Not its business: applying the tile (``choose.strategies``).
 
 A tile of ``rows x rows2 x vectors`` accumulators costs, per step of the serial reduction loops, the largest of: FMAs by
@@ -18,7 +18,7 @@ from itertools import product as cartesian
 from math import prod
 
 from tilewright.core.dims import known
-from tilewright.core.estimates import ASSUMED_SIZE
+from tilewright.core.estimates import ASSUMED_SIZE, DOUBT
 from tilewright.core.expr import Dim, Sym
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
@@ -93,18 +93,21 @@ class Box:
     registers_between: int = 0
 
 
-def choose_tile(box: Box, machine: Target, width: int, vectors: int | None = None) -> Tile:
-    """The tile with the fewest modelled cycles over the box; ``width`` is the vector width in elements.
+def choose_tile(box: Box, machine: Target, width: int) -> Tile:
+    """The tile with the fewest modelled cycles over the box; ``width`` is the vector width in elements."""
+    return alike_tiles(box, machine, width)[0]
+
+
+def alike_tiles(box: Box, machine: Target, width: int, vectors: int | None = None) -> list[Tile]:
+    """The tile of :func:`choose_tile`, and behind it those that the model can't tell from it.
 
     ``vectors``: only tiles of as many vectors, where there are any.
     """
-    best: Tile | None = None
-    found = list(tiles_of(box, machine, width))
-    for rows, rows2, vectors in [t for t in found if t[2] == vectors] or found:
-        cycles = _box_cycles(box, machine, width, rows, rows2, vectors)
-        if best is None or cycles < best.cycles:
-            best = Tile(rows, rows2, vectors, cycles)
-    return best or Tile()
+    sizes = list(tiles_of(box, machine, width))
+    sizes = [t for t in sizes if t[2] == vectors] or sizes
+    found = [Tile(*t, _box_cycles(box, machine, width, *t)) for t in sizes] or [Tile()]
+    best = min(found, key=lambda t: t.cycles)
+    return [best, *(t for t in found if t is not best and t.cycles * (1 - DOUBT) <= best.cycles)]
 
 
 def tiles_of(box: Box, machine: Target, width: int) -> Iterator[tuple[int, int, int]]:

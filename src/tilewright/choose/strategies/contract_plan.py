@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import combinations
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from tilewright.choose.cost.tile import (
     Box,
     Operand,
     Tile,
-    choose_tile,
+    alike_tiles,
     estimate,
     held,
     pays_threads,
@@ -44,6 +44,7 @@ from tilewright.choose.strategies.contract_space import (
     TileSpace,
     access,
     access_at,
+    cheapest_of,
     rows_first,
     whole_or_in_chunks,
 )
@@ -173,7 +174,7 @@ def plan_contraction(
         dot.registers if dot else 1, max(wide // machine.vector_bytes, 1), dot.instructions - 1 if dot else 0,
     )  # fmt: skip
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
-    tile = choose_tile(box, machine, width, fixed[0] if fixed else None)
+    tile, *alike = alike_tiles(box, machine, width, fixed[0] if fixed else None)
     work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
     # Threads pay by arithmetic or by memory, whichever takes longer: few sums over many weights wait for memory.
     work = max(work, _bytes_read(update) * WORK_PER_BYTE) if threads else 0.0
@@ -185,9 +186,8 @@ def plan_contraction(
     small = shared / estimate([lanes.extent]) * tile.vectors * machine.vector_bytes <= machine.l1_bytes / 2
     if slid and not stepped and not small and not is_plane:
         tile, slid = in_plane(box, machine, width, tile, reduced, slid)
-    cut = row_chunks if panels else short_chunks
-    chunks = 1 if stepped or slid else cut(b, machine, acc, rows, lanes, tile, width)
-    order = Order(small if stepped or slid else panels, chunks)
+    cut = partial(row_chunks if panels else short_chunks, b, machine, acc, rows, lanes)
+    order = Order(small) if stepped or slid else Order(panels, cut(tile, width))
     # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
     is_free = not (fixed or n_apart or heavy or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)])
     # Machines without threads have little memory for copies.
@@ -195,8 +195,9 @@ def plan_contraction(
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))
-    is_large = is_plain and _size(leaf.buffer) > machine.l2_bytes
-    if is_free and (arrange is not None or brought or order.has_panels_again or is_large):
+    tiles = [(tile, order), *((t, Order(panels, cut(t, width))) for t in alike if is_plain)]
+    is_open = is_plain and (bool(alike) or _size(leaf.buffer) > machine.l2_bytes)
+    if is_free and (arrange is not None or brought or order.has_panels_again or is_open):
         walked = [x.sym for x in (row, row2, *below) if x is not None]
         own = {p.buffer for p in b.kernel.places if p.role is Role.TMP}
         space = TileSpace(
@@ -211,7 +212,7 @@ def plan_contraction(
             tuple(tiles_of(box, machine, width)),
         )  # fmt: skip
         turned = [k for k, (x, op) in pairs if x.buffer in own and op.lane_stride == 1]
-        tile, order, copied = _arranged(space, arrange, brought, turned, tile, order, machine)
+        tile, order, copied = _arranged(space, arrange, brought, turned, tiles, machine)
     return ContractionPlan(
         acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
         dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
@@ -233,24 +234,24 @@ def _arranged(
     arrange: Arrange | None,
     brought: Sequence[int],
     turned: Sequence[int],
-    tile: Tile,
-    order: Order,
+    tiles: Sequence[tuple[Tile, Order]],
     machine: Target,
 ) -> tuple[Tile, Order, tuple[int, ...]]:
-    """The tile and the order that ``arrange`` takes; else the rules' tile, with copies of ``brought`` operands, or
-    with chunks of rows outside of blocks of lanes, or none.
+    """The tile and the order that ``arrange`` takes; else the cheapest of the rules' ``tiles``, with copies of
+    ``brought`` operands, or with chunks of rows outside of blocks of lanes, or none.
 
     ``turned`` operands are copies already.
     """
+    tile, order = tiles[0]
     if not space.of.n_steps:  # a sum without terms reads nothing, and has no price
         return tile, order, ()
     taken = None if arrange is None else arrange(space)
     if taken is not None:
         return taken.tile, taken.order, ()
-    if order.has_panels_again:
-        order = whole_or_in_chunks(space, tile, order, machine)
+    tiles = [(t, whole_or_in_chunks(space, t, o, machine) if o.has_panels_again else o) for t, o in tiles]
     if not brought:
-        return tile, rows_first(space, tile, order, machine), ()
+        return *cheapest_of(space, [(t, rows_first(space, t, o, machine)) for t, o in tiles], machine), ()
+    tile, order = cheapest_of(space, tiles, machine)
     found = order_with_copies(space, brought, turned, tile, order, machine)
     return tile, found.order, found.copied
 

@@ -108,6 +108,17 @@ def _priced(space: TileSpace, tile: TileSketch, order: Order, machine: Target) -
     return Arrangement(Tile(tile.rows, tile.rows2, tile.vectors), order, seconds)
 
 
+def cheapest_of(space: TileSpace, alike: Sequence[tuple[Tile, Order]], machine: Target) -> tuple[Tile, Order]:
+    """The first of tiles with their orders, or another where the price is sure of that."""
+
+    def seconds(tile: Tile, order: Order) -> float:
+        sizes = sketch_tile(space.of, machine, tile.rows, tile.rows2, tile.vectors)
+        return _priced(space, sizes, order, machine).seconds
+
+    best = min(alike, key=lambda x: seconds(*x))
+    return best if seconds(*best) < seconds(*alike[0]) * (1 - DOUBT) else alike[0]
+
+
 def whole_or_in_chunks(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
     """The order, or the same without chunks of rows where that costs less: all rows of a panel before the next one.
 
