@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tilewright.codegen.llvm.digits import CarriedDigits
 from tilewright.codegen.llvm.writer import Val, Writer
 from tilewright.core import expr
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Expr, Interval, Mul, Sym
@@ -67,6 +68,8 @@ class IndexSpace:
         self.env: dict[Sym, Interval] = {}
         self.values: dict[Sym, Dim] = {}
         self.facts: list[Dim] = []
+        self.digits: CarriedDigits | None = None
+        """What the innermost loop carries instead of dividing."""
         self._versions: list[int] = [0]
         self._version_of: dict[tuple[object, ...], int] = {}
         self._memos: dict[int, _Memo] = {}
@@ -363,6 +366,9 @@ class IndexSpace:
 
     def _division(self, atom: BinaryExpr) -> Val:
         """Floor division and remainder by a positive divisor; a run-time divisor of 0 counts as 1."""
+        carried = None if self.digits is None else self.digits.value(atom)
+        if carried is not None:
+            return carried
         a = self.value(atom.a)
         lo = self.bounds(atom.a)[0]
         is_nonneg = lo is not None and lo >= 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.codegen.llvm import shared, split
 from tilewright.codegen.llvm.analysis import MAX_LANES_PER_BYTE, MAX_UNROLL
+from tilewright.codegen.llvm.digits import CarriedDigits
 from tilewright.codegen.llvm.lanes import Lanes, Patterns, mask_of
 from tilewright.codegen.llvm.registers import Key, NarrowError, Slot
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
@@ -180,8 +181,12 @@ class Loops:
         fn.space.bind_run(f.loop.sym, variable, w.level, interval)
         mark = fn.space.assume(facts)
         carried = self._open_phis(f)
+        digits = CarriedDigits(fn.space, f.loop.sym, lo, "i32" if self._has_narrow_addresses else "i64")
+        outside, fn.space.digits = fn.space.digits, digits if _is_innermost(f) else None
         self._body(f, ctx)
+        fn.space.digits = outside
         self.end_of_turn(f, variable)
+        digits.move_on()
         fn.space.release(mark)
         fn.space.unbind(f.loop.sym)
         # The counter may be narrower than what indices are made of.
@@ -196,6 +201,8 @@ class Loops:
             ty, old, new = self._type(key), saved[key].value, fn.registers.state[key].value
             _check_width(old, new)
             phis.append(f"  {name} = phi {ty} [ {old.text}, %{before} ], [ {new.text}, %{latch} ]")
+        phis += digits.phis(before, latch)
+        phis += digits.widened()
         if counter != variable:
             phis.append(f"  {variable} = zext nneg i32 {counter} to i64")
         w.close_scope()
@@ -210,7 +217,11 @@ class Loops:
         """May the loop count in 32 bits? Where addresses have as many: half the registers and instructions there."""
         low, high = interval
         fits = low is not None and high is not None and low >= 0 and high < MOST_NARROW
-        return fits and _is_literal(start) and self.fn.module.target.pointer_bytes == 4
+        return fits and _is_literal(start) and self._has_narrow_addresses
+
+    @property
+    def _has_narrow_addresses(self) -> bool:
+        return self.fn.module.target.pointer_bytes == 4
 
     def _open_phis(self, f: For) -> dict[Key, str]:
         """Name a phi for every register that lives across iterations and may change in the body."""
@@ -372,6 +383,11 @@ class Loops:
         if is_known(extent):
             return mask_of([point[-1] < extent for point in ctx.points()])
         return self.fn.values.is_nonneg(self.fn.space.lin(extent - 1 - ctx.syms[-1]), ctx)
+
+
+def _is_innermost(f: For) -> bool:
+    """Are all loops in it copies, or lanes? What takes a few instructions in another loop is little beside them."""
+    return all(s.loop.kind in COPIED for s in walk(f.body) if isinstance(s, For))
 
 
 def _check_width(before: Val, after: Val) -> None:
