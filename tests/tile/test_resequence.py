@@ -17,7 +17,7 @@ from tilewright.core.types import TensorType, f64, i64
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.interp import run
-from tilewright.tile.ir import For, Kernel, Kind, Loop, Place, Role, Space, Store, Update, walk
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Place, Role, Space, Store, Update, walk
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loop_sym
 from tilewright.tile.schedule import PRIMITIVES, ScheduleBuilder
@@ -82,7 +82,8 @@ def random_forms(random, kernel, fusion):
     for b in found:
         order = random.sample(range(len(b.loops)), len(b.loops))
         tiles = [random.choice([0, 0, 2, 3]) for _ in order]
-        made.append(orders.BandForm(tuple(order), tuple(tiles)))
+        waves = (tuple(order[-2:]),) if len(order) > 1 and random.random() < 0.3 else ()
+        made.append(orders.BandForm(tuple(order), tuple(tiles), waves))
     return orders.forms_text(made)
 
 
@@ -151,6 +152,37 @@ def test_a_stencil_is_tiled_along_time():
     np.testing.assert_array_equal(results(made)["a"], results(kernel)["a"])
 
 
+def seidel(n=12, steps=3):
+    """Steps of a stencil in place, each of whose elements needs the one before it in its row."""
+    a, x, y = Buffer("a", i64, (n, n)), loop_sym("x", n - 2), loop_sym("y", n - 2)
+    value = Binary("add", Load(a, (x + 1, y)), Binary("sub", Load(a, (x, y + 2)), Load(a, (x + 2, y + 1))))
+    t = Loop(loop_sym("t", steps), steps)
+    nest = For(t, (For(Loop(x, n - 2), (For(Loop(y, n - 2), (Store(a, (x + 1, y + 1), value),)),)),))
+    return Kernel("seidel", (place(a),), (), (nest,))
+
+
+def test_waves_take_what_waits_apart():
+    """A row's elements wait for each other; along the sum of two loops those of one wave do not."""
+    kernel = seidel()
+    found = bands.bands_of(kernel, is_fused=True)
+    (band,) = found.bands
+    assert orders.waits(found, [orders.BandForm.as_found(band)], band)
+    (form,) = orders.read_forms("0 2+1 1:0 0 4", found.bands)
+    assert str(form) == "0 2+1 1:0 0 4"
+    made = PRIMITIVES["resequence"](kernel, "t", "fused", str(form), 4)
+    (innermost,) = [s for s in walk(made.body) if isinstance(s, For) and isinstance(s.body[0], Store)]
+    at_once = replace(innermost, loop=replace(innermost.loop, kind=Kind.PARALLEL))
+    backwards = results(replace(made, body=replaced(made.body, innermost, at_once)), reverse=True)
+    np.testing.assert_array_equal(backwards["a"], results(kernel)["a"])
+
+
+def replaced(body, old, new):
+    """The body with one loop in another's place."""
+    return tuple(
+        new if s is old else replace(s, body=replaced(s.body, old, new)) if isinstance(s, For | If) else s for s in body
+    )
+
+
 def test_sizes_of_a_call_are_kept():
     kernel = heat()
     made = PRIMITIVES["resequence"](kernel, "t", "fused", "1 0:4 2", 4)
@@ -175,6 +207,7 @@ def test_large_numbers_are_parameters():
     [
         (("t", "together"), "unknown fusion"),
         (("t", "fused", "0 0"), "no order of 2 loops"),
+        (("t", "fused", "1 0+1"), "no order of 2 loops"),
         (("t", "fused", "0 1; 0"), "2 forms for 1 bands"),
         (("t", "fused", "0 1", -1), "-1 lanes"),
         (("i", "fused"), "inside of another loop"),

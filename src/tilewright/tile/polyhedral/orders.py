@@ -22,17 +22,22 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.polyhedral.bands import Band, Bands
 from tilewright.tile.polyhedral.dependences import Dependence
 
-_FORM = re.compile(r"(\d+(?: \d+)*)(?::(\d+(?: \d+)*))?")
+_FORM = re.compile(r"(\d+(?:\+\d+)?(?: \d+(?:\+\d+)?)*)(?::(\d+(?: \d+)*))?")
 
 
 @dataclass(frozen=True)
 class BandForm:
     """``order`` has the band's loops from the outside in; ``tiles`` how many iterations of each, in the same order,
     are a tile, 0 where it is not tiled.
+
+    ``waves`` has for some loops another one, further inside, that is added to it. No dependence points backwards along
+    either, so what depends on each other along any of both has different sums: within one, iterations of the loop
+    inside share nothing. They lie in no row of an array, and stay a plain loop whose iterations a processor overlaps.
     """
 
     order: tuple[int, ...]
     tiles: tuple[int, ...]
+    waves: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def as_found(band: Band) -> BandForm:
@@ -41,7 +46,8 @@ class BandForm:
         return BandForm(tuple(range(n)), (0,) * n)
 
     def __str__(self) -> str:
-        order = " ".join(map(str, self.order))
+        added = dict(self.waves)
+        order = " ".join(f"{n}+{added[n]}" if n in added else str(n) for n in self.order)
         return f"{order}:{' '.join(map(str, self.tiles))}" if any(self.tiles) else order
 
 
@@ -62,11 +68,15 @@ def read_forms(text: str, bands: Sequence[Band]) -> tuple[BandForm, ...]:
 
 def _read(text: str, n: int) -> BandForm:
     found = _FORM.fullmatch(text)
-    order, tiles = ([int(x) for x in (part or "").split()] for part in (found.groups() if found else ("", "")))
-    if sorted(order) != list(range(n)) or len(tiles) not in (0, n):
+    named, sizes = ((part or "").split() for part in (found.groups() if found else ("", "")))
+    sums = [[int(x) for x in loop.split("+")] for loop in named]
+    order, tiles, waves = [x[0] for x in sums], [int(x) for x in sizes], [(x[0], x[1]) for x in sums if len(x) > 1]
+    # What is added comes further inside, as itself: from both the loop can be told again.
+    are_told = all(b in order[order.index(a) + 1 :] and b not in dict(waves) for a, b in waves)
+    if sorted(order) != list(range(n)) or len(tiles) not in (0, n) or not are_told:
         rule = f"{text!r} is no order of {n} loops, with a tile's size of each or without"
-        raise ScheduleError("resequence", text, rule, remedy="write as in 1 0 2:0 32 32")
-    return BandForm(tuple(order), tuple(tiles) or (0,) * n)
+        raise ScheduleError("resequence", text, rule, remedy="write as in 1 0 2:0 32 32 or 0 1+2 2")
+    return BandForm(tuple(order), tuple(tiles) or (0,) * n, tuple(waves))
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,7 @@ class _Draft:
     outer: list[isl.Map]
     last: isl.Map | None
     inner: list[isl.Map]
+    is_wave: bool
 
 
 def order_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
@@ -111,7 +122,7 @@ def order_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
         time = _joined(parts).intersect_domain(bands.instances[k].domain)
         is_alone = draft.last is not None and sum(turn == turns[k] for turn in turns.values()) == 1
         carried = _carried(bands, drafts, k) if is_alone else None
-        made.append(Timed(time, last, carried in ("", "sums"), carried == "sums"))
+        made.append(Timed(time, last, carried in ("", "sums") and not draft.is_wave, carried == "sums"))
     order = RunOrder(tuple(made))
     _check(bands, order)
     return order
@@ -124,17 +135,27 @@ def _draft(bands: Bands, k: int, forms: Sequence[BandForm]) -> _Draft:
     leaf = own[-1] if own and _is_leaf(bands, own[-1]) else None
     outer: list[isl.Map] = []
     inner: list[isl.Map] = []
-    last = None
+    last, is_wave = None, False
     for x in path:
         if not isinstance(x, Band):
             (inner if last is not None else outer).append(_constant(bands, k, x))
             continue
         form = forms[x.number]
-        loops = [x.loops[n][k] for n in form.order]
+        added = dict(form.waves)
+        loops = [_sum(x.loops[n][k], x.loops[added[n]][k]) if n in added else x.loops[n][k] for n in form.order]
         outer += [_tiled(m, size) for m, size in zip(loops, form.tiles, strict=True) if size]
         outer += loops if x is not leaf else loops[:-1]
         last = loops[-1] if x is leaf else None
-    return _Draft(outer, last, inner)
+        is_wave = form.order[-1] in added.values()
+    return _Draft(outer, last, inner, is_wave)
+
+
+def waits(bands: Bands, forms: Sequence[BandForm], band: Band) -> bool:
+    """Do iterations of the band's innermost loop wait for each other, in some statement, by these forms?"""
+    if not _is_leaf(bands, band):
+        return False
+    order = order_of(bands, forms)
+    return any(band in path and not order.statements[k].are_lanes for k, path in bands.paths.items())
 
 
 def _is_leaf(bands: Bands, band: Band) -> bool:
@@ -150,6 +171,10 @@ def _constant(bands: Bands, k: int, value: int) -> isl.Map:
 
 def _tiled(line: isl.Map, size: int) -> isl.Map:
     return line.apply_range(isl.Map(f"{{ [x] -> [floor(x/{size})] }}"))
+
+
+def _sum(a: isl.Map, b: isl.Map) -> isl.Map:
+    return a.flat_range_product(b).apply_range(isl.Map("{ [x, y] -> [x + y] }"))
 
 
 def _joined(parts: Sequence[isl.Map]) -> isl.Map:

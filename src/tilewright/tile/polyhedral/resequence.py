@@ -29,8 +29,9 @@ def resequence(
     ``for t: for i: a[i] = a[i-1] + a[i+1]`` -> ``for t: for t + i``, either of which may be outside, and both of which
     may be tiled. ``fusion``: statements share loops where they can (``fused``) or only where
     they must (``apart``). ``bands``: for each group of loops that may be exchanged, in the order of the text, a
-    permutation, and perhaps the size of a tile along each: ``1 0 2:0 32 32; 0``. Innermost loops that may run at one
-    time are vectors of ``lanes`` elements, ``copies`` of them at a time; a sum is one of as many partial sums.
+    permutation, and perhaps the size of a tile along each: ``1 0 2:0 32 32; 0``. ``0 1+2 2`` has waves: the sum of two
+    loops round the second of them, whose iterations then never wait for each other. Other innermost loops that may run
+    at one time are vectors of ``lanes`` elements, ``copies`` of them at a time; a sum is one of as many partial sums.
     Fails: an index, an extent or a condition that is not affine; loops that are not serial; a form that does not fit
     the bands; an integer program that is too large.
     """
