@@ -183,6 +183,12 @@ def replaced(body, old, new):
     )
 
 
+def test_a_tile_begins_where_its_end_is_near():
+    """Strips of waves run from their own start, not from the first of all with nothing to do until then."""
+    made = PRIMITIVES["resequence"](seidel(400, 50), "t", "fused", "0 2+1 1:0 0 32", 4)
+    assert ordered.n_runs(made.body, {}) == pytest.approx(50 * 398 * 398, rel=0.1)
+
+
 def test_sizes_of_a_call_are_kept():
     kernel = heat()
     made = PRIMITIVES["resequence"](kernel, "t", "fused", "1 0:4 2", 4)

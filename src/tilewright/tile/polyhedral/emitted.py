@@ -111,14 +111,15 @@ class NestEmitter:
 
     def _loop(self, node: isl.AstNode, env: Mapping[str, Dim]) -> Iterator[Stmt]:
         name = node.for_get_iterator().get_id().get_name()
-        starts, step = _greatest_of(node.for_get_init(), env), node.for_get_inc().get_val().to_python()
+        starts, step = _parts(node.for_get_init(), _OP.max, env), node.for_get_inc().get_val().to_python()
         if node.for_is_degenerate():
             yield from self._node(node.for_get_body(), {**env, name: reduce(maximum, starts)})
             return
-        end = _end(node.for_get_cond(), env)
+        ends = _ends(node.for_get_cond(), env)
+        end = reduce(minimum, ends)
         statement = self._lone(node.for_get_body(), name, env) if self.lanes else None
         is_innermost = node.for_get_body().get_type() == _NODE.user
-        first = reduce(maximum, starts) if is_innermost or step != 1 else _nearest(starts, end)
+        first = reduce(maximum, starts) if is_innermost or step != 1 else _nearest(starts, ends)
         n = _count(end - first, step)
         if statement is None:
             # Were it to begin at the greatest of all starts, that would be a part of every index inside.
@@ -198,16 +199,20 @@ def syms(loops: Sequence[Loop]) -> tuple[Sym, ...]:
 # --- expressions ----------------------------------------------------------------------------------------------------
 
 
-def _greatest_of(e: isl.AstExpr, env: Mapping[str, Dim]) -> list[Dim]:
-    """The expressions of which ``e`` is the greatest: itself where it is no maximum."""
-    if e.get_type() == _EXPR.op and e.get_op_type() == _OP.max:
-        return [x for n in range(e.get_op_n_arg()) for x in _greatest_of(e.get_op_arg(n), env)]
+def _parts(e: isl.AstExpr, extreme: object, env: Mapping[str, Dim]) -> list[Dim]:
+    """The expressions of which ``e`` is the greatest, or the least: itself where it is no such ``extreme``."""
+    if e.get_type() == _EXPR.op and e.get_op_type() == extreme:
+        return [x for n in range(e.get_op_n_arg()) for x in _parts(e.get_op_arg(n), extreme, env)]
     return [_dim(e, env)]
 
 
-def _nearest(starts: Sequence[Dim], end: Dim) -> Dim:
-    """The start that is never far from the end, where one is: the tile's own."""
-    return min(starts, key=lambda x: bounds(end - x)[1] or inf)
+def _nearest(starts: Sequence[Dim], ends: Sequence[Dim]) -> Dim:
+    """The start that is never far from one of the ends, where one is: the tile's own."""
+
+    def apart(start: Dim) -> float:
+        return min(inf if (most := bounds(end - start)[1]) is None else most for end in ends)
+
+    return min(starts, key=apart)
 
 
 def _count(length: Dim, step: int) -> Dim:
@@ -215,13 +220,13 @@ def _count(length: Dim, step: int) -> Dim:
     return n if is_nonneg(n) else maximum(n, 0)
 
 
-def _end(cond: isl.AstExpr, env: Mapping[str, Dim]) -> Dim:
-    """The last value of a loop's variable, from its condition."""
-    bound = _dim(cond.get_op_arg(1), env)
+def _ends(cond: isl.AstExpr, env: Mapping[str, Dim]) -> list[Dim]:
+    """Expressions of which the least is the last value of a loop's variable, from its condition."""
+    found = _parts(cond.get_op_arg(1), _OP.min, env)
     if cond.get_op_type() == _OP.le:
-        return bound
+        return found
     if cond.get_op_type() == _OP.lt:
-        return bound - 1
+        return [x - 1 for x in found]
     raise ScheduleError("resequence", "", "a loop's condition has no form")
 
 
