@@ -183,6 +183,17 @@ def replaced(body, old, new):
     )
 
 
+def test_what_waits_runs_in_waves():
+    """An iteration that needs the last one's result takes as long as its chain, and so the price says."""
+    a, i = Buffer("a", i64, (400,)), Loop(loop_sym("i", 398), 398)
+    value = Binary("sub", Binary("add", Load(a, (i.sym,)), Load(a, (i.sym + 1,))), Load(a, (i.sym + 2,)))
+    t = Loop(loop_sym("t", 90), 90)
+    b = ScheduleBuilder(Kernel("k", (place(a),), (), (For(t, (For(i, (Store(a, (i.sym + 1,), value),)),)),)))
+    ordered.ordered(b, Target.parse("x86-64-v3"), "t")
+    (step,) = b.schedule.steps
+    assert "+" in step.args[2]
+
+
 def test_a_tile_begins_where_its_end_is_near():
     """Strips of waves run from their own start, not from the first of all with nothing to do until then."""
     made = PRIMITIVES["resequence"](seidel(400, 50), "t", "fused", "0 2+1 1:0 0 32", 4)

@@ -14,7 +14,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from math import ceil, log2, prod
+from math import ceil, inf, log2, prod
 
 from tilewright.choose.cost.nest import Around, CallSizes
 from tilewright.core import types
@@ -395,6 +395,19 @@ def joining(op: str | None, dtype: DType, target: Target, *, is_product: bool) -
 def n_links(op: str | None, dtype: DType) -> int:
     """How many of them wait for each other."""
     return 2 if op in ("min", "max") and dtype.is_float else 1
+
+
+def n_waiting(v: Value, first: Value, target: Target) -> float:
+    """Instructions from ``first`` to ``v``, which is made of it: of those that wait for each other, the longest row."""
+    found: dict[Value, float] = {first: 0.0}
+
+    def of(x: Value) -> float:
+        if x not in found:
+            longest = max(map(of, operands(x)), default=-inf)
+            found[x] = longest + (0.0 if isinstance(x, _FREE) else sum(n for _, n in _instructions(x, target)))
+        return found[x]
+
+    return max(of(v), 0.0)
 
 
 def _extreme_instructions(target: Target) -> float:

@@ -11,31 +11,33 @@ that a group's best order hangs on another's is rare, and there are too many of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from math import factorial
 
 from tilewright.choose.cost.features import features_of
 from tilewright.choose.cost.nest import CallSizes, Loops
-from tilewright.choose.cost.price import price
-from tilewright.core.compute import Computation, Serial, every_stage
-from tilewright.core.dims import is_known
+from tilewright.choose.cost.operations import n_waiting
+from tilewright.choose.cost.price import price, waited
+from tilewright.core.compute import Buffer, Computation, Serial, every_stage
+from tilewright.core.dims import is_known, known
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import ASSUMED_SIZE, DOUBT
-from tilewright.core.expr import BinaryExpr, Dim, Sym, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, substitute, symbols, terms_of
 from tilewright.core.indices import chosen
 from tilewright.target.target import Target
+from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, walk, written
+from tilewright.tile.ir import For, If, Kernel, Loop, Store, walk, written
 from tilewright.tile.lower import lower
-from tilewright.tile.rewrite import Body
+from tilewright.tile.rewrite import Body, loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 
 try:
     from tilewright.tile.polyhedral.alone import alone
     from tilewright.tile.polyhedral.bands import Band, bands_of, nest_alone
-    from tilewright.tile.polyhedral.orders import BandForm, forms_text
+    from tilewright.tile.polyhedral.orders import BandForm, forms_text, waits
     from tilewright.tile.polyhedral.resequence import FUSION, resequenced
 except ImportError:  # the extra poly is not installed: such nests run as they were written
     IS_INSTALLED = False
@@ -118,6 +120,9 @@ class _OrderSearch:
         for at, band in enumerate(bands.bands):
             found = {form: seconds(at, form) for form in _orders(band)}
             forms[at] = min(found, key=lambda x: found[x])
+            if waits(bands, forms, band):
+                found |= {form: seconds(at, form) for form in _waves(band)}
+                forms[at] = min(found, key=lambda x: found[x])
             least = found[forms[at]]
             alike += [(at, x) for x in found if x is not forms[at] and found[x] * (1 - DOUBT) < least]
         # Orders that a price can't tell apart may differ once they are tiled; the cheapest ones come first.
@@ -162,15 +167,44 @@ def seconds_alone(kernel: Kernel, machine: Target) -> float:
     """The price of a call on one thread, with sizes that only a call knows as they are assumed.
 
     What the price leaves out counts here, since few other kernels have it: bounds that are computed anew whenever a
-    loop begins, and ends that no processor foresees because they come after another number of iterations each time.
+    loop begins, ends that no processor foresees because they come after another number of iterations each time,
+    iterations that wait for what the one before has stored, and those that each touch pages of their own.
     """
     sizes = assumed(kernel)
     features = features_of(kernel, machine, sizes)
+    bodies = {s.loop.sym: s.body for s in walk(kernel.body) if isinstance(s, For)}
     cycles = 0.0
     for row in features.rows:
-        if row.loop is not None and symbols(row.loop.extent) - set(sizes):
-            cycles += row.entries * (machine.unforeseen_cycles + n_computed(row.loop.extent))
+        if row.loop is not None:
+            stores = [s for s in bodies[row.loop.sym] if isinstance(s, Store)]
+            waiting = (waiting_cycles(s, row.loop, machine) for s in stores)
+            cycles += row.iterations * max(waiting, default=0.0) * waited(row, machine)
+            n_pages = len(_across_pages(stores, row.loop, machine, sizes))
+            if n_pages * row.iterations > row.entries * machine.n_near_pages:
+                cycles += row.iterations * n_pages * machine.page_cycles
+            if symbols(row.loop.extent) - set(sizes):
+                cycles += row.entries * (machine.unforeseen_cycles + n_computed(row.loop.extent))
     return price(features, machine).seconds + cycles / (machine.ghz * 1e9)
+
+
+def waiting_cycles(s: Store, loop: Loop, machine: Target) -> float:
+    """From the load of what the loop's last iteration has stored to the end of this one's store; 0 without one."""
+    if chosen(s.index):
+        return 0.0
+    stored = first_offset(s.buffer, s.index)
+    before = substitute(stored, {loop.sym: loop.sym - 1})
+    again = [x for x in loads_of(s) if x.buffer is s.buffer and not chosen(x.index)]
+    found = [x for x in again if first_offset(x.buffer, x.index) == before != stored]
+    # What is stored and loaded at once goes through the core as an instruction does.
+    return max((1 + n_waiting(s.value, x, machine) for x in found), default=0.0) * machine.fma_latency
+
+
+def _across_pages(stores: Sequence[Store], loop: Loop, machine: Target, sizes: Mapping[Sym, int]) -> set[Buffer]:
+    """Buffers of which each iteration of the loop touches another page than the one before."""
+    places = [(x.buffer, x.index) for s in stores for x in loads_of(s)] + [(s.buffer, s.index) for s in stores]
+    steps = ((b, coefficient(first_offset(b, index), loop.sym)) for b, index in places)
+    walked = ((b, known(None if step is None else substitute(step, sizes), 0) * b.dtype.n_bytes) for b, step in steps)
+    return {b for b, n_bytes in walked if abs(n_bytes) >= machine.page_bytes}
 
 
 def assumed(kernel: Kernel) -> Mapping[Sym, int]:
@@ -211,10 +245,22 @@ def _orders(band: Band) -> Iterator[BandForm]:
         yield replace(found, order=order)
 
 
+def _waves(band: Band) -> Iterator[BandForm]:
+    """Orders of several loops with the innermost one added to the one around it."""
+    for form in _orders(band) if len(band.loops) > 1 else ():
+        around, inside = form.order[-2:]
+        yield replace(form, waves=((around, inside),))
+
+
 def _tilings(form: BandForm, longest: int) -> Iterator[BandForm]:
-    """Tiles of all loops alike, or of all but the innermost, which then stays long: of 8 iterations, 32, ..."""
+    """Tiles of all loops alike, or of all but the innermost, which then stays long: of 8 iterations, 32, ...
+
+    Those of waves may be of the innermost alone: strips, along which the waves of each go to the end.
+    """
     n, size = len(form.order), 8
     while n > 1 and 2 * size <= longest and size <= EFFORT.listed * 2:
+        if form.waves:
+            yield replace(form, tiles=(*(0,) * (n - 1), size))
         yield replace(form, tiles=(size,) * n)
         yield replace(form, tiles=(*(size,) * (n - 1), 0))
         yield replace(form, tiles=(*(size,) * (n - 1), 8 * size))
