@@ -94,7 +94,7 @@ def as_blocks(b: Builder, x: Pair) -> Node:
     return reshape(b, b(ops.concat, above, below, axis=rank + 1), (*lead, 2 * m, 2 * n))
 
 
-def _from_blocks(b: Builder, x: Node) -> Pair:
+def from_blocks(b: Builder, x: Node) -> Pair:
     """Of :func:`as_blocks`: the first column of each block."""
     *lead, m, n = x.shape
     rank, half_m, half_n = len(lead), _half(m), _half(n)
@@ -153,7 +153,7 @@ def complex_cholesky(b: Builder, x: Pair, *, is_lower: bool) -> tuple[Pair, Node
     real = Pair(x.re, b(ops.where, on_diagonal, b.const(0, x.dtype), x.im))
     factor, info = b.results(b(ops.cholesky, as_blocks(b, real)))
     one, two = b.const(1, info.dtype), b.const(2, info.dtype)
-    return _from_blocks(b, factor), b(ops.div, b(ops.add, info, one), two)
+    return from_blocks(b, factor), b(ops.div, b(ops.add, info, one), two)
 
 
 # --- elimination ----------------------------------------------------------------------------------------------------

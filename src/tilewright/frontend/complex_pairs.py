@@ -129,6 +129,14 @@ def magnitude(b: Builder, x: Pair) -> Node:
     return b(ops.where, infinite, b.const(math.inf, x.dtype), size)
 
 
+def directions(b: Builder, x: Pair) -> Pair:
+    """Numbers of size 1 on the way from 0 to each; 0 of 0."""
+    size, zero = magnitude(b, x), b.const(0, x.dtype)
+    is_zero = b(ops.eq, size, zero)
+    safe = b(ops.where, is_zero, b.const(1, x.dtype), size)
+    return Pair(*(b(ops.where, is_zero, zero, b(ops.div, part, safe)) for part in (x.re, x.im)))
+
+
 def polar(b: Builder, size: Node, angle: Node) -> Pair:
     """The number of this magnitude and angle."""
     return Pair(b(ops.mul, size, b(ops.cos, angle)), b(ops.mul, size, b(ops.sin, angle)))

@@ -40,6 +40,7 @@ from tilewright.frontend.complex_pairs import (
     added,
     conjugate,
     cosine,
+    directions,
     exponential,
     from_parts,
     hyperbolic_cosine,
@@ -56,7 +57,7 @@ from tilewright.frontend.complex_pairs import (
     square_root,
 )
 from tilewright.frontend.nodes import expand, reshape
-from tilewright.frontend.torch.aten import fft, index, movement, reduce, source
+from tilewright.frontend.torch.aten import complex_linalg, fft, index, movement, reduce, source
 from tilewright.frontend.torch.aten.call import AtenCall, Result, Unsupported, as_node, cast
 from tilewright.frontend.torch.aten.contract import matmul_of, swap_last
 from tilewright.frontend.torch.aten.elementwise import TABLE as ELEMENTWISE
@@ -341,13 +342,27 @@ def _known_axis(c: AtenCall, x: Pair) -> int:
     return axis
 
 
-def _sgn(c: AtenCall) -> Result:
-    x = _pair(c, "self")
-    size = magnitude(c.b, x)
-    zero = c.b.const(0, c.dtype)
-    is_zero = c.b(ops.eq, size, zero)
-    safe = c.b(ops.where, is_zero, c.b.const(1, c.dtype), size)
-    return Pair(*(c.b(ops.where, is_zero, zero, c.b(ops.div, part, safe)) for part in (x.re, x.im)))
+def _lerp(c: AtenCall) -> Pair:
+    """From the nearer end, as PyTorch does: at weight 1 the result is ``end`` itself."""
+    b = c.b
+    x, y, w = (_pair(c, name) for name in ("self", "end", "weight"))
+    step = Pair(b(ops.sub, y.re, x.re), b(ops.sub, y.im, x.im))
+    less = product(b, step, Pair(b(ops.sub, b.const(1, c.dtype), w.re), b(ops.neg, w.im)))
+    start, end = added(b, x, product(b, w, step)), Pair(b(ops.sub, y.re, less.re), b(ops.sub, y.im, less.im))
+    is_near = b(ops.lt, magnitude(b, w), b.const(0.5, c.dtype))
+    return Pair(b(ops.where, is_near, start.re, end.re), b(ops.where, is_near, start.im, end.im))
+
+
+def _logsumexp(c: AtenCall) -> Pair:
+    """Less the largest real part, so that no exponential is infinite."""
+    b, x = c.b, _pair(c, "self")
+    axes, keepdims = c.axes(len(x.shape)), bool(c["keepdim"])
+    largest = b(ops.reduce_max, x.re, axes=axes, keepdims=True)
+    largest = b(ops.where, _isfinite(c, largest), largest, b.const(0, c.dtype))
+    made = exponential(b, Pair(b(ops.sub, x.re, largest), x.im))
+    sums = Pair(*(b(ops.reduce_sum, part, axes=axes, keepdims=keepdims) for part in (made.re, made.im)))
+    found = logarithm(b, sums)
+    return Pair(b(ops.add, found.re, reshape(b, largest, c.shape)), found.im)
 
 
 def _isfinite(c: AtenCall, x: Node) -> Node:
@@ -389,13 +404,14 @@ _REAL: Mapping[str, Convert] = {
 
 COMPLEX: Mapping[str, Convert] = {
     **{name: _each_part(_REAL[name]) for name in _MOVES if name in _REAL},
-    **fft.TABLE,
+    **fft.TABLE, **complex_linalg.TABLE,
     "mul.Tensor": _mul, "mul.Scalar": _mul, "add.Tensor": _sum(1), "add.Scalar": _sum(1), "sub.Tensor": _sum(-1),
     "sub.Scalar": _sum(-1), "div.Tensor": _div, "div.Scalar": _div, "reciprocal.default": _function(inverse),
     "pow.Tensor_Scalar": _power,
     "_conj.default": _conj, "_conj_physical.default": _conj, "conj_physical.default": _conj,
     "resolve_conj.default": lambda c: c["self"], "resolve_neg.default": lambda c: c["self"],
-    "abs.default": _abs, "angle.default": _angle, "exp.default": _function(exponential), "sgn.default": _sgn,
+    "abs.default": _abs, "angle.default": _angle, "exp.default": _function(exponential),
+    "sgn.default": _function(directions),
     "complex.default": _complex, "polar.default": _polar,
     "real.default": lambda c: c["self"].re, "imag.default": lambda c: c["self"].im,
     "view_as_real.default": lambda c: join_parts(c.b, c["self"]),
@@ -427,6 +443,7 @@ COMPLEX: Mapping[str, Convert] = {
     "rsqrt.default": _function(lambda b, x: inverse(b, square_root(b, x))),
     "pow.Tensor_Tensor": _power, "pow.Scalar": _power,
     "prod.default": _prod, "prod.dim_int": _prod, "cumprod.default": _cumprod,
+    "lerp.Scalar": _lerp, "lerp.Tensor": _lerp, "logsumexp.default": _logsumexp,
     "var.correction": _variance, "std.correction": lambda c: c.b(ops.sqrt, _variance(c)),
     **{name: _truth_of(_REAL[name]) for name in ("any.default", "any.dim", "any.dims", "all.default", "all.dim",
                                                  "all.dims")},

@@ -30,7 +30,7 @@ def _batched(b: Builder, x: Node, batch: Sequence[Dim]) -> Node:
     return expand(b, x, (*batch, *x.shape[-2:]))
 
 
-def _diagonal(b: Builder, x: Node) -> Node:
+def main_diagonal(b: Builder, x: Node) -> Node:
     """The main diagonal: rows of the product with the identity, summed."""
     m, n = x.shape[-2:]
     k = minimum(m, n)
@@ -40,7 +40,7 @@ def _diagonal(b: Builder, x: Node) -> Node:
     return b(ops.reduce_sum, kept, axes=(len(x.shape) - 1,), keepdims=False)
 
 
-def _rows_in_order(b: Builder, x: Node, order: Node) -> Node:
+def rows_in_order(b: Builder, x: Node, order: Node) -> Node:
     at = expand(b, reshape(b, order, (*order.shape, 1)), (*order.shape, x.shape[-1]))
     return b(ops.gather_elements, x, at, axis=len(x.shape) - 2)
 
@@ -132,13 +132,13 @@ def _lu_unpack(c: AtenCall) -> Result:
 def _by_lu(b: Builder, made: Node, order: Node, right: Node, *, transposed: bool = False) -> Node:
     """``a @ x = right``, or with ``a``'s transpose."""
     if not transposed:
-        moved = _rows_in_order(b, right, order)
+        moved = rows_in_order(b, right, order)
         first = solve_triangular(b, made, moved, False, unit=True)
         return solve_triangular(b, made, first, True)
     first = solve_triangular(b, made, right, True, transposed=True)
     second = solve_triangular(b, made, first, False, unit=True, transposed=True)
     _, back = b.results(b(ops.sort, order, axis=len(order.shape) - 1))
-    return _rows_in_order(b, second, back)
+    return rows_in_order(b, second, back)
 
 
 def _solution(b: Builder, made: Node, order: Node, right: Node, left: bool, adjoint: bool = False) -> Node:
@@ -176,7 +176,7 @@ def _inv_ex(c: AtenCall) -> Result:
     return _by_lu(c.b, made, _order(c.b, made, pivots), one), info
 
 
-def _parity(b: Builder, pivots: Node, dtype: DType) -> Node:
+def parity(b: Builder, pivots: Node, dtype: DType) -> Node:
     """1 or -1 by the number of rows that were swapped."""
     n = pivots.shape[-1]
     own = b(ops.add, b(ops.iota, extent=n, dtype=pivots.dtype), b.const(1, pivots.dtype))
@@ -186,19 +186,19 @@ def _parity(b: Builder, pivots: Node, dtype: DType) -> Node:
 
 def _det(c: AtenCall) -> Result:
     made, pivots, _ = _lu(c, c.tensor("A"))
-    diagonal = _diagonal(c.b, made)
+    diagonal = main_diagonal(c.b, made)
     size = c.b(ops.reduce_prod, diagonal, axes=(len(diagonal.shape) - 1,), keepdims=False)
-    return c.b(ops.mul, size, _parity(c.b, pivots, made.dtype)), made, pivots
+    return c.b(ops.mul, size, parity(c.b, pivots, made.dtype)), made, pivots
 
 
 def _slogdet(c: AtenCall) -> Result:
     made, pivots, _ = _lu(c, c.tensor("A"))
-    diagonal = _diagonal(c.b, made)
+    diagonal = main_diagonal(c.b, made)
     last = (len(diagonal.shape) - 1,)
     signs = c.b(ops.reduce_prod, c.b(ops.sign, diagonal), axes=last, keepdims=False)
     logs = c.b(ops.log, c.b(ops.abs, diagonal))
     size = c.b(ops.reduce_sum, logs, axes=last, keepdims=False)
-    return c.b(ops.mul, signs, _parity(c.b, pivots, made.dtype)), size, made, pivots
+    return c.b(ops.mul, signs, parity(c.b, pivots, made.dtype)), size, made, pivots
 
 
 # --- LDL ------------------------------------------------------------------------------------------------------------
@@ -296,14 +296,20 @@ def _pinv(c: AtenCall) -> Result:
     if c["hermitian"]:  # only the lower triangle is read
         x = b(ops.add, _triangle(b, x, False), swapped(b, b(ops.trilu, x, k=-1, upper=False)))
     u, s, vh = b.results(b(ops.svd, x))
+    inverse = kept_inverses(c, x, s)
+    scaled = b(ops.mul, swapped(b, vh), reshape(b, inverse, (*inverse.shape[:-1], 1, inverse.shape[-1])))
+    return b(ops.matmul, scaled, swapped(b, u))
+
+
+def kept_inverses(c: AtenCall, x: Node, s: Node) -> Node:
+    """Of the singular values of ``x`` the inverses, and 0 of those that count as 0."""
+    b = c.b
     largest = b(ops.reduce_max, s, axes=(len(s.shape) - 1,), keepdims=True)
     atol, rtol = _tolerances(c, x)
     low = b(ops.maximum, atol, b(ops.mul, rtol, largest))
     zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
     kept = b(ops.gt, s, low)
-    inverse = b(ops.where, kept, b(ops.div, one, b(ops.where, kept, s, one)), zero)
-    scaled = b(ops.mul, swapped(b, vh), reshape(b, inverse, (*inverse.shape[:-1], 1, inverse.shape[-1])))
-    return b(ops.matmul, scaled, swapped(b, u))
+    return b(ops.where, kept, b(ops.div, one, b(ops.where, kept, s, one)), zero)
 
 
 def _tolerances(c: AtenCall, x: Node) -> tuple[Node, Node]:
@@ -327,9 +333,12 @@ SERIES_ROWS = 4
 
 
 def _matrix_exp(c: AtenCall) -> Result:
+    return exponential(c.b, c.tensor("self"))
+
+
+def exponential(b: Builder, x: Node) -> Node:
     """Taylor's series of a matrix scaled to norm 1/2 at most, squared as often as it was halved: of a batch, each
     matrix by its own norm. One that is not finite gives NaN."""
-    b, x = c.b, c.tensor("self")
     if x.type.n_elements == 0:
         return x
     wide = cast(b, x, f64)
