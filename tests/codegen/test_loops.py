@@ -416,6 +416,9 @@ def test_prefetch_out_of_bounds_is_harmless():
     x, y, i = Buffer("x", f32, (8,)), Buffer("y", f32, (8,)), sym("i", 8)
     agree(kernel([loop(i, 8, Prefetch(x, (i + 100000,)), Store(y, (i,), x[i]))], x, y))
     assert "prefetcht0" in llvm.assembly(kernel([loop(i, 8, Prefetch(x, (i,)), Store(y, (i,), x[i]))], x, y), HOST)
+    written = kernel([loop(i, 8, Prefetch(y, (i,)), Store(y, (i,), x[i]))], x, param(y, Role.OUT))
+    assert "prefetchw" in llvm.assembly(written, Target.parse("x86-64-v4"))
+    assert "prefetcht0" in llvm.assembly(written, Target.parse("x86-64")), "which has no instruction for that"
 
 
 def test_names_of_any_kind():

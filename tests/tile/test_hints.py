@@ -13,7 +13,7 @@ from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
 from tilewright.core.dims import known_over
 from tilewright.core.expr import Sym, substitute
-from tilewright.tile.ir import For, Kind, Prefetch, Update, walk
+from tilewright.tile.ir import For, Kind, Prefetch, Store, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.schedule.operands import MANY
 
@@ -200,3 +200,34 @@ def test_a_panel_that_one_tile_of_several_rows_reads_streams(gb_per_s):
     step_bytes = prod(packed.shape[2:]) * F.n_bytes
     assert asks.pop(1) == [] and set(asks.pop(max(asks))) == {0}, "a full tile asks for the next panel from its start"
     assert min(asks[2]) == ceil(machine.memory_ns * gb_per_s / step_bytes) > 0
+
+
+def transposition(m, n):
+    """Rows become columns."""
+    x, y = Buffer("X", F, (m, n)), Buffer("Y", F, (n, m))
+    i, j = syms(axes_for((n, m)))
+    return Computation((x,), (y,), (Stage((y,), axes_for((n, m)), (i, j), (x[j, i],)),))
+
+
+@pytest.mark.parametrize(("m", "n"), [(256, 32), (250, 48), (200, 37)])
+def test_transposed_tiles_ask_for_the_lines_that_later_ones_write(m, n):
+    """All of 16 rows, which are more than caches look ahead along."""
+    kernel = check_default(transposition(m, n), machine=replace(WIDE, l2_bytes=1024, n_streams=12))
+    inner = next(s for s in walk(kernel.body) if any(isinstance(x, Prefetch) for x in getattr(s, "body", ())))
+    asked = [s.index for s in inner.body if isinstance(s, Prefetch)]
+    store = next(s for s in walk(inner.body) if isinstance(s, Store))
+    rows, lanes = loops_of(inner.body)
+    firsts = [tuple(substitute(e, {rows.sym: r, lanes.sym: 0}) for e in store.index) for r in range(16)]
+    later = {(place[0], place[1] - first[1]) for place, first in zip(asked, firsts, strict=True)}
+    assert all(place[0] == first[0] for place, first in zip(asked, firsts, strict=True))
+    assert len({ahead for _, ahead in later}) == 1 and min(ahead for _, ahead in later) >= 16
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [replace(WIDE, l2_bytes=1024, n_streams=16), replace(WIDE, l2_bytes=1 << 20, n_streams=12)],
+    ids=["caches look ahead", "a near cache keeps all lines"],
+)
+def test_other_transposed_tiles_ask_for_none(machine):
+    kernel = check_default(transposition(256, 32), machine=machine)
+    assert not any(isinstance(s, Prefetch) for s in walk(kernel.body))

@@ -1,4 +1,5 @@
-"""Rules for hints while a tile's sums are made: at what the epilogue reads, at the next tile's operand, at later ones.
+"""Rules for hints while a tile's sums are made: at what the epilogue reads, at the next tile's operand, at later ones;
+and at the lines that transposed tiles write.
 
 In: a builder whose stages all have their loops. Out: steps. Not its business: panels of constants (``constants``).
 
@@ -25,7 +26,7 @@ from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kind, Loop, Prefetch, Role, Space, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, loads_of, loops_of, symbols_of_index
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import enclosing, most_iterations
+from tilewright.tile.schedule.tree import enclosing, find_loop, most_iterations
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
@@ -48,6 +49,24 @@ def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
         _hint(b, machine, inner, buffer, machine.l1_bytes)
     for inner, buffer, steps in list(_read_apart(b, machine)):
         attempt(b, partial(b.do, "stream", buffer.name, inner, steps, machine.line(buffer.dtype)))
+
+
+def hint_rows(b: ScheduleBuilder, machine: Target, rows: str, buffer: Buffer) -> None:
+    """Tiles that write a few elements of each of so many rows that no cache looks ahead along all ask for later ones.
+
+    ``rows``: the loop over the copies of a tile, a row each. A line is read before it is written in part, and of those
+    that no near cache keeps a tile would wait for each. So many tiles ahead that a line has come: of a tile's copies
+    one is loaded, exchanged by halves, quarters and so on, and stored in some cycles, as there is one unit for that.
+    """
+    copies = find_loop(b.kernel, rows, "stream")
+    n = most_iterations(copies.loop)
+    inner = enclosing(b.kernel.body, copies)[-1]
+    if not machine.has_prefetch or n <= machine.n_streams or _n_bytes(buffer) <= machine.l2_bytes:
+        return
+    steps = ceil(machine.memory_ns * machine.ghz / (n * n.bit_length()))
+    if isinstance(inner, For) and estimate([inner.loop.extent]) >= 2 * steps:
+        hint = partial(b.do, "stream", buffer.name, inner.loop.sym.name, steps, machine.line(buffer.dtype))
+        attempt(b, hint)
 
 
 def _hint(b: ScheduleBuilder, machine: Target, inner: str, buffer: Buffer, cache_bytes: int) -> None:

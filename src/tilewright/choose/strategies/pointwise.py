@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MOVED, WORK_PER_BYTE, estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
+from tilewright.choose.strategies.hints import hint_rows
 from tilewright.choose.strategies.steps import follow
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import (
@@ -159,7 +160,7 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         outer = vectorize(b, machine, names[-1], nest.loops[-2].extent, block, 1).walkers
     elif may_vectorize(nest.leaf, last.sym, gathers=_reads_others(leaf)) and width > 1:
         if across := _axis_across(nest, leaf, width, last.extent):
-            _transpose(b, machine, names, across, last.extent, width, threads)
+            _transpose(b, machine, nest, leaf.buffer, across, width, threads)
             return
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
             parallel(b, machine, names[:-1][:2])
@@ -393,13 +394,14 @@ def _is_few(extent: Dim | float, width: int) -> bool:
 
 
 def _transpose(
-    b: ScheduleBuilder, machine: Target, names: list[str], across: Loop, extent: Dim, width: int, threads: bool
+    b: ScheduleBuilder, machine: Target, nest: Nest, to: Buffer, across: Loop, width: int, threads: bool
 ) -> None:
     """Vectors along the last loop for blocks of ``across`` at a time; the last block begins within the one before.
 
     Axes of run-time size, or with so few elements behind full blocks that a block for them costs more: full blocks,
     then the rest by vectors along the last loop, without a transposition.
     """
+    names, extent = [x.sym.name for x in nest.loops], nest.loops[-1].extent
     loop, last, n = across.sym.name, names[-1], across.extent
     block = min([width, *(1 << (x.bit_length() - 1) for x in (n, extent) if is_known(x))])
     if not is_known(extent):
@@ -417,6 +419,7 @@ def _transpose(
     b.do("reorder", *order)
     if threads:
         parallel(b, machine, order[:2])
+    hint_rows(b, machine, copies, to)
 
 
 def _transpose_groups(

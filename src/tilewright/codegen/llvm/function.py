@@ -35,7 +35,7 @@ from tilewright.core.types import DType
 from tilewright.target.instructions import Instructions
 from tilewright.tile import math as tile_math
 from tilewright.tile.affine import coefficient, first_offset
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Space, Stmt, Store, Update
+from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Prefetch, Role, Space, Stmt, Store, Update
 from tilewright.tile.schedule.tree import nest_of
 
 NO_LANES = Lanes()
@@ -307,7 +307,10 @@ class KernelFunction:
                 self._if(s, ctx)
             case Prefetch():
                 if not ctx.syms or ctx.is_regular(self.mention(s, s.buffer, s.index).lin):
-                    self.memory.prefetch(self._address(self.mention(s, s.buffer, s.index), ctx, {}))
+                    is_written = self.analysis.places[id(s.buffer)].role is Role.OUT
+                    self.memory.prefetch(
+                        self._address(self.mention(s, s.buffer, s.index), ctx, {}), is_written=is_written
+                    )
 
     def use(self, value: Val, dtype: DType) -> None:
         """A use of a vector that makes no code: LLVM moves nothing across it, and folds the value into nothing else."""

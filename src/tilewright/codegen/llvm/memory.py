@@ -130,9 +130,10 @@ class Memory:
         if ctx.mask is None or not raw.lanes:
             self._remember(address, self._key(address, ctx), value)
 
-    def prefetch(self, address: Address) -> None:
-        """Ask for the cache line at ``address``."""
-        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {self.addresses.pointer(address)}, i32 0, i32 3, i32 1)")
+    def prefetch(self, address: Address, *, is_written: bool) -> None:
+        """Ask for the cache line at ``address``, alone among all cores where it will be written."""
+        pointer = self.addresses.pointer(address)
+        self.writer.emit(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(is_written)}, i32 3, i32 1)")
 
     def alignment(self, address: Address, offset: int) -> int:
         """Bytes that divide the address ``offset`` bytes from the pointer: as a CPU asks for no more, an element's."""

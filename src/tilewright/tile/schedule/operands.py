@@ -22,6 +22,7 @@ from tilewright.tile.affine import coefficient, is_affine, never_negative, strid
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import (
     IN_MEMORY,
+    NESTS,
     For,
     If,
     Kernel,
@@ -392,23 +393,23 @@ def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
 
 
 def stream(kernel: Kernel, buffer: str, inner: str, steps: int, line: int) -> Kernel:
-    """Each step of ``inner`` asks for all lines that the step ``steps`` later reads of an operand.
+    """Each step of ``inner`` asks for all lines that the step ``steps`` later reads of a buffer, or else writes.
 
     Lines are ``line`` elements apart. What the last steps ask for lies behind what the loop reads, or out of bounds.
-    Fails: ``inner`` is not serial, does not read the buffer, or at several places, or where the data say, or in loops
+    Fails: ``inner`` is not serial, does not use the buffer, or at several places, or where the data say, or in loops
     whose bounds are not known; the place does not move with it.
     """
     spot, target = _in_lines(kernel, buffer, line, "stream"), find_loop(kernel, inner, "stream")
     where = f"{buffer}, {inner}"
     if target.loop.kind is not Kind.SERIAL:
         raise ScheduleError("stream", where, "the loop's steps are not serial")
-    place = _one_place(target, spot.buffer)
+    place = _one_place(target, spot.buffer, or_written=True)
     if place is None:
-        raise ScheduleError("stream", where, "the loop does not read it at one place that loops decide")
+        raise ScheduleError("stream", where, "the loop does not use it at one place that loops decide")
     (index, walking), sym = place, target.loop.sym
     of_step = [x for x in walking if x.sym != sym]
     if any(x.sym.hi is None for x in of_step) or len(of_step) == len(walking):
-        raise ScheduleError("stream", where, "what a step reads is not known at compile time, or the same in all")
+        raise ScheduleError("stream", where, "what a step uses is not known at compile time, or the same in all")
     later = tuple(substitute(i, {sym: sym + steps}) for i in index)
     lines = _Lines.of(spot.buffer, later, of_step, line)
     hints = [Prefetch(spot.buffer, lines.at(n, None)) for n in range(lines.count)]
@@ -425,18 +426,30 @@ def _in_lines(kernel: Kernel, buffer: str, line: int, primitive: str) -> Place:
     return spot
 
 
-def _one_place(nest: Stmt, buffer: Buffer) -> tuple[tuple[Dim, ...], list[Loop]] | None:
+def _one_place(nest: Stmt, buffer: Buffer, *, or_written: bool = False) -> tuple[tuple[Dim, ...], list[Loop]] | None:
     """The one index at which the nest reads the buffer, and the nest's loops that move it; None for several or none.
 
-    None, too, where the data decide a part of it.
+    None, too, where the data decide a part of it. With ``or_written`` of a buffer that it only writes, where it does.
     """
-    found = paths_to((nest,), buffer, ())
-    if len({x.index for _, x in found}) != 1:
+    found: list[tuple[tuple[Loop, ...], tuple[IndexLike, ...]]]
+    found = [(path, x.index) for path, x in paths_to((nest,), buffer, ())]
+    if or_written and not found:
+        found = [(path, s.index) for path, s in _stores_to((nest,), buffer, ())]
+    if len({index for _, index in found}) != 1:
         return None
-    path, load = found[0]
-    index = placed(load.index)
+    path, at = found[0]
+    index = placed(at)
     used = symbols_of_index(index)
     return (index, [x for x in path if x.sym in used]) if len(index) == len(buffer.shape) else None
+
+
+def _stores_to(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> Iterator[tuple[tuple[Loop, ...], Store]]:
+    """Every store to ``buffer`` with the loops around it."""
+    for s in body:
+        if isinstance(s, Store) and s.buffer is buffer:
+            yield path, s
+        elif isinstance(s, NESTS):
+            yield from _stores_to(s.body, buffer, (*path, s.loop) if isinstance(s, For) else path)
 
 
 @dataclass(frozen=True)
