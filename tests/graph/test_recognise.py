@@ -234,6 +234,46 @@ def test_a_large_causal_constant():
     assert "causal" not in build(mask)
 
 
+def triangle(b, n, upper, k_, value=1.0):
+    one = b(ops.expand, b.const(np.full(1, value, np.float32)), shape=(n, n))
+    return b(ops.trilu, one, upper=upper, k=k_)
+
+
+MASKS = {
+    "where zero": lambda b, n: b(ops.where, b(ops.eq, triangle(b, n, False, 0), k(b, 0)), k(b, float("-inf")), k(b, 0)),
+    "times": lambda b, n: b(ops.mul, triangle(b, n, True, 1), k(b, -1e30)),
+    "one minus": lambda b, n: b(ops.mul, b(ops.sub, k(b, 1), triangle(b, n, False, 0)), k(b, -1e30)),
+    "filled": lambda b, n: b(ops.reshape, triangle(b, n, True, 1, -3e38), shape=(1, 1, n, n)),
+}
+
+
+@pytest.mark.parametrize("n", [6, 5000, N], ids=str)
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
+def test_causal_masks_made_of_a_triangle(mask, n):
+    """Of any size: too large to compute, or symbolic."""
+    q = TensorType(f32, (1, 1, n, 4))
+    text, _ = recognised(lambda b, q, c, v: attention(b, q, c, v, lambda b, s: b(ops.add, s, mask(b, n))), q, q, q)
+    assert text == "attention(x, y, z, scale=0.25, causal=True)"
+
+
+@pytest.mark.parametrize("n", [5000, N], ids=str)
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda b, n: b(ops.mul, triangle(b, n, True, 0), k(b, -1e30)),
+        lambda b, n: b(ops.mul, triangle(b, n, True, 1), k(b, -1e3)),
+        lambda b, n: b(ops.mul, triangle(b, n, False, 0), k(b, -1e30)),
+        lambda b, n: b(ops.transpose, b(ops.mul, triangle(b, n, True, 1), k(b, -1e30)), perm=(1, 0)),
+        lambda b, n: b(ops.sub, b(ops.mul, triangle(b, n, True, 1), k(b, -1e30)), k(b, 1)),
+    ],
+    ids=["the diagonal too", "not out of sight", "the keys before", "turned", "less for all"],
+)
+def test_other_masks_made_of_a_triangle_stay_masks(mask, n):
+    q = TensorType(f32, (1, 1, n, 4))
+    text, _ = recognised(lambda b, q, c, v: attention(b, q, c, v, lambda b, s: b(ops.add, s, mask(b, n))), q, q, q)
+    assert "causal" not in text
+
+
 def test_repeated_heads():
     text, _ = recognised(
         lambda b, q, c, v: attention(b, q, repeated(b, c), repeated(b, v)), Q, "f32[2,2,6,8]", "f32[2,2,6,5]"

@@ -21,7 +21,7 @@ from tilewright.core.graph import CONST, Node, topological
 from tilewright.core.opdef import Trait
 from tilewright.core.rewrite import Rewriting, Rule
 from tilewright.core.types import Array
-from tilewright.graph.facts import array_of, scalar
+from tilewright.graph.facts import array_of, scalar, uniform
 
 NEVER = -1e9  # an additive mask at or below this hides a key
 AXES = ("batch", "heads", "rows", "columns")
@@ -237,13 +237,59 @@ def _is_causal(mask: Node, scores: tuple[Dim, ...]) -> bool:
         return hidden is not None and hidden <= NEVER and _is_causal(mask.inputs[0], scores)
     if _compares_positions(mask, n_queries, n_keys):
         return True
-    if mask.shape[-2:] != (n_queries, n_keys) or not is_known(n_queries) or not is_known(n_keys):
+    if mask.shape[-2:] != (n_queries, n_keys):
+        return False
+    sides = _sides(mask)
+    if sides is not None:
+        return _sees_first(sides, 1)
+    if not is_known(n_queries) or not is_known(n_keys):
         return False
     value = _closed_value(mask)
     if value is None:
         return False
     rows = value.reshape(-1, n_keys)
     return all(_sees_first(row, k % n_queries + 1) for k, row in enumerate(rows))
+
+
+def _sides(mask: Node) -> Array | None:
+    """An element of a mask at or below the diagonal, and one above: where all on a side are alike, whatever its size.
+
+    So is what is computed element by element from a triangle of one number, as exporters write masks.
+    """
+    reached, waiting = {mask}, [mask]
+    while waiting:
+        node = waiting.pop()
+        is_plain = node.op in (CONST, ops.trilu) or bool(node.op.traits & {Trait.ELEMENTWISE, Trait.MOVEMENT})
+        if not is_plain or len(reached) > EFFORT.nodes:
+            return None
+        waiting += [x for x in node.inputs if x not in reached]
+        reached |= set(node.inputs)
+    found: dict[Node, Array | None] = {}
+    for node in topological([mask]):
+        found[node] = _sides_of(node, [found[x] for x in node.inputs])
+    return found[mask]
+
+
+def _sides_of(mask: Node, operands: Sequence[Array | None]) -> Array | None:
+    value = uniform(mask)
+    if value is not None:
+        return np.full(2, value, mask.dtype.numpy)
+    if not operands or any(x is None for x in operands):
+        return None
+    sides = [x for x in operands if x is not None]
+    is_alike = all(x[0] == x[1] for x in sides)
+    if mask.op is ops.trilu:
+        fill = np.asarray(mask.attrs["fill"]).astype(mask.dtype.numpy)
+        halves = {(False, 0): (sides[0][0], fill), (True, 1): (fill, sides[0][0])}
+        half = halves.get((mask.attrs["upper"], mask.attrs["k"]))
+        return np.array(half) if half is not None and is_alike else None
+    if Trait.ELEMENTWISE in mask.op.traits:
+        # What has another shape than the result is the same in all of its rows, or columns.
+        fits = all(x.shape[-2:] == mask.shape[-2:] or s[0] == s[1] for x, s in zip(mask.inputs, sides, strict=True))
+        with np.errstate(all="ignore"):
+            return np.asarray(mask.op.reference(sides, mask.attrs)) if fits and len(mask.types) == 1 else None
+    keeps = mask.op in (ops.expand, ops.reshape) and mask.inputs[0].shape[-2:] == mask.shape[-2:]
+    return sides[0] if keeps or (is_alike and mask.op in (ops.expand, ops.reshape)) else None
 
 
 def _sees_first(row: Array, n: int) -> bool:
