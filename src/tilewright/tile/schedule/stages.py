@@ -344,8 +344,13 @@ def _new_rows(start: Dim, size: int, step: int, v: Sym, extent: Dim, name: str) 
 
 
 def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
-    """A ragged tile in full, where the buffer reaches to the end of the last one: its size is a number then."""
+    """A ragged tile in full, where the buffer reaches to the end of the last one: its size is a number then.
+
+    Only the last iterations cut a tile: what the first ones need less of, as the keys before a query, is none.
+    """
     if not is_known(side.size) or len(side.loops) != 1 or side.loops[0].extent == side.size:
+        return side
+    if substitute(side.loops[0].extent, dict.fromkeys(last, 0)) != side.size:
         return side
     end = substitute(side.base, last) + side.size
     if side.offset != side.loops[0].sym or not is_nonneg(extent - end):
