@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ops.oracle import case_id, check_case, check_op, check_symbolic, sample_cases
+from tilewright.build.driver import compile_graph
 from tilewright.core import types as T
 from tilewright.core.compute import Buffer, Stage
-from tilewright.core.diag import OpError
+from tilewright.core.diag import UNKNOWN, OpError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
@@ -35,6 +36,17 @@ def test_symbolic_length(n, descending) -> None:
     _, order = check_symbolic(so.sort, (x,), (t,), {"axis": 1, "descending": descending})
     theirs = torch.sort(torch.tensor(x), dim=1, descending=descending, stable=True)
     np.testing.assert_array_equal(order, theirs.indices.numpy())
+
+
+@pytest.mark.parametrize("algorithm", so.ALGORITHMS)
+def test_none_of_the_largest(algorithm: str) -> None:
+    """The nest that ranks them never runs, and asks for nothing of what it would read."""
+    pool = Pool()
+    b = Builder(pool, UNKNOWN)
+    x = pool.input("x", TensorType(T.f32, (3, 5)), UNKNOWN)
+    found = b.results(b(so.top_k, x, k=0, axis=1, algorithm=algorithm))
+    model = compile_graph(Graph("none", pool, (x,), found, ("values", "places")), optimize=1)
+    assert [np.asarray(y).shape for y in model(np.zeros((3, 5), np.float32))] == [(3, 0), (3, 0)]
 
 
 def test_nan_is_greatest_as_in_torch() -> None:

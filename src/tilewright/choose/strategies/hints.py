@@ -90,6 +90,8 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
             if not (n_steps and _begins(tile, s)) or estimate([tile.loop.extent]) <= 1:
                 continue
             around = [x.loop for x in enclosing(b.kernel.body, s) if isinstance(x, For)]
+            if not all(estimate([loop.extent]) for loop in around):
+                continue  # a nest that never runs reads nothing
             for x in _operands(updates):
                 n_bytes, used = _read_in((s,), x), symbols_of_index(x.index)
                 is_own = x.buffer not in fixed and any(loop.sym in used for loop in around)
@@ -110,7 +112,9 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
     fixed = _fixed(b)
     for s in (s for s in walk(b.kernel.body) if isinstance(s, For) and [s.loop] == _steps(s)):
         updates = [u for u in walk(s.body) if isinstance(u, Update)]
-        steps = ceil(machine.memory_ns * machine.ghz * machine.fmas_per_cycle / _products(s, updates))
+        if not (products := _products(s, updates)):
+            continue  # no copy of a step runs
+        steps = ceil(machine.memory_ns * machine.ghz * machine.fmas_per_cycle / products)
         if estimate([s.loop.extent]) < 2 * steps:
             continue
         asked = {x.buffer for x in s.body if isinstance(x, Prefetch)}
