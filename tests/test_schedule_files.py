@@ -22,6 +22,7 @@ from tilewright.cli.main import app
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
+from tilewright.runtime.errors import FileError
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleFileError
 from tilewright.tile.schedule.book import ScheduleBook
@@ -184,10 +185,10 @@ def test_every_command_takes_the_file(net: Path, saved: Path, tmp_path: Path) ->
 
 
 def test_a_file_that_is_not_there_or_no_text(net: Path, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="No such file"):
+    with pytest.raises(FileError, match="No such file"):
         tilewright.compile(net, schedule=tmp_path / "none")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(OptionError, match="not text"):
+    with pytest.raises(FileError, match="not text"):
         tilewright.compile(net, schedule=tmp_path / "bytes")
     with pytest.raises(OptionError, match="one target"):
         tilewright.export(net, tmp_path, target="x86-64,x86-64-v3", schedule=net)
