@@ -346,11 +346,12 @@ def _new_rows(start: Dim, size: int, step: int, v: Sym, extent: Dim, name: str) 
 def _filled(side: Side, extent: Dim, last: Mapping[Sym, Dim]) -> Side:
     """A ragged tile in full, where the buffer reaches to the end of the last one: its size is a number then.
 
-    Only the last iterations cut a tile: what the first ones need less of, as the keys before a query, is none.
+    A tile moves on with the loops that its size hangs on, so only the last ones are cut. What always begins at the same
+    place, as the keys before a query, is no tile.
     """
     if not is_known(side.size) or len(side.loops) != 1 or side.loops[0].extent == side.size:
         return side
-    if substitute(side.loops[0].extent, dict.fromkeys(last, 0)) != side.size:
+    if not symbols(side.loops[0].extent) & last.keys() <= symbols(side.base):
         return side
     end = substitute(side.base, last) + side.size
     if side.offset != side.loops[0].sym or not is_nonneg(extent - end):
