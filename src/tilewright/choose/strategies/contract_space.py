@@ -110,13 +110,12 @@ def _priced(space: TileSpace, tile: TileSketch, order: Order, machine: Target) -
 
 def cheapest_of(space: TileSpace, alike: Sequence[tuple[Tile, Order]], machine: Target) -> tuple[Tile, Order]:
     """The first of tiles with their orders, or another where the price is sure of that."""
-
-    def seconds(tile: Tile, order: Order) -> float:
-        sizes = sketch_tile(space.of, machine, tile.rows, tile.rows2, tile.vectors)
-        return _priced(space, sizes, order, machine).seconds
-
-    best = min(alike, key=lambda x: seconds(*x))
-    return best if seconds(*best) < seconds(*alike[0]) * (1 - DOUBT) else alike[0]
+    if len(alike) == 1:
+        return alike[0]
+    sizes = (sketch_tile(space.of, machine, t.rows, t.rows2, t.vectors) for t, _ in alike)
+    seconds = [_priced(space, tile, order, machine).seconds for tile, (_, order) in zip(sizes, alike, strict=True)]
+    least = min(seconds)
+    return alike[seconds.index(least)] if least < seconds[0] * (1 - DOUBT) else alike[0]
 
 
 def whole_or_in_chunks(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
