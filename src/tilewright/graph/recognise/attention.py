@@ -288,8 +288,8 @@ def _sides_of(mask: Node, operands: Sequence[Array | None]) -> Array | None:
         fits = all(x.shape[-2:] == mask.shape[-2:] or s[0] == s[1] for x, s in zip(mask.inputs, sides, strict=True))
         with np.errstate(all="ignore"):
             return np.asarray(mask.op.reference(sides, mask.attrs)) if fits and len(mask.types) == 1 else None
-    keeps = mask.op in (ops.expand, ops.reshape) and mask.inputs[0].shape[-2:] == mask.shape[-2:]
-    return sides[0] if keeps or (is_alike and mask.op in (ops.expand, ops.reshape)) else None
+    keeps = is_alike or mask.inputs[0].shape[-2:] == mask.shape[-2:]
+    return sides[0] if keeps and mask.op in (ops.expand, ops.reshape) else None
 
 
 def _sees_first(row: Array, n: int) -> bool:
