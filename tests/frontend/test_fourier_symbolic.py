@@ -32,8 +32,6 @@ from tilewright.runtime.cpu import routines, transforms
 from tilewright.runtime.cpu.linker import link_text
 
 QUICK, MANY = 8, 500
-WIDE = 1e-13
-"""Of the largest number: MKL, which eager PyTorch calls too, is off by 5.2e-14 at length 412 where it has AVX-512."""
 FORMS = [(form, sign) for form in SIGNS for sign in (-1, 1)]
 
 
@@ -79,7 +77,17 @@ def check(n: int, form: str, sign: int, is_wide: bool, inner: int = 0) -> None:
     got = compiled(form, sign, is_wide, inner)(*xs)
     right = wanted(xs[0], form, sign, n, inner)
     assert got.shape == right.shape
-    assert np.abs(got - right).max() <= (WIDE if is_wide else 8e-7) * np.abs(right).max()
+    bound = max((1e-14 if is_wide else 8e-7) * np.abs(right).max(), off_by(n, is_wide))
+    assert np.abs(got - right).max() <= bound
+
+
+def off_by(n: int, is_wide: bool) -> float:
+    """How far eager PyTorch's library is off, which ours is: MKL in f64 on some CPUs by 5.2e-14 of the largest."""
+    if not is_wide:
+        return 0.0
+    x = np.random.default_rng(n).standard_normal((2, n, 2))
+    z = x[..., 0] + 1j * x[..., 1]
+    return float(np.abs(torch.fft.fft(torch.from_numpy(z)).numpy() - np.fft.fft(z, axis=1)).max())
 
 
 LENGTHS = st.one_of(st.integers(1, 200), st.integers(1, 70_000))
