@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 from typing import ClassVar, TypeAlias
 
 from tilewright.core import types
@@ -64,7 +65,7 @@ class Value:
 
     def _seal(self, dtype: DType, *key: object) -> None:
         self.dtype = dtype
-        self.key = (type(self).__name__, dtype, *key)
+        self.key = (type(self), dtype, *key)
         self._hash = hash(self.key)
         self._symbols = self._buffers = self._loads = None
 
@@ -81,6 +82,18 @@ class Value:
 
     def __repr__(self) -> str:
         return value_text(self)
+
+    def operands(self) -> tuple[Value, ...]:
+        """The direct sub-values, run-time indices of loads included."""
+        return ()
+
+    def dims(self) -> Sequence[Dim]:
+        """The index expressions that stand in it, those of its operands apart."""
+        return ()
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        """It over what ``go`` makes of its operands, symbols of its own indices replaced; itself if nothing changes."""
+        return self
 
     def __add__(self, other: Value) -> Value:
         return Binary("add", self, other)
@@ -123,6 +136,16 @@ class Load(Value):
         self.buffer, self.index = buffer, index
         self._seal(buffer.dtype, id(buffer), index)
 
+    def operands(self) -> tuple[Value, ...]:
+        return tuple([i for i in self.index if isinstance(i, Value)])
+
+    def dims(self) -> Sequence[Dim]:
+        return [i for i in self.index if not isinstance(i, Value)]
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        index = tuple([go(i) if isinstance(i, Value) else substitute(i, env) for i in self.index])
+        return self if all(map(is_, index, self.index)) else Load(self.buffer, index)
+
 
 class Index(Value):
     """An index expression used as an ``i64`` element value."""
@@ -132,6 +155,13 @@ class Index(Value):
     def __init__(self, expr: Dim) -> None:
         self.expr = expr
         self._seal(types.i64, expr)
+
+    def dims(self) -> Sequence[Dim]:
+        return (self.expr,)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        expr = substitute(self.expr, env)
+        return self if expr is self.expr else Index(expr)
 
 
 class Unary(Value):
@@ -148,6 +178,13 @@ class Unary(Value):
             raise ValueError(f"unknown unary operation {op!r}")
         self.op, self.a = op, a
         self._seal(types.bool_ if op == "isnan" else a.dtype, op, a)
+
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a,)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        a = go(self.a)
+        return self if a is self.a else Unary(self.op, a)
 
 
 class Binary(Value):
@@ -168,6 +205,13 @@ class Binary(Value):
         self.op, self.a, self.b = op, a, b
         self._seal(types.bool_ if op in COMPARE_OPS else a.dtype, op, a, b)
 
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a, self.b)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        a, b = go(self.a), go(self.b)
+        return self if a is self.a and b is self.b else Binary(self.op, a, b)
+
 
 class Fma(Value):
     """``a * b + c`` rounded once where the target can, else twice."""
@@ -177,6 +221,13 @@ class Fma(Value):
     def __init__(self, a: Value, b: Value, c: Value) -> None:
         self.a, self.b, self.c = a, b, c
         self._seal(a.dtype, a, b, c)
+
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a, self.b, self.c)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        a, b, c = go(self.a), go(self.b), go(self.c)
+        return self if a is self.a and b is self.b and c is self.c else Fma(a, b, c)
 
 
 class Select(Value):
@@ -190,6 +241,13 @@ class Select(Value):
         self.cond, self.a, self.b = cond, a, b
         self._seal(a.dtype, cond, a, b)
 
+    def operands(self) -> tuple[Value, ...]:
+        return (self.cond, self.a, self.b)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        cond, a, b = go(self.cond), go(self.a), go(self.b)
+        return self if cond is self.cond and a is self.a and b is self.b else Select(cond, a, b)
+
 
 class Inside(Value):
     """True where every index expression is >= 0: the guard of padding and ragged edges."""
@@ -200,6 +258,13 @@ class Inside(Value):
         self.exprs = exprs
         self._seal(types.bool_, exprs)
 
+    def dims(self) -> Sequence[Dim]:
+        return self.exprs
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        exprs = tuple([substitute(e, env) for e in self.exprs])
+        return self if all(map(is_, exprs, self.exprs)) else Inside(exprs)
+
 
 class Cast(Value):
     """Convert the value. Float to integer truncates and saturates (NaN gives 0); integers wrap; to bool is ``!= 0``."""
@@ -209,6 +274,13 @@ class Cast(Value):
     def __init__(self, a: Value, dtype: DType) -> None:
         self.a = a
         self._seal(dtype, a)
+
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a,)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        a = go(self.a)
+        return self if a is self.a else Cast(a, self.dtype)
 
 
 class Bitcast(Value):
@@ -221,6 +293,13 @@ class Bitcast(Value):
             raise ValueError(f"bitcast needs equal widths, not {a.dtype} and {dtype}")
         self.a = a
         self._seal(dtype, a)
+
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a,)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        a = go(self.a)
+        return self if a is self.a else Bitcast(a, self.dtype)
 
 
 class Lookup(Value):
@@ -239,6 +318,13 @@ class Lookup(Value):
             raise ValueError(f"levels are chosen by an integer, not {a.dtype}")
         self.a, self.levels = a, levels
         self._seal(a.dtype, levels, a)
+
+    def operands(self) -> tuple[Value, ...]:
+        return (self.a,)
+
+    def over(self, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
+        a = go(self.a)
+        return self if a is self.a else Lookup(self.levels, a)
 
 
 class Param(Value):
@@ -367,18 +453,7 @@ def syms(axes: Sequence[Axis]) -> tuple[Sym, ...]:
 
 def operands(v: Value) -> tuple[Value, ...]:
     """The direct sub-values, run-time indices of loads included."""
-    match v:
-        case Load():
-            return tuple(i for i in v.index if isinstance(i, Value))
-        case Unary() | Cast() | Bitcast() | Lookup():
-            return (v.a,)
-        case Binary():
-            return (v.a, v.b)
-        case Fma():
-            return (v.a, v.b, v.c)
-        case Select():
-            return (v.cond, v.a, v.b)
-    return ()
+    return v.operands()
 
 
 def walk(v: Value) -> Iterator[Value]:
@@ -390,29 +465,25 @@ def walk(v: Value) -> Iterator[Value]:
         if x not in seen:
             seen.add(x)
             yield x
-            stack.extend(operands(x))
+            stack.extend(x.operands())
+
+
+_NO_SYMBOLS: frozenset[Sym] = frozenset()
+_NO_BUFFERS: frozenset[Buffer] = frozenset()
 
 
 def symbols_of_value(v: Value) -> frozenset[Sym]:
     """Every symbol in the indices and guards of ``v`` and of all below it; found once per value."""
     if v._symbols is None:
-        dims: Sequence[Dim] = ()
-        match v:
-            case Load():
-                dims = [i for i in v.index if not isinstance(i, Value)]
-            case Index():
-                dims = (v.expr,)
-            case Inside():
-                dims = v.exprs
-        v._symbols = frozenset[Sym]().union(*map(symbols, dims), *map(symbols_of_value, operands(v)))
+        v._symbols = _NO_SYMBOLS.union(*map(symbols, v.dims()), *map(symbols_of_value, v.operands()))
     return v._symbols
 
 
 def buffers_of_value(v: Value) -> frozenset[Buffer]:
     """Every buffer that ``v`` and all below it load; found once per value."""
     if v._buffers is None:
-        own = frozenset((v.buffer,)) if isinstance(v, Load) else frozenset[Buffer]()
-        v._buffers = own.union(*map(buffers_of_value, operands(v)))
+        own = frozenset((v.buffer,)) if isinstance(v, Load) else _NO_BUFFERS
+        v._buffers = own.union(*map(buffers_of_value, v.operands()))
     return v._buffers
 
 
@@ -442,7 +513,7 @@ def rewrite_value(
             if keep is not None and keep(x):
                 done = x
             else:
-                rebuilt = _rebuild(x, go, env)
+                rebuilt = x.over(go, env)
                 done = leaf(rebuilt) or rebuilt
             memo[x] = done
         return done
@@ -452,36 +523,12 @@ def rewrite_value(
 
 def substitute_value(v: Value, dims: Mapping[Sym, Dim]) -> Value:
     """``v`` with symbols of its index expressions replaced."""
-    return rewrite_value(v, lambda _: None, dims, keep=lambda x: symbols_of_value(x).isdisjoint(dims))
+    replaced = frozenset(dims)  # of two sets each holds the hashes already
+    return rewrite_value(v, lambda _: None, dims, keep=lambda x: symbols_of_value(x).isdisjoint(replaced))
 
 
 def substitute_index(i: IndexLike, dims: Mapping[Sym, Dim]) -> IndexLike:
     return substitute_value(i, dims) if isinstance(i, Value) else substitute(i, dims)
-
-
-def _rebuild(x: Value, go: Callable[[Value], Value], env: Mapping[Sym, Dim]) -> Value:
-    match x:
-        case Load():
-            return Load(x.buffer, tuple(go(i) if isinstance(i, Value) else substitute(i, env) for i in x.index))
-        case Index():
-            return Index(substitute(x.expr, env))
-        case Inside():
-            return Inside(tuple(substitute(e, env) for e in x.exprs))
-        case Unary():
-            return Unary(x.op, go(x.a))
-        case Binary():
-            return Binary(x.op, go(x.a), go(x.b))
-        case Fma():
-            return Fma(go(x.a), go(x.b), go(x.c))
-        case Select():
-            return Select(go(x.cond), go(x.a), go(x.b))
-        case Cast():
-            return Cast(go(x.a), x.dtype)
-        case Bitcast():
-            return Bitcast(go(x.a), x.dtype)
-        case Lookup():
-            return Lookup(x.levels, go(x.a))
-    return x
 
 
 def value_text(v: Value) -> str:
