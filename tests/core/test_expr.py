@@ -23,6 +23,7 @@ from tilewright.core.expr import (
     substitute,
     symbols,
     to_text,
+    weighted_sum,
 )
 from tilewright.core.largest import largest
 
@@ -102,6 +103,18 @@ def test_text_round_trip(case: Case) -> None:
 )
 def test_simplification(expr: Dim, text: str) -> None:
     assert to_text(expr) == text
+
+
+@given(st.integers(-5, 5), st.lists(st.tuples(cases, st.integers(-3, 3)), max_size=4), cases)
+def test_a_sum_put_in_order_once_is_the_sum_of_its_parts(
+    const: int, parts: list[tuple[Case, int]], other: Case
+) -> None:
+    """Whatever meets on the way: a remainder and its dividend become a quotient, what cancels may come back."""
+    total: Dim = const
+    for (x, _), coef in [*parts, (other, 1), (other, -1)]:
+        total = total + x * coef
+    whole = [(x, coef) for (x, _), coef in [*parts, (other, 1), (other, -1)]]
+    assert weighted_sum(const, whole) == total
 
 
 def test_substitute_and_symbols() -> None:

@@ -11,7 +11,7 @@ Two symbols are one when name and bounds agree; a symbol's bounds are inclusive 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import gcd
 from typing import TypeAlias, Union
 
@@ -82,7 +82,7 @@ class Expr:
         return self * -1
 
     def __sub__(self, other: Dim) -> Dim:
-        return self + (other * -1)
+        return weighted_sum(0, ((self, 1), (other, -1))) if isinstance(other, Expr) else self + other * -1
 
     def __rsub__(self, other: int) -> Dim:
         return (self * -1) + other
@@ -232,8 +232,10 @@ def bounds(e: Dim, env: Mapping[Sym, Interval] | None = None) -> Interval:
 
 
 def _bounds_in(e: Expr, env: Mapping[Sym, Interval] | None) -> Interval:
+    if isinstance(e, Sym):
+        return (env.get(e) if env else None) or (e.lo, e.hi)
     if isinstance(e, Atom):
-        return _atom_bounds(e, env)
+        return bounds_by_parts(e, lambda x: bounds(x, env))
     lo: int | None = e.const
     hi: int | None = e.const
     for atom, coef in e.terms:
@@ -246,12 +248,6 @@ def _bounds_in(e: Expr, env: Mapping[Sym, Interval] | None) -> Interval:
         lo = None if lo is None or a_lo is None else lo + coef * a_lo
         hi = None if hi is None or a_hi is None else hi + coef * a_hi
     return lo, hi
-
-
-def _atom_bounds(atom: Atom, env: Mapping[Sym, Interval] | None) -> Interval:
-    if isinstance(atom, Sym):
-        return (env.get(atom) if env else None) or (atom.lo, atom.hi)
-    return bounds_by_parts(atom, lambda e: bounds(e, env))
 
 
 def bounds_by_parts(atom: Atom, of: Callable[[Dim], Interval]) -> Interval:
@@ -467,39 +463,46 @@ def symbols(e: Dim) -> frozenset[Sym]:
         return _NO_SYMBOLS
     found = e._symbols
     if found is None:
-        found = e._symbols = frozenset((e,)) if isinstance(e, Sym) else _NO_SYMBOLS.union(*map(symbols, _parts(e)))
+        found = e._symbols = frozenset((e,)) if isinstance(e, Sym) else _NO_SYMBOLS.union(*map(symbols, parts_of(e)))
     return found
 
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 
-def _parts(e: Expr) -> Iterable[Dim]:
+def parts_of(e: Expr) -> Iterable[Dim]:
+    """What it is made of: the factors, both sides, or the atoms of a sum, of which a symbol is its own."""
     if isinstance(e, Mul):
         return e.factors
     return (e.a, e.b) if isinstance(e, BinaryExpr) else [atom for atom, _ in e.terms]
 
 
-def limits(e: Dim) -> Iterator[tuple[Expr, int]]:
-    """What minima and maxima within ``e`` are taken of, and the number that they are taken with."""
-    if isinstance(e, int):
-        return
-    parts = tuple(_parts(e)) if not isinstance(e, Sym) else ()
-    if isinstance(e, BinaryExpr) and e.op in ("min", "max"):
-        for a, b in (parts, parts[::-1]):
-            if isinstance(a, Expr) and isinstance(b, int):
-                yield a, b
-    for p in parts:
-        yield from limits(p)
-
-
 def substitute(e: Dim, values: Mapping[Sym, Dim]) -> Dim:
     """``e`` with symbols replaced, simplified again."""
-    if isinstance(e, int) or symbols(e).isdisjoint(values):
+    if isinstance(e, int):
         return e
-    total: Dim = e.const
-    for atom, coef in e.terms:
-        total = total + _substitute_atom(atom, values) * coef
+    if isinstance(e, Sym):
+        return values.get(e, e)
+    if symbols(e).isdisjoint(values):
+        return e
+    return weighted_sum(e.const, [(_substitute_atom(atom, values), coef) for atom, coef in e.terms])
+
+
+def weighted_sum(const: int, parts: Sequence[tuple[Dim, int]]) -> Dim:
+    """``const + sum(coef * part)``, put in order once; one after the other where a remainder may meet its dividend."""
+    first, coefs = const, dict[Atom, int]()
+    for part, coef in parts:
+        if isinstance(part, int):
+            const += coef * part
+        else:
+            const += coef * part.const
+            for atom, c in part.terms:
+                coefs[atom] = coefs.get(atom, 0) + coef * c
+    if len(coefs) < 2 or not any([isinstance(atom, BinaryExpr) and atom.op == "mod" for atom in coefs]):
+        return _linear(const, coefs)
+    total: Dim = first
+    for part, coef in parts:
+        total = total + part * coef
     return total
 
 
@@ -560,11 +563,8 @@ def _operand(e: Dim) -> str:
 
 
 def _term(atom: Atom, coef: int) -> str:
-    if coef == 1:
-        return _operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)
-    if coef == -1:
-        return f"-{_operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)}"
-    return f"{coef}*{_operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)}"
+    text = _operand(atom) if isinstance(atom, BinaryExpr) else to_text(atom)
+    return text if coef == 1 else f"-{text}" if coef == -1 else f"{coef}*{text}"
 
 
 def parse(text: str, symbol: Callable[[str], Dim]) -> Dim:

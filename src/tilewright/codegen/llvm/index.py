@@ -220,7 +220,7 @@ class IndexSpace:
             rest = self._within(e - fact)[0]
             if rest is not None and rest >= 0:
                 return True
-            rest = self._within(-1 - e - fact)[0]
+            rest = self._within(expr.weighted_sum(-1, ((e, -1), (fact, -1))))[0]
             if rest is not None and rest >= 0:
                 return False
         return None

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from tilewright import ops
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, bounds, evaluate, limits, substitute, symbols
+from tilewright.core.expr import BinaryExpr, Dim, Expr, Sym, bounds, evaluate, parts_of, substitute, symbols
 from tilewright.core.graph import Attrs
 from tilewright.core.opdef import OpDef, Trait
 from tilewright.core.types import TensorType
@@ -83,7 +83,7 @@ def _narrowed(pairs: Pairs, free: set[Sym]) -> dict[Sym, Dim]:
 def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
     lo, hi = max(symbol.lo or 0, 1), MOST_SIZE if symbol.hi is None else symbol.hi
     numbers = [(e, n) for e, n in (sides, sides[::-1]) if is_known(n)]
-    found = (*(limit for e in sides for limit in limits(e)), *numbers)
+    found = (*(limit for e in sides for limit in _limits(e)), *numbers)
     turns = [limit for limit in found if symbols(limit[0]) == {symbol}]
     for most in sorted({_first_above(e, n, symbol, lo, hi) - 1 for e, n in turns}, reverse=True):
         if lo <= most < hi:
@@ -94,6 +94,19 @@ def _narrower(symbol: Sym, sides: tuple[Dim, Dim]) -> Iterator[Dim]:
     if symbol.hi is None:
         for n in range(2, MAX_MULTIPLE + 1):
             yield n * Sym(f"{symbol.name}_by_{n}", -(-lo // n))
+
+
+def _limits(e: Dim) -> Iterator[tuple[Expr, int]]:
+    """What minima and maxima within ``e`` are taken of, and the number that they are taken with."""
+    if isinstance(e, int | Sym):
+        return
+    parts = tuple(parts_of(e))
+    if isinstance(e, BinaryExpr) and e.op in ("min", "max"):
+        for a, b in (parts, parts[::-1]):
+            if isinstance(a, Expr) and isinstance(b, int):
+                yield a, b
+    for p in parts:
+        yield from _limits(p)
 
 
 def _first_above(e: Dim, n: int, symbol: Sym, lo: int, hi: int) -> int:
