@@ -24,7 +24,9 @@ from typing import ClassVar, TypeAlias
 
 from tilewright.core import types
 from tilewright.core.expr import Dim, Sym, substitute, symbols, to_text
+from tilewright.core.shapes import strides_of
 from tilewright.core.types import DType
+from tilewright.runtime.once import computed
 
 UNARY_OPS = frozenset(
     "neg abs sqrt rsqrt floor ceil trunc rint exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh "
@@ -44,6 +46,11 @@ class Buffer:
     name: str
     dtype: DType
     shape: tuple[Dim, ...]
+
+    @computed
+    def strides(self) -> tuple[Dim, ...]:
+        """Of row-major elements."""
+        return strides_of(self.shape)
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(to_text(d) for d in self.shape)}]"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from tilewright.core.compute import Buffer, IndexLike
-from tilewright.core.dims import is_known, known_at_least, known_over, known_under
+from tilewright.core.dims import is_known, known_at_least, known_over, known_under, numbers
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import (
     BinaryExpr,
@@ -24,8 +24,9 @@ from tilewright.core.expr import (
     substitute,
     symbols,
     terms_of,
+    weighted_sum,
 )
-from tilewright.core.indices import at_first, is_chosen
+from tilewright.core.indices import at_first, chosen, is_chosen, placed
 
 
 def coefficient(e: Dim, sym: Sym) -> Dim | None:
@@ -75,22 +76,16 @@ def is_affine(e: Dim, syms: Iterable[Sym]) -> bool:
     return all(coefficient(e, s) is not None for s in syms)
 
 
-def strides_of(buffer: Buffer) -> tuple[Dim, ...]:
-    """Row-major element strides."""
-    strides: list[Dim] = []
-    step: Dim = 1
-    for d in reversed(buffer.shape):
-        strides.append(step)
-        step = step * d
-    return tuple(reversed(strides))
-
-
 def linear(buffer: Buffer, index: tuple[IndexLike, ...]) -> Dim | None:
     """The element offset of an access; None when an index is a run-time value."""
+    if chosen(index):
+        return None
+    at, strides = placed(index), buffer.strides
+    known = numbers(strides)
+    if len(known) == len(strides):
+        return weighted_sum(0, tuple(zip(at, known, strict=True)))
     total: Dim = 0
-    for i, stride in zip(index, strides_of(buffer), strict=True):
-        if is_chosen(i):
-            return None
+    for i, stride in zip(at, strides, strict=True):
         total = total + i * stride
     return total
 
