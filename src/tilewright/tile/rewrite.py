@@ -6,7 +6,9 @@ Not its business: whether a rewrite is legal (each primitive checks its own rule
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from operator import is_
+from typing import TypeVar
 
 from tilewright.core.compute import (
     Buffer,
@@ -43,6 +45,7 @@ from tilewright.tile.ir import (
 )
 
 Body = tuple[Stmt, ...]
+T = TypeVar("T")
 
 
 def loop_sym(name: str, extent: Dim) -> Sym:
@@ -52,19 +55,23 @@ def loop_sym(name: str, extent: Dim) -> Sym:
 
 
 def substitute_stmt(s: Stmt, dims: Mapping[Sym, Dim]) -> Stmt:
-    """``s`` with symbols replaced in every index, extent, guard and value."""
+    """``s`` with symbols replaced in every index, extent, guard and value; ``s`` itself where it has none of them."""
     if not dims:
         return s
     match s:
         case For():
-            loop = Loop(s.loop.sym, substitute(s.loop.extent, dims), s.loop.kind)
-            return For(loop, substitute_body(s.body, dims))
+            extent, body = substitute(s.loop.extent, dims), substitute_body(s.body, dims)
+            if extent is s.loop.extent:
+                return s if body is s.body else For(s.loop, body)
+            return For(Loop(s.loop.sym, extent, s.loop.kind), body)
         case If():
             return If(substitute_value(s.cond, dims), substitute_body(s.body, dims))
         case Store():
-            return Store(s.buffer, _index(s.index, dims), substitute_value(s.value, dims))
+            index, value = _index(s.index, dims), substitute_value(s.value, dims)
+            return s if index is s.index and value is s.value else Store(s.buffer, index, value)
         case Update():
-            return Update(s.buffer, _index(s.index, dims), s.op, substitute_value(s.value, dims))
+            index, value = _index(s.index, dims), substitute_value(s.value, dims)
+            return s if index is s.index and value is s.value else Update(s.buffer, index, s.op, value)
         case Fold():
             values = tuple(substitute_value(v, dims) for v in s.values)
             return Fold(s.buffers, _index(s.index, dims), s.combiner, values)
@@ -75,11 +82,16 @@ def substitute_stmt(s: Stmt, dims: Mapping[Sym, Dim]) -> Stmt:
 
 
 def substitute_body(body: Body, dims: Mapping[Sym, Dim]) -> Body:
-    return tuple(substitute_stmt(s, dims) for s in body)
+    return _same_or([substitute_stmt(s, dims) for s in body], body)
 
 
 def _index(index: tuple[IndexLike, ...], dims: Mapping[Sym, Dim]) -> tuple[IndexLike, ...]:
-    return tuple(substitute_index(i, dims) for i in index)
+    return _same_or([substitute_index(i, dims) for i in index], index)
+
+
+def _same_or(made: Sequence[T], old: tuple[T, ...]) -> tuple[T, ...]:
+    """``old`` where each part is what it was: what is known of it, and of what holds it, need not be found again."""
+    return old if all(map(is_, made, old)) else tuple(made)
 
 
 def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None]) -> Body:
@@ -99,13 +111,13 @@ def _rewritten(
     leaf: Callable[[Value], Value | None],
     change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None],
 ) -> Body:
-    """The statements with other values by ``leaf``, and writes at other places by ``change``."""
+    """The statements with other values by ``leaf``, and writes at other places by ``change``; or as they are."""
 
     def value(v: Value) -> Value:
         return rewrite_value(v, leaf)
 
     def index(ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
-        return tuple(value(i) if is_chosen(i) else i for i in ix)
+        return _same_or([value(i) if is_chosen(i) else i for i in ix], ix)
 
     def place(buffer: Buffer, ix: tuple[IndexLike, ...]) -> tuple[Buffer, tuple[IndexLike, ...]]:
         new = change(buffer, ix)
@@ -114,13 +126,16 @@ def _rewritten(
     def go(s: Stmt) -> Stmt:
         match s:
             case For():
-                return For(s.loop, tuple(go(x) for x in s.body))
+                inner = body_of(s.body)
+                return s if inner is s.body else For(s.loop, inner)
             case If():
-                return If(value(s.cond), tuple(go(x) for x in s.body))
+                return If(value(s.cond), body_of(s.body))
             case Store():
-                return Store(*place(s.buffer, index(s.index)), value(s.value))
+                (buffer, ix), v = place(s.buffer, index(s.index)), value(s.value)
+                return s if buffer is s.buffer and ix is s.index and v is s.value else Store(buffer, ix, v)
             case Update():
-                return Update(*place(s.buffer, index(s.index)), s.op, value(s.value))
+                (buffer, ix), v = place(s.buffer, index(s.index)), value(s.value)
+                return s if buffer is s.buffer and ix is s.index and v is s.value else Update(buffer, ix, s.op, v)
             case Prefetch():
                 return Prefetch(*place(s.buffer, index(s.index)))
             case Barrier() | Commit():
@@ -132,7 +147,10 @@ def _rewritten(
                 values = tuple(value(v) for v in s.values)
                 return Fold(tuple(b for b, _ in moved), moved[0][1], s.combiner, values)
 
-    return tuple(go(s) for s in body)
+    def body_of(statements: Body) -> Body:
+        return _same_or([go(s) for s in statements], statements)
+
+    return body_of(body)
 
 
 def values_of(s: Stmt) -> Iterator[Value]:
