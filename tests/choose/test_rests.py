@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from benchmarks import computations
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import tilewright as tw
@@ -97,3 +101,19 @@ def test_rests_of_equal_products_are_looked_for_once() -> None:
         product(Target.parse("x86-64-v4"), columns)
     found = _rests.cache_info()
     assert 0 < found.misses <= found.hits
+
+
+@given(st.lists(st.floats(1, 9), min_size=1, max_size=9).map(tuple))
+def test_rests_are_the_best_of_all_tries(cycles: tuple[float, ...]) -> None:
+    """A try that is given up early was no better than one before it."""
+
+    def over_own(sizes: tuple[int, ...]) -> list[float]:
+        done = [0.0]
+        for rows in range(1, len(cycles) + 1):
+            size = max(n for n in (*sizes, 1) if n <= rows)
+            done.append(cycles[size - 1] + done[rows - size])
+        return [tiles / own for tiles, own in zip(done[1:], cycles, strict=True)]
+
+    found = _rests.__wrapped__(cycles)
+    tries = combinations(range(len(cycles), 1, -1), len(found))
+    assert found == min(tries, key=lambda sizes: (max(over_own(sizes)), sum(over_own(sizes))))

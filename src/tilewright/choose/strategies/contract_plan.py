@@ -10,6 +10,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import combinations
+from math import inf
 from types import MappingProxyType
 
 from tilewright.choose.cost.nest import CallSizes
@@ -406,21 +407,31 @@ def _rests(cycles: tuple[float, ...]) -> tuple[int, ...]:
     """
     sizes: tuple[int, ...] = ()
     for n in range(min(MOST_RESTS, len(cycles))):
-        found = combinations(range(len(cycles), 1, -1), n)
-        over_own = ((x, _over_own(cycles, (*x, 1))) for x in found)
-        sizes, over = min(over_own, key=lambda pair: (max(pair[1]), sum(pair[1])))
-        if max(over) * (1 - DOUBT) <= 1:
+        least = (inf, inf)
+        for x in combinations(range(len(cycles), 1, -1), n):
+            over = _over_own(cycles, (*x, 1), least[0])
+            if over is not None and over < least:
+                sizes, least = x, over
+        if least[0] * (1 - DOUBT) <= 1:
             break
     return sizes
 
 
-def _over_own(cycles: Sequence[float], sizes: Sequence[int]) -> list[float]:
-    """Of each rest, the time of the tiles that do it, the largest first, over that of a tile of its own."""
-    done = [0.0]
-    for rows in range(1, len(cycles) + 1):
-        size = next(n for n in sizes if n <= rows)
-        done.append(cycles[size - 1] + done[rows - size])
-    return [all_tiles / own for all_tiles, own in zip(done[1:], cycles, strict=True)]
+def _over_own(cycles: Sequence[float], sizes: Sequence[int], most: float) -> tuple[float, float] | None:
+    """Of all rests, the time of the tiles that do it, the largest first, over that of a tile of its own.
+
+    The greatest of these and their sum; None where one is over ``most``: so are most of the tries, by an early rest.
+    """
+    done, found = [0.0], list[float]()
+    at = len(sizes) - 1
+    for rows, own in enumerate(cycles, 1):
+        if at and sizes[at - 1] <= rows:
+            at -= 1
+        done.append(cycles[sizes[at] - 1] + done[rows - sizes[at]])
+        found.append(done[rows] / own)
+        if found[-1] > most:
+            return None
+    return max(found), sum(found)
 
 
 def _bytes_read(update: Update) -> float:
