@@ -128,6 +128,8 @@ def follows_from_sizes(symbols: SymbolTable, numbers: Mapping[str, Node], e: Any
 
     A size that is 0 or more and at most as long as the mask that it was counted in needs no look at the data.
     """
+    if settled_by_range(e):
+        return True
     kind = type(e).__name__
     if kind not in _ABOVE or any(s.name in numbers for s in e.free_symbols) or not all(a.is_integer for a in e.args):
         return False
@@ -137,6 +139,20 @@ def follows_from_sizes(symbols: SymbolTable, numbers: Mapping[str, Node], e: Any
     except Unsupported:
         return False
     return is_nonneg(room)
+
+
+def settled_by_range(e: Any) -> bool | None:
+    """What a relation to a whole number beyond 64 bits is: the same for all that a size can be; None of other ones.
+
+    PyTorch asserts that twice a size whose range ends at 64 bits is at most twice that end.
+    """
+    if type(e).__name__ not in _RELATIONS or not any(_is_beyond(a) for a in e.args):
+        return None
+    return bool(e.func(*(a if _is_beyond(a) else 0 for a in e.args)))
+
+
+def _is_beyond(e: Any) -> bool:
+    return bool(getattr(e, "is_Integer", False)) and not -(1 << 63) <= int(e) < 1 << 63
 
 
 def truth(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any) -> Node:
@@ -149,6 +165,8 @@ def truth(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], e: Any)
         return first
     if kind in ("BooleanTrue", "BooleanFalse"):
         return b.const(kind == "BooleanTrue", bool_)
+    if (settled := settled_by_range(e)) is not None:
+        return b.const(settled, bool_)
     if kind == "Not":
         return b(ops.logical_not, truth(b, symbols, numbers, e.args[0]))
     if kind not in _RELATIONS:
@@ -172,6 +190,8 @@ def integer_node(b: Builder, symbols: SymbolTable, numbers: Mapping[str, Node], 
     """A sympy integer as a 0-d i64."""
     if getattr(e, "is_Symbol", False) and e.name in numbers:
         return cast(b, numbers[e.name], i64)
+    if _is_beyond(e):
+        raise Unsupported(f"the number {e} in an assertion", "compare with numbers of 64 bits")
     if not any(s.name in numbers for s in e.free_symbols):
         return dim_scalar(b, symbols.dim(e), i64)
     kind = type(e).__name__
