@@ -17,7 +17,16 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.dims import is_known
 from tilewright.core.graph import Builder, Node
-from tilewright.frontend.complex_pairs import Pair, conjugate, exponential, logarithm, product, quotient, square_root
+from tilewright.frontend.complex_pairs import (
+    Pair,
+    conjugate,
+    exponential,
+    logarithm,
+    product,
+    quotient,
+    scaled,
+    square_root,
+)
 from tilewright.frontend.nodes import slice_axis, with_sign_of
 
 
@@ -156,12 +165,25 @@ def arc_tangent(b: Builder, x: Pair) -> Pair:
 
 
 def power(b: Builder, x: Pair, y: Pair) -> Pair:
-    """``x ** y`` by the logarithm: of zero zero, and one where ``y`` is zero too."""
-    zero, one = b.const(0, x.dtype), b.const(1, x.dtype)
-    made = exponential(b, product(b, logarithm(b, x), y))
-    starts_at_zero, is_zeroth = (b(ops.logical_and, b(ops.eq, z.re, zero), b(ops.eq, z.im, zero)) for z in (x, y))
-    at_zero = b(ops.where, is_zeroth, one, zero)
-    return Pair(b(ops.where, starts_at_zero, at_zero, made.re), b(ops.where, starts_at_zero, zero, made.im))
+    """``exp(y log x)``, as C and PyTorch have it: of zero zero, where the real part of ``y`` is greater than zero."""
+    return exponential(b, product_with_infinities(b, logarithm(b, x), y))
+
+
+def product_with_infinities(b: Builder, x: Pair, y: Pair) -> Pair:
+    """The product, which is infinite where a factor is and both of its parts would be NaN (C11, annex G)."""
+    made = product(b, x, y)
+    zero, one, infinite = (b.const(value, x.dtype) for value in (0, 1, math.inf))
+    far = [b(ops.logical_or, b(ops.isinf, z.re), b(ops.isinf, z.im)) for z in (x, y)]
+
+    def boxed(part: Node, is_far: Node) -> Node:
+        size = b(ops.where, is_far, b(ops.where, b(ops.isinf, part), one, zero), b(ops.abs, part))
+        return with_sign_of(b, b(ops.where, b(ops.isnan, part), zero, size), part)
+
+    ends = [Pair(boxed(z.re, is_far), boxed(z.im, is_far)) for z, is_far in zip((x, y), far, strict=True)]
+    recovered = scaled(b, product(b, *ends), infinite)
+    is_lost = b(ops.logical_and, b(ops.isnan, made.re), b(ops.isnan, made.im))
+    is_lost = b(ops.logical_and, is_lost, b(ops.logical_or, *far))
+    return Pair(b(ops.where, is_lost, recovered.re, made.re), b(ops.where, is_lost, recovered.im, made.im))
 
 
 def logistic(b: Builder, x: Pair) -> Pair:

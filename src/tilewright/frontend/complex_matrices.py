@@ -21,7 +21,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, maximum, minimum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import i64
-from tilewright.frontend.complex_pairs import Pair, added, bilinear, conjugate, product, quotient
+from tilewright.frontend.complex_pairs import Pair, added, bilinear, conjugate, product, quotient, real_pair
 from tilewright.frontend.loops import repeated
 from tilewright.frontend.matrices import eye, solve_triangular, swapped
 from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
@@ -80,8 +80,7 @@ def _column(b: Builder, x: Pair, k: Node) -> Pair:
 
 def unit(b: Builder, n: Dim, like: Pair) -> Pair:
     """The identity of ``n`` rows for each matrix of ``like``."""
-    one = eye(b, n, n, like.shape[:-2], like.dtype)
-    return Pair(one, b(ops.sub, one, one))
+    return real_pair(b, eye(b, n, n, like.shape[:-2], like.dtype))
 
 
 def as_blocks(b: Builder, x: Pair) -> Node:

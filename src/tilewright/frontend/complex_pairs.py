@@ -42,6 +42,11 @@ class Pair:
         return self.re.dtype
 
 
+def real_pair(b: Builder, re: Node) -> Pair:
+    """A real tensor as a complex one: nothing of an infinity or NaN reaches the imaginary part."""
+    return Pair(re, b(ops.full, value=0.0, dtype=re.dtype, shape=re.shape))
+
+
 def from_parts(b: Builder, x: Node) -> Pair:
     """The pair whose parts lie along the last axis of ``x``, which has length 2."""
     *shape, _ = x.shape
@@ -105,15 +110,23 @@ def scaled(b: Builder, x: Pair, factor: Node) -> Pair:
 
 
 def quotient(b: Builder, x: Pair, y: Pair) -> Pair:
-    """``x / y``, scaled by the larger part of ``y`` so that nothing overflows on the way (Smith 1962)."""
+    """``x / y``, scaled by the larger part of ``y`` so that nothing overflows on the way (Smith 1962).
+
+    By zero each part is divided by zero, whatever the zero's signs are, as PyTorch and NumPy do.
+    """
     swap = b(ops.gt, b(ops.abs, y.im), b(ops.abs, y.re))
     large, small = b(ops.where, swap, y.im, y.re), b(ops.where, swap, y.re, y.im)
+    zero = b.const(0, y.dtype)
+    by_zero = b(ops.logical_and, b(ops.eq, y.re, zero), b(ops.eq, y.im, zero))
     ratio = b(ops.div, small, large)
-    scale = b(ops.add, large, b(ops.mul, small, ratio))
+    scale = b(ops.where, by_zero, zero, b(ops.add, large, b(ops.mul, small, ratio)))
     first = b(ops.where, swap, x.im, x.re)
     second = b(ops.where, swap, x.re, x.im)
-    real = b(ops.div, b(ops.add, first, b(ops.mul, second, ratio)), scale)
-    other = b(ops.div, b(ops.sub, second, b(ops.mul, first, ratio)), scale)
+    above = b(ops.add, first, b(ops.mul, second, ratio)), b(ops.sub, second, b(ops.mul, first, ratio))
+    real, other = (
+        b(ops.div, b(ops.where, by_zero, alone, sum_), scale)
+        for alone, sum_ in zip((first, second), above, strict=True)
+    )
     return Pair(real, b(ops.where, swap, b(ops.neg, other), other))
 
 
@@ -144,9 +157,10 @@ def polar(b: Builder, size: Node, angle: Node) -> Pair:
 
 def exponential(b: Builder, x: Pair) -> Pair:
     """``exp(x)``: of minus infinity zero, whatever the angle is; not so where that of a finite number underflows."""
-    size = b(ops.exp, x.re)
+    size, cosine_ = b(ops.exp, x.re), b(ops.cos, x.im)
     is_zero = b(ops.eq, x.re, b.const(-math.inf, x.dtype))
-    return Pair(*(zero_or_product(b, size, b(f, x.im), is_zero) for f in (ops.cos, ops.sin)))
+    re, im = (zero_or_product(b, size, part, is_zero) for part in (cosine_, b(ops.sin, x.im)))
+    return Pair(infinite_at_no_angle(b, b(ops.eq, x.re, b.const(math.inf, x.dtype)), cosine_, re), im)
 
 
 def logarithm(b: Builder, x: Pair) -> Pair:
@@ -200,10 +214,27 @@ def zero_or_product(b: Builder, x: Node, y: Node, is_exactly_zero: Node | None =
     return b(ops.where, is_zero, nothing, b(ops.mul, x, y))
 
 
+def infinite_at_no_angle(b: Builder, is_infinite: Node, cosine_: Node, part: Node) -> Node:
+    """A part that is a product by a cosine: of an infinite number infinite, also if no angle has that cosine (annex G).
+
+    The number's other part is NaN then, and its magnitude stays infinite.
+    """
+    is_none = b(ops.logical_and, is_infinite, b(ops.isnan, cosine_))
+    return b(ops.where, is_none, b.const(math.inf, part.dtype), part)
+
+
 def _of_axes(b: Builder, real: tuple[OpDef, OpDef], imaginary: tuple[OpDef, OpDef], x: Pair) -> Pair:
     """A product of one function of the real part and one of the imaginary part, for each part of the result."""
-    (p, q), (r, s) = real, imaginary
-    return Pair(zero_or_product(b, b(p, x.re), b(q, x.im)), zero_or_product(b, b(r, x.re), b(s, x.im)))
+
+    def part(f: OpDef, g: OpDef) -> Node:
+        u, v = b(f, x.re), b(g, x.im)
+        made = zero_or_product(b, u, v)
+        if ops.cos not in (f, g):
+            return made
+        cosine_, size = (u, x.im) if f is ops.cos else (v, x.re)
+        return infinite_at_no_angle(b, b(ops.isinf, size), cosine_, made)
+
+    return Pair(part(*real), part(*imaginary))
 
 
 def sine(b: Builder, x: Pair) -> Pair:

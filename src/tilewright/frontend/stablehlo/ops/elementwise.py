@@ -15,7 +15,7 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import WHOLE, DType, bool_, dtype_named, f32, i32, u8
 from tilewright.frontend.bits import read_as
-from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, magnitude
+from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, magnitude, real_pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import complex_functions
 from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded, in_wider
@@ -141,7 +141,7 @@ def _real(c: Operation) -> Node:
 
 def _imag(c: Operation) -> Node:
     x = c.operands[0]
-    return x.im if isinstance(x, Pair) else c.b(ops.sub, x, x)
+    return x.im if isinstance(x, Pair) else real_pair(c.b, x).im
 
 
 # --- comparisons and choices ----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.types import NARROW, Array, bf16, bool_, i64
-from tilewright.frontend.complex_pairs import Pair
+from tilewright.frontend.complex_pairs import Pair, real_pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, value_type
 
 Convert = Callable[[Operation], Result]
@@ -95,7 +95,7 @@ def ramp(c: Operation, shape: Sequence[Dim], axis: int) -> Node | Pair:
     dtype = i64 if t.dtype is bool_ or t.dtype.is_narrow else t.dtype
     line = c.b(ops.iota, extent=shape[axis], dtype=dtype)
     whole = c.cast(c.expand(c.along(line, axis, len(shape)), shape), t.dtype)
-    return Pair(whole, c.expand(c.b.const(0, whole.dtype), shape)) if t.is_complex else whole
+    return real_pair(c.b, whole) if t.is_complex else whole
 
 
 def _iota(c: Operation) -> Node | Pair:

@@ -52,6 +52,7 @@ from tilewright.frontend.complex_pairs import (
     polar,
     product,
     quotient,
+    real_pair,
     scaled,
     sine,
     square_root,
@@ -75,12 +76,7 @@ def as_pair(c: AtenCall, x: Any) -> Pair:
         return Pair(cast(c.b, x.re, c.dtype), cast(c.b, x.im, c.dtype))
     if isinstance(x, complex):
         return Pair(c.b.const(x.real, c.dtype), c.b.const(x.imag, c.dtype))
-    re = as_node(c.b, x, c.dtype)
-    return Pair(re, _zeros(c.b, re))
-
-
-def _zeros(b: Builder, like: Node) -> Node:
-    return b(ops.full, value=0.0, dtype=like.dtype, shape=like.shape)
+    return real_pair(c.b, as_node(c.b, x, c.dtype))
 
 
 # --- part by part ---------------------------------------------------------------------------------------------------
@@ -115,7 +111,7 @@ def _parts(c: AtenCall, args: Mapping[str, Any], k: int) -> dict[str, Any]:
             return (x.real, x.imag)[k]
         is_operand = name in ("self", "other", "tensors", "src", "values", "source", "value", "fill_value", "mat2")
         if k == 1 and is_operand and isinstance(x, Node) and x.dtype.is_float:
-            return _zeros(c.b, x)
+            return real_pair(c.b, x).im
         if k == 1 and name in ("value", "fill_value") and isinstance(x, bool | int | float):
             return 0
         return x
@@ -154,18 +150,42 @@ def _div(c: AtenCall) -> Result:
     return quotient(c.b, x, _pair(c, "other"))
 
 
+def _inverse_root(b: Builder, x: Pair) -> Pair:
+    return inverse(b, square_root(b, x))
+
+
+_ROOTS: Mapping[float, Callable[[Builder, Pair], Pair]] = {0.5: square_root, -0.5: _inverse_root}
+"""Powers that are functions of their own in PyTorch."""
+_ALWAYS_BY_PRODUCTS = (-2, -1, 0, 1, 2, 3)
+"""Whole powers that PyTorch finds by products, also of infinities."""
+
+
 def _power(c: AtenCall) -> Result:
     """A whole power by squaring: a product for each bit of the exponent, and one more for each that is set; any other
-    real one by the size and the angle."""
+    real one by the size and the angle. Where that is not finite it is what the logarithm gives, as in PyTorch."""
     exponent = c["exponent"]
+    exponent = exponent.real if isinstance(exponent, complex) and exponent.imag == 0 else exponent
     if not isinstance(exponent, int | float) or not math.isfinite(exponent):
         return power(c.b, _pair(c, "self"), _pair(c, "exponent"))
-    x, left = _pair(c, "self"), abs(int(exponent))
-    if not float(exponent).is_integer():
-        times = c.b.const(exponent, c.dtype)
-        size = c.b(ops.pow, cast(c.b, magnitude(c.b, x), c.dtype), times)
-        angle = c.b(ops.mul, c.b(ops.atan2, x.im, x.re), times)
-        return Pair(c.b(ops.mul, size, c.b(ops.cos, angle)), c.b(ops.mul, size, c.b(ops.sin, angle)))
+    if exponent in _ROOTS:
+        return _ROOTS[exponent](c.b, _pair(c, "self"))
+    x = _pair(c, "self")
+    found = _squared(c, x, int(exponent)) if float(exponent).is_integer() else _turned(c, x, exponent)
+    if exponent in _ALWAYS_BY_PRODUCTS:
+        return found
+    is_finite = c.b(ops.logical_and, _isfinite(c, found.re), _isfinite(c, found.im))
+    beyond = power(c.b, x, as_pair(c, exponent))
+    return Pair(c.b(ops.where, is_finite, found.re, beyond.re), c.b(ops.where, is_finite, found.im, beyond.im))
+
+
+def _turned(c: AtenCall, x: Pair, exponent: float) -> Pair:
+    times = c.b.const(exponent, c.dtype)
+    size = c.b(ops.pow, cast(c.b, magnitude(c.b, x), c.dtype), times)
+    return polar(c.b, size, c.b(ops.mul, c.b(ops.atan2, x.im, x.re), times))
+
+
+def _squared(c: AtenCall, x: Pair, exponent: int) -> Pair:
+    left = abs(exponent)
     found = None if left else as_pair(c, c.b(ops.full, value=1.0, dtype=c.dtype, shape=x.re.shape))
     while left:
         if left % 2:
@@ -248,12 +268,11 @@ def _linear(c: AtenCall) -> Pair:
 
 
 def _add_scaled(combine: Callable[[Builder, Pair, Pair], Pair]) -> Convert:
-    """``self + value * combine(tensor1, tensor2)``."""
+    """``self + combine(value * tensor1, tensor2)``: in PyTorch's order, which decides where infinities become NaN."""
 
     def convert(c: AtenCall) -> Pair:
-        y = combine(c.b, _pair(c, "tensor1"), _pair(c, "tensor2"))
-        y = y if c["value"] == 1 else product(c.b, as_pair(c, c["value"]), y)
-        return added(c.b, _pair(c, "self"), y)
+        x = product(c.b, as_pair(c, c["value"]), _pair(c, "tensor1"))
+        return added(c.b, _pair(c, "self"), combine(c.b, x, _pair(c, "tensor2")))
 
     return convert
 
@@ -440,7 +459,7 @@ COMPLEX: Mapping[str, Convert] = {
     "silu.default": _function(lambda b, x: product(b, x, logistic(b, x))),
     "expm1.default": _function(exponential_less_one), "log1p.default": _function(logarithm_of_one_more),
     "log2.default": _logarithm_to(2), "log10.default": _logarithm_to(10), "exp2.default": _function(_power_of_two),
-    "rsqrt.default": _function(lambda b, x: inverse(b, square_root(b, x))),
+    "rsqrt.default": _function(_inverse_root),
     "pow.Tensor_Tensor": _power, "pow.Scalar": _power,
     "prod.default": _prod, "prod.dim_int": _prod, "cumprod.default": _cumprod,
     "lerp.Scalar": _lerp, "lerp.Tensor": _lerp, "logsumexp.default": _logsumexp,

@@ -34,7 +34,7 @@ from tilewright.frontend.complex_matrices import (
     solve_complex_triangular,
     unit,
 )
-from tilewright.frontend.complex_pairs import Pair, added, conjugate, directions, magnitude, scaled
+from tilewright.frontend.complex_pairs import Pair, added, conjugate, directions, magnitude, real_pair, scaled
 from tilewright.frontend.matrices import eye, swapped
 from tilewright.frontend.nodes import expand, reshape, slice_axis
 from tilewright.frontend.torch.aten import linalg
@@ -46,7 +46,7 @@ Convert = Callable[[AtenCall], Result]
 def _matrix(c: AtenCall, name: str) -> Pair:
     """An operand of known sizes; beside complex ones a real one is complex, too."""
     x = c[name]
-    x = x if isinstance(x, Pair) else Pair(x, c.b(ops.sub, x, x))
+    x = x if isinstance(x, Pair) else real_pair(c.b, x)
     if any(not isinstance(d, int) for d in x.shape[-2:]):
         raise Unsupported("complex matrices take fixed sizes", "give their rows and columns fixed sizes")
     return x
@@ -115,7 +115,7 @@ def _unpacked(b: Builder, made: Pair, pivots: Node) -> tuple[Pair, Pair, Pair]:
     lower = _triangle(b, each(made, lambda part: slice_axis(b, part, rank - 1, 0, k)), upper=False, k=-1)
     lower = Pair(b(ops.add, lower.re, eye(b, m, k, batch, made.dtype)), lower.im)
     upper = _triangle(b, each(made, lambda part: slice_axis(b, part, rank - 2, 0, k)), upper=True)
-    return Pair(same, b(ops.sub, same, same)), lower, upper
+    return real_pair(b, same), lower, upper
 
 
 def _order(b: Builder, made: Pair, pivots: Node) -> Node:
@@ -159,7 +159,7 @@ def _shared(b: Builder, made: Pair, pivots: Node, batch: Sequence[Dim]) -> tuple
 
 def _solve_ex(c: AtenCall) -> Result:
     made, right, is_vector = _lu(c), c["B"], len(c.shape) == len(c["A"].shape) - 1
-    right = right if isinstance(right, Pair) else Pair(right, c.b(ops.sub, right, right))
+    right = right if isinstance(right, Pair) else real_pair(c.b, right)
     if is_vector:
         right = each(right, lambda part: reshape(c.b, part, (*part.shape, 1)))
     batch = c.shape[:-1] if is_vector else c.shape[:-2]
