@@ -86,6 +86,8 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     if turns and (sizes is None or prod(sizes) < machine.waiting_sums):
         batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
         sizes = _block(b, machine, names, walks, batch, groups)
+    if not batch and sizes == tuple(w.n_tiles for w in walks):
+        sizes = None  # one block, which needs no loops over blocks
     threads = pays_threads(_work(b, names.product), machine, width)
     outer, tiles, inner = _split_root(b, machine, walks, sizes, [x.sym.name for x in batch])
     outer.sort(key=lambda loop: loop not in groups)
@@ -219,7 +221,7 @@ def _block(
     batch: list[Loop],
     groups: list[str],
 ) -> tuple[int, ...] | None:
-    """How many tiles of each walk make a block; None: no blocks.
+    """How many tiles of each walk make a block, which may be all; None: no blocks.
 
     Without blocks points and products pass through memory twice. With them, what of a block is beyond its place in the
     cache does, and every block but the first of a group reads the group's constants again.
@@ -243,7 +245,9 @@ def _block(
     kept = min(limit * n_blocks / total, 1)
     most_blocks = n_groups + 2 * total * kept / max(constants * WAITED_FOR, 1)
     found = tuple(sizes) if 2 <= n_blocks <= most_blocks else None
-    return _shared(counts, found, fit, most_blocks, machine.n_cores) if machine.n_cores > 1 and not batch else found
+    if machine.n_cores > 1 and not batch:
+        found = _shared(counts, found, fit, most_blocks, machine.n_cores)
+    return tuple(sizes) if found is None and n_blocks == 1 else found
 
 
 def _shared(
