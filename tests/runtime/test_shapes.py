@@ -41,6 +41,23 @@ def test_division_by_zero_is_a_violation() -> None:
     assert wrong
 
 
+def test_bounds_of_one_size_are_one_range() -> None:
+    """A call outside of several ranges of a symbol was told each of them."""
+    inputs = [TensorSpec("x", "float32", ("n",))]
+    rules = [Constraint(rule) for rule in ("n >= 6", "n <= 40", "n <= 50", "n % 2 == 0")]
+    made = ShapeBinder(inputs, [SymbolSpec("n", 5, 60)], rules)
+    for n in (4, 61):
+        _, wrong = made.bind([(n,)])
+        assert wrong[0].rule == "the model is compiled for between 6 and 40"
+        assert [violation.rule for violation in wrong[1:]] == (["n must be a multiple of 2"] if n % 2 else [])
+    assert [violation.rule for violation in made.bind([(5,)])[1]] == [
+        "n must be at least 6",
+        "n must be a multiple of 2",
+    ]
+    _, wrong = ShapeBinder(inputs, [SymbolSpec("n", 5)], [Constraint("n >= 8")]).bind([(4,)])
+    assert [violation.rule for violation in wrong] == ["the model is compiled for at least 8"]
+
+
 def test_shapes_of_unreadable_inputs_are_not_blamed() -> None:
     assert binder(("a", 2), ("b",), symbols="a b", rules=("a == b",)).bind([None, (3,)])[1] == []
 

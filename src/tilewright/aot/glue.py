@@ -23,7 +23,7 @@ from tilewright.aot.weights_file import mapping_text
 from tilewright.aot.writer import FunctionWriter
 from tilewright.runtime.expressions import ParsedExpr, parse_rule
 from tilewright.runtime.manifest import Manifest, TensorSpec
-from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size, spoken
+from tilewright.runtime.shapes import MAX_VALUE, ShapeBinder, compile_size, limits_of, spoken
 from tilewright.runtime.values import dtype_of
 from tilewright.target.target import Target
 
@@ -155,15 +155,15 @@ class _Glue:
         if empty := is_empty(w, self.manifest, values):
             begin, from_one = w.let(f"select i1 {empty}, i64 0, i64 1"), begins_with_one(self.manifest)
             least |= {name: begin for name in least if name in from_one}
+        rules = [parse_rule(c.rule) for c in self.manifest.constraints]
         for s in self.manifest.symbols:
-            limits = f"at least {s.lo}" if s.hi is None else f"between {s.lo} and {s.hi}"
-            status = self.of.status("TW_ERROR_SHAPE", f"{s.name}: the model is compiled for {limits}")
+            text = f"{s.name}: the model is compiled for {limits_of(s, rules)}"
+            status = self.of.status("TW_ERROR_SHAPE", text)
             w.return_if(w.let(f"icmp slt i64 {values[s.name]}, {least[s.name]}"), status)
             if isinstance(s.hi, int) and s.hi < MAX_VALUE:
                 w.return_if(w.let(f"icmp sgt i64 {values[s.name]}, {s.hi}"), status)
-        for c in self.manifest.constraints:
+        for c, rule in zip(self.manifest.constraints, rules, strict=True):
             reason = f" ({c.reason})" if c.reason else ""
-            rule = parse_rule(c.rule)
             status = self.of.status("TW_ERROR_SHAPE", f"{spoken(rule)}{reason}")
             w.take_by_zero()
             is_broken = w.let(f"xor i1 {w.rule(rule, values)}, true")

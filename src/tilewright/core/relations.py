@@ -13,8 +13,16 @@ from tilewright.core.expr import BinaryExpr, Dim, Expr, Sym, const_of, is_nonneg
 
 
 def rules_of(constraints: Iterable[Expr]) -> list[str]:
-    """A rule for each expression that must be ``>= 0``, and one for two that are each other's negation."""
-    left = dict.fromkeys(constraints)
+    """A rule for each expression that must be ``>= 0``, and one for two that are each other's negation.
+
+    Of expressions that a number sets apart, as bounds of one size are, the least implies the others.
+    """
+    least: dict[Dim, Expr] = {}
+    for e in constraints:
+        rest = e - const_of(e)
+        if rest not in least or const_of(e) < const_of(least[rest]):
+            least[rest] = e
+    left = dict.fromkeys(least.values())
     rules = []
     while left:
         e = next(iter(left))
@@ -42,6 +50,10 @@ def rule_of(e: Expr) -> str:
     if choice is None:
         return _compared(e, ">=")
     op, a, b = choice
+    if known := [x for x in (a, b) if is_known(x)]:  # it decides the choice, or leaves it to the other one
+        other = b if known[0] is a else a
+        if (op == "min") == (known[0] >= 0) and isinstance(other, Expr):
+            return rule_of(other)
     if op == "max" and a + b == -2:  # as large as 1 on one side of zero or the other
         return _compared(a + 1, "!=")
     return f" {'or' if op == 'max' else 'and'} ".join(_part(x) for x in (a, b))

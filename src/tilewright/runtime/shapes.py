@@ -7,7 +7,7 @@ the shapes break. Not its business: dtypes and conversion (``values``), raising 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from tilewright.runtime.errors import Violation
 from tilewright.runtime.expressions import ParsedExpr, parse_rule, parse_size
@@ -78,9 +78,9 @@ class ShapeBinder:
         for place in self._places:
             if (place.input, place.dim) in sizes:
                 violations += self._check_place(place, sizes[place.input, place.dim], values)
-        violations += self._check_ranges(values, may_be_empty)
-        violations += self._check_rules(values)
-        return values, violations
+        outside = list(self._check_ranges(values, may_be_empty))
+        told = {violation.symbol for violation in outside}
+        return values, [*violations, *outside, *self._check_rules(values, told)]
 
     def _solve(self, sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
         """The symbols' values, in the order in which they can be found."""
@@ -123,16 +123,20 @@ class ShapeBinder:
             if value is None or spec.lo <= value <= hi or (may_be_empty and value == 0 and spec.lo == 1):
                 continue
             place = self._source_of(spec.name).place
-            limits = f"at least {spec.lo}" if spec.hi is None else f"between {spec.lo} and {spec.hi}"
+            limits = limits_of(spec, [rule for rule, _ in self._rules])
             yield Violation(
                 self._inputs[place.input].name, f"{spec.name} is {value}", f"the model is compiled for {limits}",
                 "pass a size in that range, or compile with a wider one, or for this size alone",
                 dim=place.dim, symbol=spec.name,
             )  # fmt: skip
 
-    def _check_rules(self, values: Mapping[str, int]) -> Iterator[Violation]:
+    def _check_rules(self, values: Mapping[str, int], told: Set[str | None]) -> Iterator[Violation]:
+        """What breaks a rule; bounds of the symbols that are ``told`` stand beside their ranges already."""
         for rule, reason in self._rules:
             if not rule.symbols <= values.keys() or evaluate(rule, values):
+                continue
+            bound = _bound_of(rule)
+            if bound is not None and bound[0] in told:
                 continue
             names = sorted(rule.symbols)
             place = self._source_of(names[0]).place if names else None
@@ -162,6 +166,25 @@ class ShapeBinder:
 
     def _source_of(self, symbol: str) -> _Source:
         return next(source for source in self._sources if source.symbol == symbol)
+
+
+def limits_of(spec: SymbolSpec, rules: Iterable[ParsedExpr]) -> str:
+    """A symbol's range in words: one range, which is what bounds among the rules leave of its own."""
+    bounds = [bound for rule in rules if (bound := _bound_of(rule)) is not None and bound[0] == spec.name]
+    lo = max([spec.lo, *(n for _, op, n in bounds if isinstance(op, ast.GtE))])
+    ends = [*([spec.hi] if isinstance(spec.hi, int) else []), *(n for _, op, n in bounds if isinstance(op, ast.LtE))]
+    hi = min(ends, default=spec.hi)
+    return f"at least {lo}" if hi is None else f"between {lo} and {hi}"
+
+
+def _bound_of(rule: ParsedExpr) -> tuple[str, ast.cmpop, int] | None:
+    """The symbol, relation and number of a rule that bounds one symbol, such as ``n >= 8``."""
+    match rule.tree:
+        case ast.Compare(
+            left=ast.Name(id=name), ops=[ast.GtE() | ast.LtE() as op], comparators=[ast.Constant(value=int(number))]
+        ):
+            return name, op, number
+    return None
 
 
 def spoken(rule: ParsedExpr) -> str:
