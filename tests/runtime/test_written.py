@@ -171,6 +171,40 @@ def test_a_tensor_of_inference_mode_is_refused_as_pytorch_refuses_it() -> None:
         model(torch.zeros(2, 3), made, torch.ones(2, 3))
 
 
+def test_a_tensor_that_requires_grad_is_refused_where_gradients_are_recorded() -> None:
+    """PyTorch refuses a leaf, and records the write to another one, of which native code would say nothing."""
+    model, make = adder()
+    first, x = torch.zeros(2, 3), torch.ones(2, 3)
+    leaf = torch.zeros(2, 3, requires_grad=True)
+    with pytest.raises(RuntimeError, match="leaf"):
+        make()(first, leaf, x)
+    for kept in (leaf, leaf * 1, leaf[:]):
+        with pytest.raises(InputError, match="requires grad"):
+            model(torch.zeros(2, 3), kept, x)
+        assert not kept.any()
+    eager, wanted = make(), torch.zeros(2, 3)
+    for _ in range(2):
+        eager(torch.zeros(2, 3), wanted, x)
+    with torch.no_grad():
+        model(torch.zeros(2, 3), leaf, x)
+    model(torch.zeros(2, 3), leaf.detach(), x)
+    assert torch.equal(leaf, wanted)
+
+
+def test_out_that_requires_grad_is_refused_where_gradients_are_recorded() -> None:
+    class Twice(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    x, out = torch.ones(3), torch.zeros(3, requires_grad=True)
+    model = tw.compile(Twice(), (x,), cache=False)
+    with pytest.raises(InputError, match="requires grad"):
+        model(x, out=out)
+    with torch.no_grad():
+        model(x, out=out)
+    assert (out == 2).all()
+
+
 def test_written_inputs_are_written_through_views() -> None:
     model, make = adder()
     made = [torch.zeros(2, 3, dtype=torch.complex64).conj().imag for _ in range(2)]

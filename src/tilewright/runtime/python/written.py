@@ -133,7 +133,7 @@ def _are_apart(values: Sequence[tuple[bool, Any]]) -> bool:
             if not (value.flags.carray if is_written else value.flags.c_contiguous):
                 return False
             start, n_bytes = address_of(value), value.nbytes
-        elif _is_plain_tensor(value) and not (is_written and value.is_inference()):
+        elif _is_plain_tensor(value) and not (is_written and _may_refuse_writes(value)):
             start, n_bytes = value.data_ptr(), value.nbytes
         else:
             return False
@@ -145,11 +145,11 @@ def _are_apart(values: Sequence[tuple[bool, Any]]) -> bool:
 def plain_are_apart(addresses: Sequence[int], values: Sequence[Any], is_written: Sequence[bool]) -> bool:
     """Do those of plain arrays or tensors (``values.Places``) that are written to share nothing with any other?
 
-    False too for a tensor of inference mode that is written to, which takes a closer look.
+    False too for a tensor that is written to and that PyTorch may not let be, which takes a closer look.
     """
     ranges = []
     for start, value, writes in zip(addresses, values, is_written, strict=True):
-        if writes and type(value) is not np.ndarray and value.is_inference():
+        if writes and type(value) is not np.ndarray and _may_refuse_writes(value):
             return False
         ranges.append((start, start + value.nbytes, writes))
     return _do_not_meet(ranges)
@@ -188,12 +188,25 @@ def _unwritable(value: Any, memory: Array | Violation, spec: TensorSpec) -> Viol
     rule, remedy = f"the model writes to {spec.name}", "pass an array that can be written"
     if not memory.flags.writeable:
         return Violation(spec.name, "read-only", rule, remedy)
-    if is_tensor(value) and value.is_inference() and not sys.modules["torch"].is_inference_mode_enabled():
-        remedy = "pass tensor.clone(), or call within torch.inference_mode()"
-        return Violation(spec.name, "a tensor of inference mode", rule, remedy)
+    if is_tensor(value) and (refused := _refused_by_pytorch(value)) is not None:
+        return Violation(spec.name, refused[0], rule, refused[1])
     if not has_places_of_its_own(memory):
         rule += ", elements of which share a place here"
         return Violation(spec.name, "overlaps itself", rule, "pass a copy, as x.clone() or x.copy()")
+    return None
+
+
+def _may_refuse_writes(tensor: Any) -> bool:
+    return bool(tensor.is_inference() or tensor.requires_grad)
+
+
+def _refused_by_pytorch(tensor: Any) -> tuple[str, str] | None:
+    """What a tensor is that PyTorch would not let be written to, or not without a gradient; and the remedy."""
+    torch = sys.modules["torch"]
+    if tensor.is_inference() and not torch.is_inference_mode_enabled():
+        return "a tensor of inference mode", "pass tensor.clone(), or call within torch.inference_mode()"
+    if tensor.requires_grad and torch.is_grad_enabled():
+        return "a tensor that requires grad", "call within torch.no_grad(), or pass tensor.detach()"
     return None
 
 
@@ -207,6 +220,8 @@ def _misfit(value: Any, array: Array, spec: TensorSpec, plan: OutputPlan) -> Vio
     if is_tensor(value) and (value.is_neg() or value.is_conj()):
         rule = "what is written there would be read with another sign"
         return Violation(name, "a view that negates or conjugates", rule, "pass tensor.clone(), or torch.empty(...)")
+    if is_tensor(value) and (refused := _refused_by_pytorch(value)) is not None:
+        return Violation(name, refused[0], "PyTorch would not let it be written to", refused[1])
     if not array.flags.carray:
         return Violation(name, "not a plain array", "outputs are writable and C-contiguous", "pass numpy.empty(...)")
     return None
