@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace, Lin
@@ -39,8 +39,7 @@ TRIPLE = 3
 """Copies which read neighbours three apart share one load of all of them; fewer or more are columns of rows."""
 
 
-@dataclass(frozen=True)
-class Address:
+class Address(NamedTuple):
     """``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes`` each lane's own
     element distance where that is not constant (an ``i64`` vector).
 
@@ -141,10 +140,22 @@ class Addresses:
         return self.moved(self.base_of(buffer), runs, size), offset * size
 
     def moved(self, pointer: Val, runs: list[Run], size: int) -> Val:
-        """A pointer moved by a sum of elements of ``size`` bytes."""
-        for level, name, coef in runs:
-            pointer = self.advance(pointer, self.space.scaled(Val(name, level, 0), coef * size))
-        return pointer
+        """A pointer moved by a sum of elements of ``size`` bytes.
+
+        Accesses beside each other move it by the same sum. It is known as long as the innermost loop that decides it is
+        open.
+        """
+        if not runs:
+            return pointer
+        known = self.writer.scopes[max(pointer.level, max(runs)[0])].indices
+        key = (pointer.text, size, *runs)
+        found = known.get(key)
+        if found is None:
+            found = pointer
+            for level, name, coef in runs:
+                found = self.advance(found, self.space.scaled(Val(name, level, 0), coef * size))
+            known[key] = found
+        return found
 
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""

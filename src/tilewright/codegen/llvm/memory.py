@@ -176,7 +176,7 @@ class Memory:
         # Copies three apart read interleaved elements, of pixels for example: one wide load serves all three.
         if address.column and address.column[1] == TRIPLE and element == VALUE_TYPE[address.buffer.dtype]:
             at = address.column[0]
-            run = replace(address, offset=address.offset - at * size, pattern=tuple(range(TRIPLE * n)), column=None)
+            run = address._replace(offset=address.offset - at * size, pattern=tuple(range(TRIPLE * n)), column=None)
             return self.arith.pick(self.load(run, ctx), element, [at + p for p in pattern])
         bits = self._running(ctx, n)
         running = [p for p, runs in zip(pattern, bits, strict=True) if runs] if bits else []
@@ -256,7 +256,7 @@ class Memory:
         first = offset // size % n
         is_plain = element == VALUE_TYPE[address.buffer.dtype]
         if is_plain and first + span <= n and address.unit and address.unit % n == 0:
-            whole = replace(address, offset=offset - first * size, pattern=tuple(range(n)))
+            whole = address._replace(offset=offset - first * size, pattern=tuple(range(n)))
             return self.arith.pick(self.load(whole, replace(ctx, mask=None)), element, [first + p for p in lanes])
         align = self._align(address, offset)
         n = lanes_of_register(n) if self._is_odd(n, address) else n
@@ -379,7 +379,7 @@ class Memory:
         for k in range(1, each):
             more = self.arith.pick(ctx.mask, "i1", list(range(k, n, each)))
             any_runs = self.arith.instruction("or", "i1", any_runs, more)
-        once = replace(address, pattern=pattern[::each], column=None)
+        once = address._replace(pattern=pattern[::each], column=None)
         found = self._load(once, replace(ctx.outer(), mask=any_runs))
         return self.arith.pick(found, element, [k // each for k in range(n)])
 
