@@ -17,8 +17,9 @@ import pytest
 import typer.main
 
 import tilewright
-from test_docs import DOCS, README, ROOT
-from test_layers import FILES, LAYERS, PACKAGE, nodes, relative_path
+from sources import FILES, PACKAGE, ROOT, nodes, relative_path
+from test_docs import DOCS, README
+from test_layers import LAYERS
 from tilewright.cli.main import app
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 

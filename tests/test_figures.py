@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from benchmarks import figures
 
-ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "src" / "tilewright"
+from sources import PACKAGE, ROOT, nodes
+
 FOUND = figures.figures()
 COMMAND = re.compile(r"(?:PYTHONPATH=tests:\. )?python -m (benchmarks\.\w+)|tilewright (\w+)")
 
@@ -77,7 +77,7 @@ def test_docstrings_give_the_idea_and_pages_the_timings(folder: str) -> None:
     """A page that a docstring cites has the heading that it names."""
     wrong = []
     for path in sorted((PACKAGE / folder).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     if len(TIMING.findall(text)) > 5 and path.name not in ARGUED:

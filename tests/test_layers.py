@@ -16,9 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src"
-PACKAGE = SOURCE / "tilewright"
+from sources import FILES, PACKAGE, ROOT, SOURCE, nodes, parsed, relative_path
 
 LAYERS = {
     "runtime": 0,  # beside the compiler: may_import gives it its own rule
@@ -101,24 +99,6 @@ class Import(NamedTuple):
     module: str
     line: int
     inside_function: bool
-
-
-def relative_path(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
-
-
-FILES = sorted(PACKAGE.rglob("*.py"))
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(), str(path))
-
-
-@cache
-def nodes(path: Path) -> tuple[ast.AST, ...]:
-    """All of a file's syntax tree: most of these tests read the whole package."""
-    return tuple(ast.walk(parsed(path)))
 
 
 @cache

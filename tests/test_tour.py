@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import tilewright as tw
+from sources import PACKAGE
 from test_docs import DOCS, run_python
-from test_layers import LAYERS, PACKAGE
+from test_layers import LAYERS
 
 MOST = 14
 NUMBERED = re.compile(r"^## (\d+)\. `([a-z_/]+\.py)`", re.MULTILINE)

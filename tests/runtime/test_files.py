@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 
 from nests import NESTS
-from test_layers import parsed
+from sources import PACKAGE, parsed
 from tilewright.build import texts
 from tilewright.build.options import Options
 from tilewright.core.text import save_graph
 from tilewright.runtime.files import replacing, write_text
 
-SOURCE = Path(__file__).parents[2] / "src" / "tilewright"
 IN_PLACE = {
     "runtime/files.py": "the helper itself",
     "tools/apart.py": "a case in a folder that nobody else knows",
@@ -48,8 +47,8 @@ def writes_in_place(tree: ast.AST) -> Iterator[int]:
 
 def test_no_module_writes_in_place() -> None:
     found = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
         if not any(word in path.read_text() for word in ("write_", "open", "np.save")):
             continue  # none of the calls: most files, and to parse them would take seconds
         if lines := list(writes_in_place(parsed(path))):

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import tilewright
+from sources import FILES, nodes
 from tilewright.target.gpu import Gpu
 from tilewright.target.sources import ASSUMED, INSTRUCTION_SET
 from tilewright.target.target import NUMBERS, UNREAD, Target, named_targets
 
-SOURCES = Path(tilewright.__file__).parent
 EVERY = pytest.mark.parametrize("target", named_targets(), ids=lambda t: t.name)
 
 
@@ -41,14 +41,18 @@ RECORDS = ("target", "machine", "gpu", "host", "core", "self")
 """What functions call a record that they read."""
 
 
+def last_name(node: ast.expr) -> str:
+    """What is asked for an attribute: ``b`` of ``a.b.c``; nothing where that has no name."""
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
 def test_every_field_is_read() -> None:
     """Nobody keeps true what nothing reads."""
-    trees = [ast.parse(p.read_text()) for p in SOURCES.rglob("*.py")]
     read = {
         node.attr
-        for node in chain.from_iterable(map(ast.walk, trees))
+        for node in chain.from_iterable(map(nodes, FILES))
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-        if ast.unparse(node.value).rpartition(".")[2].lstrip("_") in RECORDS
+        if last_name(node.value).lstrip("_") in RECORDS
     }
     assert {f.name for record in (Target, Gpu) for f in fields(record)} - read == set()
 
