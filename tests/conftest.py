@@ -35,6 +35,9 @@ for profile in ("default", "ci"):
         profile, settings.get_profile(profile), deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )
 
+# PyTorch walks all young objects after every graph that it captures; what it leaves can wait for the next collection.
+os.environ.setdefault("TORCH_DYNAMO_RUN_GC_AFTER_COMPILE", "0")  # noqa: TID251 - read when PyTorch is imported
+
 REQUIRED = os.environ.get("TILEWRIGHT_REQUIRE", "").replace(",", " ").split()  # noqa: TID251 - of the tests alone
 
 
@@ -65,8 +68,11 @@ def _strict() -> Iterator[None]:
         yield
 
 
-YOUNG = 400_000
-"""So many more new objects than released ones start a collection, instead of Python's 700."""
+YOUNG = 2_000_000
+"""So many more new objects than released ones start a collection, instead of Python's 700.
+
+A model that is compiled and given back, as most tests do, starts none: a walk over what it holds would find nothing.
+"""
 
 
 LATE = ("scipy.signal", "scipy.stats", "jax", "sklearn.ensemble", "pandas", "transformers")
@@ -97,16 +103,19 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
 LOADED = pytest.StashKey[int]()  # how many modules there were when the garbage collector last set them aside
 A_LIBRARY = 100
 """So many new modules are a library's."""
+LEFT = 200_000
+"""So many new objects are worth a walk over them between two files of tests, when the least of them is in use."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _libraries_set_aside(request: pytest.FixtureRequest) -> None:
     """Take libraries out of the garbage collector's sight, which would walk their many objects again and again.
 
-    That is before the first test, and before the file of tests that follows one which loaded a library. What tests
-    hold at that moment is set aside too, and cycles among it are never given back; all else is collected as ever.
+    That is before the first test, and before the file of tests that follows one which loaded a library or left much.
+    What is in use at that moment is set aside too, and cycles among it are never given back; all else is collected as
+    ever.
     """
-    if len(sys.modules) - request.config.stash.get(LOADED, 0) >= A_LIBRARY:
+    if len(sys.modules) - request.config.stash.get(LOADED, 0) >= A_LIBRARY or gc.get_count()[0] >= LEFT:
         gc.collect()
         gc.freeze()
         request.config.stash[LOADED] = len(sys.modules)
