@@ -88,6 +88,34 @@ def test_a_few_channels_beside_each_other(target, few, many, swapped, at_end, dt
     np.testing.assert_array_equal(out.array, x.T)
 
 
+def every(step: int, rows: int, n: int, dtype: types.DType = types.f32) -> Computation:
+    """``y[j, i] = x[i, step * j]``."""
+    x, y = Buffer("X", dtype, (rows, n)), Buffer("Y", dtype, (-(-n // step), rows))
+    axes = axes_for(y.shape)
+    j, i = syms(axes)
+    return Computation((x,), (y,), (Stage((y,), axes, (j, i), (x[i, step * j],)),))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@given(
+    rows=st.integers(1, 40), n=st.integers(1, 100), step=st.integers(2, 4), at_end=st.booleans(),
+    dtype=st.sampled_from([types.f32, types.f64, types.i8, types.i16]),
+)  # fmt: skip
+@settings(max_examples=7)
+def test_every_so_many_th_column(target, rows, n, step, at_end, dtype):
+    """Rows are read up to their last element that is kept, and no byte of another array."""
+    x = (np.arange(rows * n) % 100).astype(dtype.numpy).reshape(rows, n)
+    given, out = Fenced(x, at_end), Fenced(np.zeros((-(-n // step), rows), dtype.numpy), at_end)
+    Native(schedule(every(step, rows, n, dtype), target), target)(given.array, out.array)
+    np.testing.assert_array_equal(out.array, x[:, ::step].T)
+
+
+def test_columns_up_to_three_apart_are_shuffled():
+    target = Target.parse("x86-64-v4")
+    for step in (2, 3):
+        assert "gather" not in codegen.emit_kernel(schedule(every(step, 32, 32 * step), target), target)
+
+
 def test_planes_of_three_channels_are_read_in_vectors():
     (target,) = (t for t in TARGETS if t.name == "x86-64-v4")
     for shape in ((3, 1000), (1000, 3)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import gcd, lcm
+from operator import itemgetter
 from typing import NamedTuple
 
 from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MOVED, WORK_PER_BYTE, estimate, pays_threads
@@ -28,6 +29,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Buffer
 from tilewright.core.dims import is_known, known_at_least, known_over
+from tilewright.core.estimates import SHUFFLED_STRIDE
 from tilewright.core.expr import BinaryExpr, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
 from tilewright.core.indices import chosen, placed
 from tilewright.target.target import MANY_COPIES, Target
@@ -373,16 +375,21 @@ def _reads_others(leaf: Store) -> bool:
 
 
 def _axis_across(nest: Nest, leaf: Store, width: int, extent: Dim | float) -> Loop | None:
-    """The loop along which an operand's elements lie that jumps along the last one, whose vectors have ``extent``."""
+    """The loop along which an operand's elements lie, or every other or third, that jumps along the last one.
+
+    ``extent``: elements of the last loop's vectors.
+    """
     last = nest.loops[-1].sym
     if _is_few(extent, width) or n_operations(leaf.value) > FUNCTION_OPERATIONS:
         return None
     for x in loads_of(leaf):
         if x.buffer is leaf.buffer or stride_along(x.buffer, x.index, last) in (0, 1, None):
             continue
-        for loop in nest.loops[:-1]:
-            if stride_along(x.buffer, x.index, loop.sym) == 1:
-                return None if _is_few(loop.extent, width) else loop
+        strides = [(stride_along(x.buffer, x.index, loop.sym), loop) for loop in nest.loops[:-1]]
+        near = [(s, loop) for s, loop in strides if is_known(s) and 1 <= s <= SHUFFLED_STRIDE]
+        if near:
+            _, loop = min(near, key=itemgetter(0))
+            return None if _is_few(loop.extent, width) else loop
     return None
 
 

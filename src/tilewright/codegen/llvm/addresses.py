@@ -21,6 +21,7 @@ from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
 from tilewright.core.dims import is_known, known, numbers
+from tilewright.core.estimates import SHUFFLED_STRIDE
 from tilewright.core.expr import Dim
 
 
@@ -39,13 +40,26 @@ TRIPLE = 3
 """Copies which read neighbours three apart share one load of all of them; fewer or more are columns of rows."""
 
 
+class Column(NamedTuple):
+    """What copy ``copy`` of ``n`` copies of a loop body reads, each ``step`` elements behind the one before."""
+
+    copy: int
+    n: int
+    step: int
+
+    @property
+    def start(self) -> int:
+        """Elements between what the first copy reads and what this one does."""
+        return self.copy * self.step
+
+
 class Address(NamedTuple):
     """``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes`` each lane's own
     element distance where that is not constant (an ``i64`` vector).
 
     ``fits``: every lane, running or not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from
-    the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is copy ``column[0]`` of
-    ``column[1]`` copies of a loop body which read neighbours, all inside the buffer. ``spare``: the lanes that do not
+    the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is one of the copies of a loop body
+    which all read inside the buffer. ``spare``: the lanes that do not
     run lie behind the buffer's last element, in memory of its own, so that they may be read and written too. ``rows``:
     of a column whose ``lanes`` are so many run-time elements apart, those distances one by one. ``step``: ``pointer``
     is a multiple of so many elements from the buffer's start (0: it is the start; None: unknown).
@@ -58,7 +72,7 @@ class Address(NamedTuple):
     lanes: Val | None = None
     fits: bool = False
     unit: int = 0
-    column: tuple[int, int] | None = None
+    column: Column | None = None
     spare: bool = False
     rows: tuple[Val, ...] = ()
     step: int | None = None
@@ -167,7 +181,7 @@ class Addresses:
             and offset + ctx.count <= self.rooms.get(buffer, 0)
         )
 
-    def _column(self, mention: Mention, ctx: Lanes, pattern: tuple[int, ...] | None) -> tuple[int, int] | None:
+    def _column(self, mention: Mention, ctx: Lanes, pattern: tuple[int, ...] | None) -> Column | None:
         """Which copy of how many, where an unrolled loop walks along memory and every copy's place is in the buffer."""
         # Rows are read whole: a lane that must not be read would be.
         if ctx.guard is not None or (ctx.mask is not None and not (ctx.all_live_run and len(ctx.syms) == 1)):
@@ -177,9 +191,10 @@ class Addresses:
         for sid, coef in mention.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
             is_power = n > 1 and n & (n - 1) == 0 and n_rows % n == 0
-            if coef == 1 and at is not None and (is_power or (n == TRIPLE and is_triple)):
+            is_row = 1 <= coef <= SHUFFLED_STRIDE and is_power
+            if at is not None and (is_row or (coef == 1 and n == TRIPLE and is_triple)):
                 is_read = sid in self.space.plain and ctx.mask is None
-                return (at, n) if is_read or self._fits(mention, ctx, sid) else None
+                return Column(at, n, coef) if is_read or self._fits(mention, ctx, sid) else None
         return None
 
     def _fits(self, mention: Mention, ctx: Lanes, copied: int | None = None) -> bool:

@@ -15,13 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.codegen.llvm import convert
-from tilewright.codegen.llvm.addresses import TRIPLE, Address, Addresses
+from tilewright.codegen.llvm.addresses import TRIPLE, Address, Addresses, Column
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.lanes import Lanes, bits_of, lanes_of_register
 from tilewright.codegen.llvm.refusals import USE_GATHERED
 from tilewright.codegen.llvm.types import MEMORY_TYPE, VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core.compute import Buffer
+from tilewright.core.estimates import SHUFFLED_STRIDE
 from tilewright.core.types import Array
 
 Row = tuple[str, int]
@@ -174,15 +175,15 @@ class Memory:
         if pattern == tuple(range(n)):
             return self._load_vector(address, element, n, ctx)
         # Copies three apart read interleaved elements, of pixels for example: one wide load serves all three.
-        if address.column and address.column[1] == TRIPLE and element == VALUE_TYPE[address.buffer.dtype]:
-            at = address.column[0]
+        if address.column and address.column.n == TRIPLE and element == VALUE_TYPE[address.buffer.dtype]:
+            at = address.column.start
             run = address._replace(offset=address.offset - at * size, pattern=tuple(range(TRIPLE * n)), column=None)
             return self.arith.pick(self.load(run, ctx), element, [at + p for p in pattern])
         bits = self._running(ctx, n)
         running = [p for p, runs in zip(pattern, bits, strict=True) if runs] if bits else []
         low, high = min(running, default=0), max(running, default=0)
         # Up to three vectors and shuffles take less than a load for each lane.
-        if bits and running and high - low < 3 * n:
+        if bits and running and high - low < SHUFFLED_STRIDE * n:
             lanes = [p - low if runs else 0 for p, runs in zip(pattern, bits, strict=True)]
             return self._load_shuffled(address, lanes, element, address.offset + low * size, ctx)
         if ctx.mask is None and (runs := _equal_runs(pattern)):
@@ -190,10 +191,9 @@ class Memory:
         if ctx.mask is None and self._are_pairs(pattern, size):
             return self._load_pairs(address, pattern, ctx)
         if address.column and len(set(pattern)) == n:
-            at, _ = address.column
             # Lanes that never run read the last row again, which is there.
             live = pattern[: ctx.live] if ctx.mask is not None else pattern
-            start = address.offset - at * size
+            start = address.offset - address.column.start * size
             rows = tuple([(address.pointer.text, start + r * size) for r in (*live, *live[-1:] * (n - len(live)))])
             return self._one_column(address, element, rows, address.column)
         distances = Val(f"<{', '.join([f'i64 {p}' for p in pattern])}>", 0, n)
@@ -312,18 +312,16 @@ class Memory:
         assert address.column is not None
         size = address.buffer.dtype.n_bytes
         far = [self.addresses.advance(address.pointer, self.addresses.space.scaled(r, size)) for r in address.rows]
-        return tuple([(p.text, address.offset - address.column[0] * size) for p in far])
+        return tuple([(p.text, address.offset - address.column.start * size) for p in far])
 
-    def _one_column(self, address: Address, element: str, rows: tuple[Row, ...], column: tuple[int, int]) -> Val:
+    def _one_column(self, address: Address, element: str, rows: tuple[Row, ...], column: Column) -> Val:
         """An element of each row; of an odd number the last row stands in for those that fill a register."""
-        (at, width), n = column, len(rows)
-        found = self._transposed(address, element, (*rows, *rows[-1:] * (lanes_of_register(n) - n)), at, 1, width)
+        n = len(rows)
+        found = self._transposed(address, element, (*rows, *rows[-1:] * (lanes_of_register(n) - n)), column, 1)
         return self.arith.pick(found, element, list(range(n)))
 
-    def _transposed(
-        self, address: Address, element: str, rows: tuple[Row, ...], first: int, count: int, width: int
-    ) -> Val:
-        """Columns ``first`` to ``first + count`` of rows of ``width`` elements, row after row in one vector.
+    def _transposed(self, address: Address, element: str, rows: tuple[Row, ...], first: Column, count: int) -> Val:
+        """``count`` columns from ``first`` on of some rows, row after row in one vector.
 
         Made of twice as many columns of half the rows each, so that all columns of n rows take n log n shuffles.
         """
@@ -332,20 +330,30 @@ class Memory:
         known = self.known.setdefault(id(address.buffer), {})
         if key not in known:
             if n == 1:
-                pointer, start = rows[0]
-                row = self.addresses.at(pointer, start)
-                value = self._here(f"load {vector(element, width)}, ptr {row}, align {size}", width)
+                value = self._row(address, element, rows[0], first)
             else:
-                given = min(2 * count, width)
-                base = first - first % given
+                given = min(2 * count, first.n)
+                base = first.copy - first.copy % given
                 parts = (rows[: n // 2], rows[n // 2 :])
-                halves = [self._transposed(address, element, part, base, given, width) for part in parts]
-                lanes = [r * given + first - base + c for r in range(n) for c in range(count)]
+                halves = [self._transposed(address, element, part, first._replace(copy=base), given) for part in parts]
+                lanes = [r * given + first.copy - base + c for r in range(n) for c in range(count)]
                 value = self.arith.pick(halves[0], element, lanes, halves[1])
             starts, pointers = [start for _, start in rows], {pointer for pointer, _ in rows}
             pointer = pointers.pop() if len(pointers) == 1 else ""  # several: any store ends what is known
-            known[key] = Held(value, pointer, min(starts), max(starts) + width * size)
+            known[key] = Held(value, pointer, min(starts), max(starts) + first.n * first.step * size)
         return known[key].value
+
+    def _row(self, address: Address, element: str, row: Row, column: Column) -> Val:
+        """What all copies read of a row."""
+        pointer, start = row
+        if column.step == 1:
+            at = self.addresses.at(pointer, start)
+            return self._here(
+                f"load {vector(element, column.n)}, ptr {at}, align {address.buffer.dtype.n_bytes}", column.n
+            )
+        lanes = [k * column.step for k in range(column.n)]
+        place = address._replace(pointer=address.pointer._replace(text=pointer), unit=0)
+        return self._load_shuffled(place, lanes, element, start, Lanes())
 
     def _are_pairs(self, pattern: tuple[int, ...], size: int) -> bool:
         """Elements of two bytes, each even lane followed by its neighbour: words, where gathers of words are fast."""
