@@ -39,6 +39,7 @@ from tilewright.graph.forms.scaled import ScaledProducts
 from tilewright.graph.forms.scan_panels import ScanPanels
 from tilewright.graph.forms.scans import SCANS
 from tilewright.graph.forms.separate import SeparateWindows
+from tilewright.graph.forms.skipped import SkipPoints
 from tilewright.graph.forms.tap_products import TapProducts
 from tilewright.graph.forms.taps import FewTaps
 from tilewright.graph.forms.unscale import UnscaleWeights
@@ -73,6 +74,7 @@ PASSES: tuple[type[Pass], ...] = (
     SeparateWindows,
     FewTaps,
     Layout,
+    SkipPoints,
     TapProducts,
     SharePhases,
     InPlanes,
@@ -159,6 +161,7 @@ def passes_for(
         SeparateWindows(),  # large pools axis by axis
         FewTaps(),  # convolutions that are arithmetic need no layout
         Layout(),  # channels last, as few transposes as possible
+        SkipPoints(),  # when it is known which are left
         *(  # transposed convolutions before their phases are apart
             (TapProducts.on(target, per_lane), SharePhases.on(target, per_lane)) if target is not None else ()
         ),
