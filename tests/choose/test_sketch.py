@@ -6,7 +6,7 @@ import pytest
 from benchmarks import computations
 
 from tilewright.choose.cost.price import price_of
-from tilewright.choose.cost.sketch import sketch, sketch_tile
+from tilewright.choose.cost.sketch import cut_by, sketch, sketch_tile
 from tilewright.choose.cost.tile import Box, Operand, Tile, alike_tiles, choose_tile
 from tilewright.choose.cost.traffic import times_written
 from tilewright.choose.default import schedule_with_steps
@@ -52,6 +52,29 @@ def test_a_sketch_is_near_the_price_of_the_scheduled_kernel(shape, machine, off)
             walks = walks_of(tile, space.outside, order, machine)
             seconds = sketch(tile, walks, order.depth, machine, is_shared=False)
             assert seconds == pytest.approx(price_of(kernel, machine).seconds, rel=off), taken
+
+
+@pytest.mark.parametrize(
+    ("extents", "depth", "cut"),
+    [((5, 96), 96, (0, 1)), ((5, 96), 300, (0, 1)), ((6, 96), 300, (0, 3)), ((5, 96), 40, (1, 40)), ((7,), 9, (0, 7))],
+)
+def test_parts_of_a_reduction_cut_one_of_its_loops(extents, depth, cut):
+    """The innermost anywhere, one of taps into equal parts."""
+    assert cut_by(extents, depth) == cut
+
+
+def test_a_sketch_of_a_window_tap_by_tap_is_near_the_price_of_the_scheduled_kernel():
+    c, seen = computations.convolution((1, 18, 18, 48), 64, (3, 3)), []
+    constants = [b for b in c.inputs if b.name == "W"]
+    schedule_with_steps(c, ZEN, constants, arrange=seen.append)
+    (space,) = seen
+    sizes = min(space.tiles, key=lambda sizes: sketch_tile(space.of, ZEN, *sizes).least_cycles)
+    tile = sketch_tile(space.of, ZEN, *sizes)
+    for machine, depth in ((ZEN, 0), (ZEN, 48), (ZEN, 144), (SMALL_CACHES, 48), (SMALL_CACHES, 144)):
+        taken = Arrangement(Tile(*sizes), Order(depth=depth))
+        kernel = schedule_with_steps(c, ZEN, constants, arrange=lambda _, taken=taken: taken).kernel
+        seconds = sketch(tile, walks_of(tile, space.outside, taken.order, ZEN), depth, machine, is_shared=False)
+        assert seconds == pytest.approx(price_of(kernel, machine).seconds, rel=0.1), (machine, depth)
 
 
 def test_the_cheapest_tile_and_order_follow_what_the_caches_hold():

@@ -192,6 +192,17 @@ def test_rows_of_a_large_result_walk_all_panels_chunk_by_chunk(n_rows, in_chunks
     assert outer.index(panel) == (1 if in_chunks else 0)
 
 
+@pytest.mark.parametrize(("pad", "l2_bytes", "parts"), [(0, 1 << 20, []), (0, 1 << 15, [3]), (1, 1 << 15, [3])])
+def test_a_deep_window_walks_all_rows_tap_by_tap(pad, l2_bytes, parts):
+    """A panel of all taps leaves a near cache before the next rows need it; that of one row of taps stays."""
+    machine = dataclasses.replace(WIDE, l2_bytes=l2_bytes, n_cores=1)
+    side = 9 - 2 * pad
+    kernel = check_default(convolution((1, side, side, 8), 64, (3, 3), pad=pad), "W", machine=machine)
+    panel = kernel.body[-1]
+    inside = [s.loop for s in panel.body if isinstance(s, For)]
+    assert [x.extent for x in inside if x.sym.name.startswith("k")] == parts
+
+
 def test_of_many_constant_matrices_the_next_one_is_hinted_at_once():
     """A hint's panel is one matrix, not a row of them again for each matrix in it."""
     n, rows, depth, width = 3, 24, 16, 32

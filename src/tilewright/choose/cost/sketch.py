@@ -28,6 +28,23 @@ from tilewright.tile.ir import Loop
 _ROW = Loop(Sym("row"), 1)
 
 
+def cut_by(extents: Sequence[int], depth: int) -> tuple[int, int]:
+    """Which of the nested loops of a reduction is cut, and after how many of its iterations, for parts of ``depth``
+    steps.
+
+    Those inside of it run whole in each part. Parts of an outer loop, the taps of a window, are all alike, so that they
+    have fewer steps where those don't divide its iterations.
+    """
+    inside = 1
+    for k in reversed(range(len(extents))):
+        if depth < inside * extents[k] or k == 0:
+            most = max(min(depth // inside, extents[k]), 1)
+            is_last = k == len(extents) - 1
+            return k, most if is_last else max(n for n in range(1, most + 1) if extents[k] % n == 0)
+        inside *= extents[k]
+    raise ValueError("a reduction without a loop")
+
+
 @dataclass(frozen=True)
 class NestAccess:
     """A mention of a buffer of ``size`` bytes; ``steps`` has the bytes that each loop moves it on.
@@ -84,6 +101,14 @@ class Contraction:
     def n_steps(self) -> int:
         """Iterations of the reduction outside of the tile."""
         return prod(-(-n // self.group) if k == 0 else n for k, (_, n) in enumerate(reversed(self.reduced)))
+
+    def n_parts(self, depth: int) -> int:
+        """Parts of the reduction, of so many steps each or a few less; all steps at once are one."""
+        if not depth:
+            return 1
+        extents = [n for _, n in self.reduced]
+        k, steps = cut_by(extents, depth)
+        return -(-extents[k] // steps) * prod(extents[:k])
 
 
 @dataclass(frozen=True)
@@ -269,9 +294,9 @@ def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, 
     """Seconds of a call with this tile: the mean, in logarithms, of one thread and all where they share the first walk.
 
     With a ``depth`` all tiles inside of the last walk along the lanes do so many steps of the reduction before the
-    next ones; their sums wait in memory.
+    next ones, as :func:`cut_by` has it; their sums wait in memory.
     """
-    parts = -(-tile.of.reduced[-1][1] // depth) if depth else 1
+    parts = tile.of.n_parts(depth)
     caches = (*levels_of(target), levels_of(target, target.n_cores)[-1])
     *near, alone, among_all = _moved(tile, walks, depth, parts, target, caches)
     outside = _outside(tile, walks, parts if depth else 0, target)
@@ -355,8 +380,10 @@ def _moved(
     results = _Loops(loops.levels)
     for x in of.others:
         results.touch(_area(x, tile, line, ()), x.steps, _times(x, tile, walks, target))
-    for k, (sym, n) in enumerate(reversed(of.reduced)):
-        loops.repeat(sym, depth if depth and k == 0 else n, is_even=True)
+    cut, steps = cut_by([n for _, n in of.reduced], depth) if depth else (0, 0)
+    for k, (sym, n) in reversed(list(enumerate(of.reduced))):
+        if not depth or k >= cut:
+            loops.repeat(sym, steps if depth and k == cut else n, is_even=True)
     last_block = max((k for k, w in enumerate(walks) if w.sym is of.lanes), default=-1)
     outside, inside = (walks[: last_block + 1], walks[last_block + 1 :]) if depth else (walks, ())
     if depth:
@@ -365,7 +392,10 @@ def _moved(
         loops.repeat(w.sym, w.count, w.size)
         results.repeat(w.sym, w.count, w.size)
     if depth:
-        loops.repeat(of.reduced[-1][0], parts, depth)
+        (sym, n), *around = reversed(of.reduced[: cut + 1])
+        loops.repeat(sym, -(-n // steps), steps)
+        for sym, n in around:
+            loops.repeat(sym, n)
     loops.join(results)
     for w in reversed(outside):
         loops.repeat(w.sym, w.count, w.size)

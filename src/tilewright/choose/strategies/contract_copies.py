@@ -103,7 +103,7 @@ def _moves(of: Contraction, x: NestAccess, walk: Walk) -> bool:
 
 def _n_parts(of: Contraction, order: Order) -> int:
     """Into how many chunks of rows, or parts of the reduction, the work is cut."""
-    return order.n_chunks * (-(-of.reduced[-1][1] // order.depth) if order.depth else 1)
+    return order.n_chunks * of.n_parts(order.depth or 0)
 
 
 def _is_panel(of: Contraction, operand: int) -> bool:

@@ -163,8 +163,8 @@ def orders(tile: TileSketch, outside: Outside) -> Iterator[Order]:
         while n < 2 * steps:
             yield Order(n_chunks=min(n, steps), depth=0)
             n *= 2
-    if rows and len(of.reduced) == 1:
-        depth = of.reduced[-1][1]
+    if rows:
+        depth = prod(n for _, n in of.reduced)
         while depth > of.group:
             depth = -(-depth // 2)
             yield Order(depth=depth + -depth % of.group)

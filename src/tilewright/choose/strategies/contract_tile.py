@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import NamedTuple
 
+from tilewright.choose.cost.sketch import cut_by
 from tilewright.choose.cost.tile import Tile, estimate, pays_threads
 from tilewright.choose.strategies.contract_caches import MIN_SHARING_TILES
 from tilewright.choose.strategies.contract_plan import ContractionPlan, known_iterations
@@ -17,7 +19,7 @@ from tilewright.choose.strategies.contract_space import ordered
 from tilewright.choose.strategies.steps import attempt, cached_name, pair_with_rows, split_whole
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nest_with, nests, only_nest, statement_of
-from tilewright.core.dims import is_known, known, known_at_most
+from tilewright.core.dims import are_known, is_known, known, known_at_most, numbers
 from tilewright.core.expr import Dim, symbols
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
@@ -209,16 +211,20 @@ def _block_depth(
 ) -> int:
     """How many steps of a long reduction are done for all rows before the next ones: part of a panel stays cached.
 
-    0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large.
+    0 when the whole panel stays in the second-level cache, too few rows share it, or their sums are large; and on
+    machines without threads, which have little memory for sums.
     """
     if plan.order.depth is not None and blocks and order[-1] != blocks[-1]:
         return plan.order.depth
-    if not blocks or len(plan.reduced) != 1 or plan.is_window or order[-1] == blocks[-1]:
+    if not blocks or plan.is_window or order[-1] == blocks[-1] or not machine.has_threads:
         return 0
-    count = plan.reduced[0].extent
+    extents = [x.extent for x in plan.reduced]
     inside = order[order.index(blocks[-1]) + 1 :]
     step = piece.blocks * piece.tile.vectors * machine.vector_bytes // plan.group
-    if not is_known(count) or count * step <= machine.l2_part_bytes:
+    if not are_known(extents):
+        return 0
+    count = prod(numbers(extents))
+    if count * step <= machine.l2_part_bytes:
         return 0
     tiles = estimate([extent_of(b, n) for n in inside])
     sums = tiles * piece.tile.rows * piece.tile.rows2 * step * plan.group
@@ -265,14 +271,17 @@ def _blocked(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, around:
     (at,), acc = around, piece.acc
     b.do("compute_at", acc, at, "local")
     nest = nest_with(find_body(b.kernel, at), acc, Update)
-    reduced = piece.reduced[plan.reduced[0].sym.name]
-    rest = [x for x in nest.loops if x.sym.name != reduced]
+    reduced = [piece.reduced[x.sym.name] for x in plan.reduced]
+    rest = [x for x in nest.loops if x.sym.name not in reduced]
     walkers = [x.sym.name for x in rest if x.kind is Kind.SERIAL]
     tiled = [x.sym.name for x in rest if x.kind is not Kind.SERIAL]
-    parts, part = b.split(reduced, depth)
-    inside, innermost = _grouped(b, plan, part)
-    b.do("reorder", parts, *walkers, inside, *tiled, *innermost)
-    b.do("accumulate", acc, inside)
+    cut, steps = cut_by([known(x.extent, 1) for x in plan.reduced], depth)
+    parts, part = b.split(reduced[cut], steps)
+    *inside, last = part, *reduced[cut + 1 :]
+    last, innermost = _grouped(b, plan, last)
+    inside = [*inside, last]
+    b.do("reorder", *reduced[:cut], parts, *walkers, *inside, *tiled, *innermost)
+    b.do("accumulate", acc, inside[0])
 
 
 def _rows_copied(b: ScheduleBuilder, machine: Target, name: str, batch: list[str], order: list[str]) -> list[str]:
