@@ -29,7 +29,8 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym
-from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, walk
+from tilewright.tile.affine import coefficient
+from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 
 SLOW = settings(max_examples=12)
@@ -201,6 +202,21 @@ def test_a_deep_window_walks_all_rows_tap_by_tap(pad, l2_bytes, parts):
     panel = kernel.body[-1]
     inside = [s.loop for s in panel.body if isinstance(s, For)]
     assert [x.extent for x in inside if x.sym.name.startswith("k")] == parts
+
+
+@given(m=st.integers(1, 9), n=st.integers(8, 40), k=st.integers(1, 40), step=st.integers(2, 4))
+@SLOW
+def test_every_so_many_th_column_of_an_operand(m, n, k, step):
+    """``A[i, k] * B[k, 3*j]``: its columns are lanes, brought together by shuffles up to three apart."""
+    a, b, c = (Buffer(x, F, s) for x, s in (("A", (m, k)), ("B", (k, n * step)), ("C", (m, n))))
+    (i, j), (x,) = syms(axes_for(c.shape)), syms(axes_for((k,), "k"))
+    stage = Stage(
+        (c,), axes_for(c.shape), (i, j), (a[i, x] * b[x, step * j],), Reduction(axes_for((k,), "k"), "add", (ZERO,))
+    )
+    kernel = check_default(Computation((a, b), (c,), (stage,)), machine=WIDE)
+    lanes = [x.sym for x in loops_of(kernel.body) if x.kind is Kind.VECTOR]
+    updates = [s for s in walk(kernel.body) if isinstance(s, Update)]
+    assert step > 3 or all(any(coefficient(s.index[-1], x) == 1 for x in lanes) for s in updates)
 
 
 def test_of_many_constant_matrices_the_next_one_is_hinted_at_once():

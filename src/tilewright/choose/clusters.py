@@ -138,7 +138,8 @@ def _kind(s: Stage, constants: Container[Buffer]) -> ClusterKind:
 def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
     """Can the last output axis be lanes?
 
-    Among the loads that the reduction walks, one is contiguous along it or what windows slide over, lies in groups of
+    Among the loads that the reduction walks, one is contiguous along it or what windows slide over, or has every second
+    or third element there and no neighbours along the reduction, lies in groups of
     the reduction beside each other, or is a constant that depends on it (it will be packed); and no run-time operand
     jumps along it while it is contiguous along the reduction.
     """
@@ -155,7 +156,8 @@ def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
         stride = stride_along(x.buffer, x.index, last)
         groups = [group_along(x.buffer, x.index, a.sym) for a in s.reduction.axes]
         is_packed = stride != 0 and x.buffer in constants
-        if stride == 1 or _slides(stride, along, s) or (stride in groups and stride != 0) or is_packed:
+        is_spread = stride in range(2, SHUFFLED_STRIDE + 1) and 1 not in along
+        if stride == 1 or is_spread or _slides(stride, along, s) or (stride in groups and stride != 0) or is_packed:
             good = True
         elif stride != 0 and 1 in along and not _repeats(x, last):
             return False
