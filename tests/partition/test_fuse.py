@@ -170,6 +170,22 @@ def test_transposes_are_read_through() -> None:
     assert n.kernels(n.b(ops.matmul, q, k)) == [["transpose", "transpose", "matmul"]]
 
 
+@pytest.mark.parametrize(
+    ("channels", "side", "n_out", "apart"),
+    [(96, 32, 64, True), (96, 31, 64, False), (48, 32, 64, False), (96, 32, 4, False)],
+)
+def test_sums_whose_terms_lie_in_as_many_pages_are_read_from_a_copy(
+    channels: int, side: int, n_out: int, *, apart: bool
+) -> None:
+    """A plane of 32x32 fills a page, and a core knows 64; four products of each element don't pay for a copy."""
+    n = Net()
+    x = n.b(ops.transpose, n.input(1, channels, side, side), perm=(0, 2, 3, 1))
+    plain: dict[str, object] = {"strides": (1, 1), "pads": ((0, 0), (0, 0)), "dilations": (1, 1), "layout": "NHWC"}
+    y = n.b(ops.conv, x, n.weight(n_out, channels, 1, 1), **plain)
+    kernels = n.kernels(y, target=replace(WIDE, page_bytes=4096, n_near_pages=64))
+    assert (["transpose"] in kernels) == apart
+
+
 @pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax])
 def test_softmax_is_one_kernel(op: OpDef) -> None:
     n = Net()

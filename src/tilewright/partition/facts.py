@@ -158,18 +158,25 @@ class Facts:
     @property
     def spreads_rows(self) -> bool:
         """Is it a copy of elements of which no two lie next to each other, such as the real parts of pairs?"""
-        if self.form is not Form.MOVE or not self.is_affine:
-            return False
+        steps = self.copied_steps
+        return bool(steps) and all(s not in (1, -1) for s in steps)
+
+    @property
+    def copied_steps(self) -> list[int]:
+        """How far apart in its operand neighbours along each axis of a copy are, in elements; axes of one have none.
+
+        Empty where it is no copy of single elements at places that loops decide.
+        """
         x, written = self.main.expr, self.main.index
-        if not isinstance(x, Load):
-            return False
+        if self.form is not Form.MOVE or not self.is_affine or not isinstance(x, Load):
+            return []
         at: Dim = 0
         for i, d in zip(x.index, x.buffer.shape, strict=True):
             if is_chosen(i):
-                return False
+                return []
             at = at * d + i
         rows = [w for w, d in zip(written, self.main.out.shape, strict=True) if d != 1]
-        return bool(rows) and all(isinstance(w, Sym) and abs(coef_of(at, w)) != 1 for w in rows)
+        return [coef_of(at, w) for w in rows if isinstance(w, Sym)] if all(isinstance(w, Sym) for w in rows) else []
 
     @property
     def reads_rows(self) -> bool:

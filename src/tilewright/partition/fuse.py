@@ -21,7 +21,8 @@ groups stay convex, and when the group's shape allows it:
 * a permutation of all axes but the last joins the product that it alone reads: it is how the product is written;
 * a permutation before or behind rows that the data choose, and arithmetic on them, is a kernel of its own;
 * a permutation after which neither rows nor sums of a product lie next to each other is a kernel of its own, and so is
-  a choice of elements that lie apart, such as the real parts of complex numbers;
+  one without which long sums have each term in another page, and a choice of elements that lie apart, such as the real
+  parts of complex numbers;
 * a number that a scatter's result begins with is part of the scatter;
 * index maps and widening conversions are cheap and are repeated in every reader, products included; arithmetic with
   readers in two groups is computed once, and so is what takes longer to repeat than to pass on.
@@ -246,7 +247,7 @@ class _Fuser:
         if into.walks_memory is not None and node in self.row_readers:
             return False  # their rows would be read across
         if self._reads_often(group, reader):
-            if self._lies_across(group, node, reader, operand) or self._lies_apart(group, node, reader):
+            if self._lies_across(group, node, reader, operand) or self._lies_apart(group, node, reader, operand):
                 return False
             if facts.walks_memory is not None and node.dtype.n_bytes == 1 and into.is_shared(operand):
                 return False  # groups of bytes along the sum are multiplied at once, and must lie next to each other
@@ -303,9 +304,25 @@ class _Fuser:
             return False
         return self._is_batch(group, source, reader, operand)
 
-    def _lies_apart(self, group: Group, node: Node, reader: Node) -> bool:
-        """Would a product read single elements, many times each, that a copy puts next to each other?"""
-        return self.facts[node].spreads_rows and self._is_read_often(group, node, reader)
+    def _lies_apart(self, group: Group, node: Node, reader: Node, operand: int) -> bool:
+        """Would a product read single elements, many times each, that a copy puts next to each other?
+
+        Or have the terms of a sum each in a page of its own, and more of them than a core knows pages? Machines without
+        threads have neither pages nor memory for such a copy.
+        """
+        is_far = self.target.has_threads and self._walks_pages(node, reader, operand)
+        is_apart = self.facts[node].spreads_rows or is_far
+        return is_apart and self._is_read_often(group, node, reader)
+
+    def _walks_pages(self, node: Node, reader: Node, operand: int) -> bool:
+        """Do the terms of a product's sum lie along the last axis of a copy, and pages apart in what is copied?"""
+        into, steps = self.facts[reader], self.facts[node].copied_steps
+        if into.form is not Form.CONTRACT or not steps or known_at_most(node.shape[-1], self.target.n_near_pages):
+            return False
+        assert into.main.reduction is not None
+        summed = {a.sym for a in into.main.reduction.axes}
+        is_along = all(x.index[-1] in summed for x in into.reads(operand))
+        return is_along and steps[-1] * node.dtype.n_bytes >= self.target.page_bytes
 
     def _is_read_often(self, group: Group, node: Node, reader: Node) -> bool:
         """Does the product that ``node`` is an operand of read each of its elements so often that copies are cheap?"""
