@@ -19,6 +19,7 @@ from tilewright.frontend.torch.aten import (
     histogram,
     index,
     linalg,
+    loss,
     movement,
     norm,
     order,
@@ -62,6 +63,7 @@ FAMILIES: Mapping[str, Mapping[str, Callable[[AtenCall], Result]]] = {
     "scatter": scatter.TABLE,
     "linear algebra": linalg.TABLE,
     "sampling and segments": sample.TABLE,
+    "loss": loss.TABLE,
 }
 CONVERTERS: Mapping[str, Callable[[AtenCall], Result]] = {
     name: convert for table in FAMILIES.values() for name, convert in table.items()
@@ -81,6 +83,7 @@ KEPT_WHOLE = (
     "unfold.default", "masked_fill.Scalar", "masked_fill.Tensor", "isinf.default", "square.default",
     "select_scatter.default",
     "linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor",
+    "multilabel_margin_loss.default",
 )  # fmt: skip
 """Overloads that PyTorch would take apart and that we want whole."""
 

@@ -1,0 +1,37 @@
+"""Losses that PyTorch's own decompositions get wrong, against eager PyTorch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.export import Dim
+
+import tilewright as tw
+
+
+class Margin(torch.nn.Module):
+    def __init__(self, reduction: str) -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return F.multilabel_margin_loss(x, labels, reduction=self.reduction)
+
+
+def labels_of(*shape: int) -> torch.Tensor:
+    """Rows whose labels end at any place, with labels behind it that do not count, and repeated ones."""
+    return torch.randint(-1, shape[-1], shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_labels_behind_the_first_negative_one_do_not_count(reduction: str) -> None:
+    module = Margin(reduction)
+    x, labels = torch.randn(6, 5, dtype=torch.float64), labels_of(6, 5)
+    n = Dim("n")
+    model = tw.compile(module, (x, labels), dynamic_shapes=({0: n}, {0: n}), cache=False)
+    for size in (6, 1, 3):
+        torch.testing.assert_close(torch.as_tensor(model(x[:size], labels[:size])), module(x[:size], labels[:size]))
+    row = tw.compile(module, (x[0], labels[0]), cache=False)
+    found = torch.as_tensor(row(x[0], labels[0])).reshape(())  # PyTorch's trace says that "none" has a dimension
+    torch.testing.assert_close(found, module(x[0], labels[0]))
