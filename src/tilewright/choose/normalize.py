@@ -222,12 +222,13 @@ class _Inliner:
     """A stage with what it will compute where it reads temporaries: put into its expressions at the end, all at once.
 
     ``buffers`` are all that it reads. A chain's last stage takes one stage after the other, and would be rebuilt each
-    time.
+    time. ``_taken`` has what stands for each load of a temporary, whose own loads of others are not replaced yet.
     """
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self._makers: dict[Buffer, Stage] = {}
+        self._taken: dict[Load, Value] = {}
         self._in_exprs = [_by_buffer(loads(v)) for v in stage.exprs]
         self._elsewhere = _by_buffer([x for v in stage.values[len(stage.exprs) :] for x in loads(v)])
         self.buffers = frozenset[Buffer]().union(*map(buffers_of_value, stage.values))
@@ -240,9 +241,10 @@ class _Inliner:
         """Compute a stage's result where it is read."""
         for found in self._in_exprs:
             for x in found.pop(maker.out, ()):
-                dims = lies_at(maker.index, x.index)
-                for y in loads(maker.expr):
-                    found.setdefault(y.buffer, {})[_load(substitute_value(y, dims))] = None
+                if x not in self._taken:
+                    self._taken[x] = substitute_value(maker.expr, lies_at(maker.index, x.index))
+                for y in loads(self._taken[x]):
+                    found.setdefault(y.buffer, {})[y] = None
         self._makers[maker.out] = maker
         self.buffers = self.buffers - {maker.out} | buffers_of_value(maker.expr)
 
@@ -250,7 +252,7 @@ class _Inliner:
         """The stage as it is with all that was taken."""
         if self._makers:
             self.stage = replace(self.stage, exprs=tuple(map(self._inlined, self.stage.exprs)))
-            self._makers = {}
+            self._makers, self._taken = {}, {}
         return self.stage
 
     def _inlined(self, v: Value) -> Value:
@@ -260,8 +262,7 @@ class _Inliner:
             if not isinstance(x, Load) or x.buffer not in self._makers:
                 return None
             if x not in made:
-                maker = self._makers[x.buffer]
-                made[x] = within(substitute_value(maker.expr, lies_at(maker.index, x.index)))
+                made[x] = within(self._taken[x])
             return made[x]
 
         def within(x: Value) -> Value:
@@ -275,11 +276,6 @@ def _by_buffer(found: Iterable[Load]) -> dict[Buffer, dict[Load, None]]:
     for x in found:
         groups.setdefault(x.buffer, {})[x] = None
     return groups
-
-
-def _load(v: Value) -> Load:
-    assert isinstance(v, Load)
-    return v
 
 
 def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> bool:
