@@ -6,7 +6,7 @@ as they come, of which a convolution reads what it needs where it lies.
 With a stride of 2 and a kernel of one column, half of the columns are never read; with a dilation of 2 beside it, half
 of them whatever the kernel is. A transpose writes what it brings, and often from cache to memory: what nobody reads is
 left out before it, and the convolution then has so much smaller strides and dilations.
-``docs/choices.md`` ("Layers that were behind") has what it is worth.
+``docs/choices.md`` ("Steps over points, and sums in parts") has what it is worth.
 """
 
 from __future__ import annotations
