@@ -32,6 +32,7 @@ def test_labels_behind_the_first_negative_one_do_not_count(reduction: str) -> No
     model = tw.compile(module, (x, labels), dynamic_shapes=({0: n}, {0: n}), cache=False)
     for size in (6, 1, 3):
         torch.testing.assert_close(torch.as_tensor(model(x[:size], labels[:size])), module(x[:size], labels[:size]))
-    row = tw.compile(module, (x[0], labels[0]), cache=False)
-    found = torch.as_tensor(row(x[0], labels[0])).reshape(())  # PyTorch's trace says that "none" has a dimension
-    torch.testing.assert_close(found, module(x[0], labels[0]))
+    for row in ((x[0], labels[0]), (torch.tensor(0.5), torch.tensor(0))):
+        found = torch.as_tensor(tw.compile(module, row, cache=False)(*row))
+        # PyTorch's trace says that "none" has a dimension.
+        torch.testing.assert_close(found.reshape(()), module(*row))

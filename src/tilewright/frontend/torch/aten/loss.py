@@ -23,7 +23,7 @@ def _multilabel_margin(c: AtenCall) -> Node:
     applied before any back end of ``torch.compile`` sees the call, so that only exported programs come here.
     """
     b, x, labels = c.b, c.tensor("self"), c.tensor("target")
-    n, classes = (1, *x.shape)[-2:]
+    n, classes = (1, 1, *x.shape)[-2:]
     x, labels = reshape(b, x, (n, classes)), reshape(b, labels, (n, classes))
     place, zero, one = b(ops.iota, extent=classes, dtype=i64), b.const(0, x.dtype), b.const(1, x.dtype)
     n_classes = dim_scalar(b, classes, i64)
