@@ -187,7 +187,7 @@ class Addresses:
         if ctx.guard is not None or (ctx.mask is not None and not (ctx.all_live_run and len(ctx.syms) == 1)):
             return None
         n_rows = lanes_of_register(ctx.count)  # with those that stand in for others
-        is_triple = n_rows == ctx.count and ctx.mask is None and pattern == tuple(range(0, 3 * ctx.count, 3))
+        is_triple = n_rows == ctx.count and ctx.mask is None and pattern == tuple(range(0, TRIPLE * ctx.count, TRIPLE))
         for sid, coef in mention.lin.terms:
             n, at = self.space.copies.get(sid, 0), self.space.const[sid]
             is_power = n > 1 and n & (n - 1) == 0 and n_rows % n == 0

@@ -352,7 +352,7 @@ class Memory:
                 f"load {vector(element, column.n)}, ptr {at}, align {address.buffer.dtype.n_bytes}", column.n
             )
         lanes = [k * column.step for k in range(column.n)]
-        place = address._replace(pointer=address.pointer._replace(text=pointer), unit=0)
+        place = address._replace(pointer=address.pointer._replace(text=pointer), unit=0, step=None)
         return self._load_shuffled(place, lanes, element, start, Lanes())
 
     def _are_pairs(self, pattern: tuple[int, ...], size: int) -> bool:
