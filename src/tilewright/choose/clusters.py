@@ -139,9 +139,9 @@ def _has_lanes(s: Stage, constants: Container[Buffer]) -> bool:
     """Can the last output axis be lanes?
 
     Among the loads that the reduction walks, one is contiguous along it or what windows slide over, or has every second
-    or third element there and no neighbours along the reduction, lies in groups of
-    the reduction beside each other, or is a constant that depends on it (it will be packed); and no run-time operand
-    jumps along it while it is contiguous along the reduction.
+    or third element there and no neighbours along the reduction, lies in groups of the reduction beside each other, or
+    is a constant that depends on it (it will be packed); and no run-time operand jumps along it while it is contiguous
+    along the reduction.
     """
     if not s.axes or s.reduction is None:
         return False

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TypeAlias, TypeVar
 
-from tilewright.choose.cost.sketch import Contraction, NestAccess, TileSketch, Walk, sketch, sketch_tile
+from tilewright.choose.cost.sketch import Contraction, NestAccess, TileSketch, Walk, cut_by, sketch, sketch_tile
 from tilewright.choose.cost.tile import FAR, Tile
 from tilewright.choose.strategies.threads import min_tasks
 from tilewright.core.compute import Buffer, IndexLike
@@ -31,8 +31,8 @@ T = TypeVar("T")
 class Order:
     """Lanes outside of all rows (``panels_first``), or of the last row loop only; or chunks of rows outside of both.
 
-    ``depth`` steps of the reduction are done for all rows of a panel before the next ones; 0: all steps at once, None:
-    as the rules have it.
+    ``depth`` steps of the reduction, or as many fewer as ``cut_by`` says, are done for all rows of a panel before the
+    next ones; 0: all steps at once, None: as the rules have it.
     """
 
     panels_first: bool = True
@@ -163,11 +163,15 @@ def orders(tile: TileSketch, outside: Outside) -> Iterator[Order]:
         while n < 2 * steps:
             yield Order(n_chunks=min(n, steps), depth=0)
             n *= 2
-    if rows:
-        depth = prod(n for _, n in of.reduced)
+    if rows and of.reduced:
+        extents = [n for _, n in of.reduced]
+        depth, tried = prod(extents), {(0, extents[0])}
         while depth > of.group:
             depth = -(-depth // 2)
-            yield Order(depth=depth + -depth % of.group)
+            steps = depth + -depth % of.group
+            if (cut := cut_by(extents, steps)) not in tried:
+                tried.add(cut)
+                yield Order(depth=steps)
 
 
 def _walks(tile: TileSketch, loop: Sym) -> list[Walk]:
