@@ -104,7 +104,7 @@ LOADED = pytest.StashKey[int]()  # how many modules there were when the garbage 
 A_LIBRARY = 100
 """So many new modules are a library's."""
 LEFT = 200_000
-"""So many new objects are worth a walk over them between two files of tests, when the least of them is in use."""
+"""After so many new objects a collection between two files of tests pays: few of them are still in use then."""
 
 
 @pytest.fixture(scope="module", autouse=True)

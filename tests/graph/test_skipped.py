@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.showing import assert_same, graph_of, n_of
+from graph.showing import WIDE, assert_same, graph_of, n_of
 from tilewright import ops
 from tilewright.core.expr import Sym
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.forms.skipped import SkipPoints
+from tilewright.partition.fuse import partition
 
 
 def conv(shape, kernel, *, n_out=40, n_readers=1, perm=None, **attrs):
@@ -65,6 +66,16 @@ def test_the_sums_stay_the_same(size, taps, stride, dilation, before, behind):
 )
 def test_images_that_are_read_whole_or_by_few_products_stay(graph):
     assert n_of(SkipPoints().run(graph), ops.slice) == 0
+
+
+def test_what_is_brought_without_the_points_is_a_kernel_of_its_own():
+    """Where the product would read the image through the transpose, there is nothing to leave out."""
+    for n_out in (8, 31, 32, 64):
+        graph = SkipPoints().run(conv((1, 70, 40, 40), (1, 1), strides=(2, 2), n_out=n_out))
+        fired = n_of(graph, ops.slice) == 1
+        assert fired == (n_out >= 32), "a quarter of the image, by eight products of each element of the whole"
+        kernels = [[n.op for n in g.members] for g in partition(graph, WIDE).groups]
+        assert (len(kernels) == 2) == fired, "the slice is part of the transpose"
 
 
 def test_axes_in_another_order_are_cut_where_they_come_from():

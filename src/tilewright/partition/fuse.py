@@ -322,7 +322,7 @@ class _Fuser:
         assert into.main.reduction is not None
         summed = {a.sym for a in into.main.reduction.axes}
         is_along = all(x.index[-1] in summed for x in into.reads(operand))
-        return is_along and steps[-1] * node.dtype.n_bytes >= self.target.page_bytes
+        return is_along and abs(steps[-1]) * node.dtype.n_bytes >= self.target.page_bytes
 
     def _is_read_often(self, group: Group, node: Node, reader: Node) -> bool:
         """Does the product that ``node`` is an operand of read each of its elements so often that copies are cheap?"""

@@ -162,7 +162,8 @@ _ALWAYS_BY_PRODUCTS = (-2, -1, 0, 1, 2, 3)
 
 def _power(c: AtenCall) -> Result:
     """A whole power by squaring: a product for each bit of the exponent, and one more for each that is set; any other
-    real one by the size and the angle. Where that is not finite it is what the logarithm gives, as in PyTorch."""
+    real one by the size and the angle. Where that is not finite it is what the logarithm gives, as in PyTorch, but for
+    roots and the exponents that are products always."""
     exponent = c["exponent"]
     exponent = exponent.real if isinstance(exponent, complex) and exponent.imag == 0 else exponent
     if not isinstance(exponent, int | float) or not math.isfinite(exponent):
