@@ -69,6 +69,11 @@ def window_size(size: Dim, kernel: Dim, stride: int, pads: tuple[Dim, Dim], dila
     return n
 
 
+def padding_behind(size: int, kernel: int, stride: int, before: int, dilation: int, places: int) -> int:
+    """What padding behind an axis makes so many windows fit along it; negative where its end is not read."""
+    return (places - 1) * stride + (kernel - 1) * dilation + 1 - size - before
+
+
 def placed(n: Dim, c: Dim, spatial: Sequence[Dim], layout: str) -> tuple[Dim, ...]:
     """A shape or index in the order of ``layout``."""
     return (n, c, *spatial) if layout == "NCHW" else (n, *spatial, c)

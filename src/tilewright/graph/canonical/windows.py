@@ -18,7 +18,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Node
 from tilewright.core.rewrite import Replacement, Rewriting, Rule
-from tilewright.ops.convolution import spatial_axes, window_size
+from tilewright.ops.convolution import padding_behind, spatial_axes, window_size
 from tilewright.ops.pool import counts_at, total_pads
 
 POOLS = (ops.max_pool, ops.max_pool_indices, ops.avg_pool)
@@ -37,7 +37,7 @@ def _met(size: int, kernel: int, stride: int, pads: tuple[Dim, Dim], dilation: i
     if first > last or before < first * dilation:
         return None
     before, taps = before - first * dilation, last - first + 1
-    after = max((places - 1) * stride + (taps - 1) * dilation + 1 - size - before, 0)
+    after = max(padding_behind(size, taps, stride, before, dilation, places), 0)
     return (taps, (before, after)) if window_size(size, taps, stride, (before, after), dilation) == places else None
 
 

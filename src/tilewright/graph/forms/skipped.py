@@ -21,7 +21,7 @@ from tilewright.core.estimates import COPIED_LANES
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
-from tilewright.ops.convolution import spatial_axes
+from tilewright.ops.convolution import padding_behind, spatial_axes
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ def _read(size: int, places: int, taps: int, stride: int, before: int, dilation:
     step = stride if taps == 1 else gcd(stride, dilation)
     start = -before % step
     stride, dilation, before = stride // step, max(dilation // step, 1), (before + start) // step
-    behind = (places - 1) * stride + (taps - 1) * dilation + 1 - before - len(range(start, size, step))
-    return Read(start, step, stride, dilation, (before, behind))
+    kept = len(range(start, size, step))
+    return Read(start, step, stride, dilation, (before, padding_behind(kept, taps, stride, before, dilation, places)))
 
 
 def _without_skipped(b: Rewriting, node: Node) -> Node | None:
