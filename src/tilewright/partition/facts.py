@@ -176,7 +176,8 @@ class Facts:
                 return []
             at = at * d + i
         rows = [w for w, d in zip(written, self.main.out.shape, strict=True) if d != 1]
-        return [coef_of(at, w) for w in rows if isinstance(w, Sym)] if all(isinstance(w, Sym) for w in rows) else []
+        steps = [coef_of(at, w) for w in rows if isinstance(w, Sym)]
+        return steps if len(steps) == len(rows) else []
 
     @property
     def reads_rows(self) -> bool:

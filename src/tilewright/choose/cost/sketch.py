@@ -35,14 +35,12 @@ def cut_by(extents: Sequence[int], depth: int) -> tuple[int, int]:
     Those inside of it run whole in each part. Parts of an outer loop, the taps of a window, are all alike, so that they
     have fewer steps where those don't divide its iterations.
     """
-    inside = 1
-    for k in reversed(range(len(extents))):
-        if depth < inside * extents[k] or k == 0:
-            most = max(min(depth // inside, extents[k]), 1)
-            is_last = k == len(extents) - 1
-            return k, most if is_last else max(n for n in range(1, most + 1) if extents[k] % n == 0)
-        inside *= extents[k]
-    raise ValueError("a reduction without a loop")
+    k = len(extents) - 1
+    while k and depth >= prod(extents[k:]):
+        k -= 1
+    most = max(min(depth // prod(extents[k + 1 :]), extents[k]), 1)
+    is_last = k == len(extents) - 1
+    return k, most if is_last else max(n for n in range(1, most + 1) if extents[k] % n == 0)
 
 
 @dataclass(frozen=True)
@@ -298,9 +296,9 @@ def sketch(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, 
     """
     parts = tile.of.n_parts(depth)
     caches = (*levels_of(target), levels_of(target, target.n_cores)[-1])
-    *near, alone, among_all = _moved(tile, walks, depth, parts, target, caches)
+    *near, alone, among_all = _moved(tile, walks, depth, target, caches)
     outside = _outside(tile, walks, parts if depth else 0, target)
-    outside += _page_cycles(tile, walks, depth, parts, target)
+    outside += _page_cycles(tile, walks, depth, target)
     n_shares = walks[0].count if walks else 1
     counts = (1, target.n_cores) if is_shared and target.n_cores > 1 else (1,)
     seconds = []
@@ -357,7 +355,7 @@ def whole_copy_seconds(n_bytes: float, target: Target) -> float:
     return float(joined(row_cycles(row, target, FITTED), FITTED)) / (target.ghz * 1e9)
 
 
-def _page_cycles(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target) -> float:
+def _page_cycles(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target) -> float:
     """Cycles that a call waits for pages which a core does not know any more: rows of a wide matrix have one each.
 
     What it knows is a cache of pages. Nothing looks ahead beyond the end of one, so little else is done meanwhile.
@@ -365,12 +363,12 @@ def _page_cycles(tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int
     page = target.page_bytes
     known = CacheLevel(target.n_near_pages * page, page, page)
     of = replace(tile.of, operands=tuple(replace(x, beyond=0) for x in tile.of.operands))
-    (brought,) = _moved(replace(tile, of=of), walks, depth, parts, target, (known,))
+    (brought,) = _moved(replace(tile, of=of), walks, depth, target, (known,))
     return brought.n_bytes / page * target.page_cycles
 
 
 def _moved(
-    tile: TileSketch, walks: Sequence[Walk], depth: int, parts: int, target: Target, caches: Sequence[CacheLevel]
+    tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target, caches: Sequence[CacheLevel]
 ) -> list[Brought]:
     """What comes from behind each of the caches in a call."""
     of, line = tile.of, caches[0].line
@@ -380,10 +378,12 @@ def _moved(
     results = _Loops(loops.levels)
     for x in of.others:
         results.touch(_area(x, tile, line, ()), x.steps, _times(x, tile, walks, target))
-    cut, steps = cut_by([n for _, n in of.reduced], depth) if depth else (0, 0)
-    for k, (sym, n) in reversed(list(enumerate(of.reduced))):
-        if not depth or k >= cut:
-            loops.repeat(sym, steps if depth and k == cut else n, is_even=True)
+    # All at once is one part: no loop of the reduction is cut, and none runs around the parts.
+    cut, steps = cut_by([n for _, n in of.reduced], depth) if depth else (-1, 0)
+    for sym, n in reversed(of.reduced[cut + 1 :]):
+        loops.repeat(sym, n, is_even=True)
+    if depth:
+        loops.repeat(of.reduced[cut][0], steps, is_even=True)
     last_block = max((k for k, w in enumerate(walks) if w.sym is of.lanes), default=-1)
     outside, inside = (walks[: last_block + 1], walks[last_block + 1 :]) if depth else (walks, ())
     if depth:
@@ -392,9 +392,9 @@ def _moved(
         loops.repeat(w.sym, w.count, w.size)
         results.repeat(w.sym, w.count, w.size)
     if depth:
-        (sym, n), *around = reversed(of.reduced[: cut + 1])
+        sym, n = of.reduced[cut]
         loops.repeat(sym, -(-n // steps), steps)
-        for sym, n in around:
+        for sym, n in reversed(of.reduced[:cut]):
             loops.repeat(sym, n)
     loops.join(results)
     for w in reversed(outside):

@@ -277,9 +277,8 @@ def _blocked(b: ScheduleBuilder, plan: ContractionPlan, piece: BoxPiece, around:
     tiled = [x.sym.name for x in rest if x.kind is not Kind.SERIAL]
     cut, steps = cut_by([known(x.extent, 1) for x in plan.reduced], depth)
     parts, part = b.split(reduced[cut], steps)
-    *inside, last = part, *reduced[cut + 1 :]
-    last, innermost = _grouped(b, plan, last)
-    inside = [*inside, last]
+    inside = [part, *reduced[cut + 1 :]]
+    inside[-1], innermost = _grouped(b, plan, inside[-1])
     b.do("reorder", *reduced[:cut], parts, *walkers, *inside, *tiled, *innermost)
     b.do("accumulate", acc, inside[0])
 
