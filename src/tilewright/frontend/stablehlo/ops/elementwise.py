@@ -47,7 +47,7 @@ def either(real: Convert, of_pairs: Callable[..., Pair | Node]) -> Convert:
 
 def as_pair(c: Operation, x: Value) -> Pair:
     """A real tensor as a complex one."""
-    return x if isinstance(x, Pair) else Pair(x, c.expand(c.b.const(0, x.dtype), x.shape))
+    return x if isinstance(x, Pair) else real_pair(c.b, x)
 
 
 def each_part(op: OpDef) -> Callable[..., Pair]:
