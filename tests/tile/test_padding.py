@@ -1,4 +1,6 @@
-"""Taps of windows that lie in the padding are left out where that is a part worth asking for."""
+"""Padded copies: in which order they lie; taps that lie in the padding are left out where that pays."""
+
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 from tile.kernels import SMALL, WIDE, F, check_default, convolution
 from tilewright import ops
 from tilewright.choose.default import schedule
+from tilewright.choose.normalize import normalize
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs
@@ -50,6 +53,29 @@ def columns_alone(
 def test_rows_and_columns_as_one_axis(rows: int, columns: int, taps: int, lo: int, hi: int, wide: bool):
     lo = max(lo, taps - rows - hi)
     check_default(columns_alone(rows, columns, taps, (lo, hi)), "W", machine=WIDE if wide else SMALL)
+
+
+def planes(channels: int, size: int, n_out: int = 3) -> Computation:
+    """A convolution of 3x3 taps with its channels before the pixels."""
+    shapes = ((1, channels, size, size), (n_out, channels, 3, 3), (1, n_out, size, size))
+    x, w, y = (Buffer(name, F, shape) for name, shape in zip("XWY", shapes, strict=True))
+    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "layout": "NCHW", "groups": 1}
+    return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs(attrs)))
+
+
+@pytest.mark.parametrize(("channels", "size", "are_together"), [(96, 34, True), (48, 34, False), (96, 16, False)])
+def test_rows_of_more_planes_than_a_core_knows_pages_lie_together(channels: int, size: int, are_together: bool):
+    computation = planes(channels, size)
+    (copy,) = normalize(computation, WIDE, [computation.inputs[1]]).temps
+    width = size + 2
+    assert copy.shape == ((1, width, channels, width) if are_together else (1, channels, width, width))
+
+
+@settings(max_examples=4)
+@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 4))
+def test_planes_whose_rows_lie_together_give_what_the_plain_loops_give(channels: int, size: int, n_out: int):
+    machine = replace(WIDE, n_near_pages=1, page_bytes=4)
+    check_default(planes(channels, size, n_out), "W", machine=machine)
 
 
 def test_it_asks_for_rows_of_one_axis():

@@ -44,11 +44,12 @@ from tilewright.core.compute import (
     substitute_value,
     walk,
 )
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known_at_least
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import COPIED_LANES, IDLE
 from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols
 from tilewright.core.indices import chosen, is_chosen, lies_at, symbols_at
+from tilewright.core.types import product
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, linear, stride_along
 
@@ -436,12 +437,31 @@ def _padded(stage: Stage, select: Select, machine: Target, serial: int) -> tuple
     inner = rewrite_value(select.a, lambda x: Load(x.buffer, at) if isinstance(x, Load) else None)
     value = Select(Inside(tuple(g for g in guards if g is not None)), inner, select.b)
     shape = _apart(stage, load, machine, [a.extent for a in axes])
-    temp = copy_of(load.buffer, f"pad{serial}", select.dtype, shape)
     if len(own) != len(axes):
         return None
-    copy = Stage((temp,), tuple(axes), tuple(a.sym for a in axes), (value,))
-    index = tuple(e - lo for (e, _), lo in zip(values, shifts, strict=True))
-    return copy, Load(temp, index)
+    order = _order(stage, load, machine, shape)
+    temp = copy_of(load.buffer, f"pad{serial}", select.dtype, [shape[d] for d in order])
+    copy = Stage((temp,), tuple(axes), tuple(axes[d].sym for d in order), (value,))
+    index = [e - lo for (e, _), lo in zip(values, shifts, strict=True)]
+    return copy, Load(temp, tuple(index[d] for d in order))
+
+
+def _order(stage: Stage, load: Load, machine: Target, shape: Sequence[Dim]) -> list[int]:
+    """The dimensions of a copy, outermost first: as they were, or with what only sums walk inside of what results do.
+
+    So where the terms of a sum would lie in more pages than a core knows: what a row of results reads is together then.
+    The last dimension stays, as lanes walk it. The copy is made in the order in which its source lies.
+    """
+    summed = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
+    *outer, last = range(len(shape))
+    inside = [d for d in outer if symbols_at(load.index[d]) <= summed and load.index[d] != 0]
+    if symbols_at(load.index[last]) <= summed or not any(
+        known_at_least(shape[d], machine.n_near_pages + 1)
+        and known_at_least(product(shape[d + 1 :]) * load.dtype.n_bytes, machine.page_bytes)
+        for d in inside
+    ):
+        return [*outer, last]
+    return [*(d for d in outer if d not in inside), *inside, last]
 
 
 def _apart(stage: Stage, load: Load, machine: Target, shape: list[Dim]) -> tuple[Dim, ...]:
