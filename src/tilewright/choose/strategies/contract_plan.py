@@ -46,7 +46,7 @@ from tilewright.choose.strategies.contract_space import (
     access,
     access_at,
     cheapest_of,
-    rows_first,
+    longer_runs,
     whole_or_in_chunks,
 )
 from tilewright.choose.strategies.contract_windows import (
@@ -239,7 +239,7 @@ def _arranged(
     machine: Target,
 ) -> tuple[Tile, Order, tuple[int, ...]]:
     """The tile and the order that ``arrange`` takes; else the cheapest of the rules' ``tiles``, with copies of
-    ``brought`` operands, or with chunks of rows outside of blocks of lanes, or none.
+    ``brought`` operands, or with results in longer runs.
 
     ``turned`` operands are copies already.
     """
@@ -251,7 +251,7 @@ def _arranged(
         return taken.tile, taken.order, ()
     tiles = [(t, whole_or_in_chunks(space, t, o, machine) if o.has_panels_again else o) for t, o in tiles]
     if not brought:
-        return *cheapest_of(space, [(t, rows_first(space, t, o, machine)) for t, o in tiles], machine), ()
+        return *cheapest_of(space, [(t, longer_runs(space, t, o, machine)) for t, o in tiles], machine), ()
     tile, order = cheapest_of(space, tiles, machine)
     found = order_with_copies(space, brought, turned, tile, order, machine)
     return tile, found.order, found.copied

@@ -32,12 +32,14 @@ class Order:
     """Lanes outside of all rows (``panels_first``), or of the last row loop only; or chunks of rows outside of both.
 
     ``depth`` steps of the reduction, or as many fewer as ``cut_by`` says, are done for all rows of a panel before the
-    next ones; 0: all steps at once, None: as the rules have it.
+    next ones; 0: all steps at once, None: as the rules have it. Of the loops that walk no rows the last ``n_inside``
+    run inside of those that do.
     """
 
     panels_first: bool = True
     n_chunks: int = 1
     depth: int | None = None
+    n_inside: int = 0
 
     @property
     def has_panels_again(self) -> bool:
@@ -128,11 +130,12 @@ def whole_or_in_chunks(space: TileSpace, tile: Tile, order: Order, machine: Targ
     return min((whole, order), key=lambda o: _priced(space, sizes, o, machine).seconds)
 
 
-def rows_first(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
-    """The order, or blocks of lanes inside of all rows but a few, where the price is sure of that.
+def longer_runs(space: TileSpace, tile: Tile, order: Order, machine: Target) -> Order:
+    """The order, or one that writes results in longer runs, where the price is sure of that.
 
-    A tile's part of a row is followed by what lies behind it then: of results that no near cache keeps, lines of many
-    rows are waited for. The few are a tile's, or as many as caches look ahead along.
+    Of results that no near cache keeps, lines of many rows are waited for. So a tile's part of a row is followed by
+    what lies behind it: by the next block of lanes, inside of all rows but a few (a tile's, or as many as caches look
+    ahead along), or by what the loops that walk no rows have next, as an image has rows where the tile's are channels.
     """
     sizes = sketch_tile(space.of, machine, tile.rows, tile.rows2, tile.vectors)
     rows = [w for s in space.outside.rows for w in _walks(sizes, s)]
@@ -140,7 +143,9 @@ def rows_first(space: TileSpace, tile: Tile, order: Order, machine: Target) -> O
         return order
     (walk,) = rows
     inside = {1, max(machine.n_streams // (tile.rows * tile.rows2), 1)}
-    found = [_priced(space, sizes, Order(n_chunks=-(-walk.count // n), depth=0), machine) for n in sorted(inside)]
+    tried = [Order(n_chunks=-(-walk.count // n), depth=0) for n in sorted(inside)]
+    tried += [Order(depth=0, n_inside=n) for n in range(1, len(space.outside.batch) + 1)]
+    found = [_priced(space, sizes, o, machine) for o in tried]
     best, lies = min(found, key=lambda a: a.seconds), _priced(space, sizes, order, machine)
     return best.order if best.seconds < lies.seconds * (1 - DOUBT) else order
 
@@ -214,6 +219,9 @@ def ordered(
     if order.n_chunks > 1 and rows:
         chunks, inside = chunked(rows[0], order.n_chunks)
         found = [*batch, chunks, *blocks, inside, *rows[1:]]
+    elif order.n_inside:
+        n = max(len(batch) - order.n_inside, 0)
+        found = [*batch[:n], *blocks, *rows, *batch[n:]]
     # With blocks outside, a panel along the lanes stays in the cache while all rows pass; with rows outside, the rows
     # do.
     elif order.panels_first or not (is_window or len(rows) > 1):
