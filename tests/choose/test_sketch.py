@@ -19,7 +19,7 @@ from tilewright.choose.strategies.contract_space import (
     orders,
     walks_of,
 )
-from tilewright.core.compute import Buffer, Computation
+from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for
 from tilewright.core.estimates import DOUBT
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs
@@ -150,6 +150,18 @@ def test_rows_of_an_image_follow_each_other_where_results_lie_in_many_planes():
     large, small = across_planes(75, 768), across_planes(6, 48)
     assert loops_of(large, machine, "W") == ["w1", "w2"]
     assert loops_of(small, machine, "W") == ["w2", "w1"]
+
+
+def test_only_loops_that_go_on_in_a_run_of_results_go_inside():
+    """Of several images and groups the next result lies in another plane."""
+    (images, groups, rows, columns, depth), machine = (3, 2, 257, 289, 257), replace(Target.parse("haswell"), n_cores=2)
+    a, x = Buffer("A", f32, (groups, rows, depth)), Buffer("X", f32, (images, groups, depth, columns))
+    y = Buffer("Y", f32, (images, groups, rows, columns))
+    axes, reduced = axes_for(y.shape), axes_for((depth,), "k")
+    (b, g, i, j), k = (s.sym for s in axes), reduced[0].sym
+    zero = Const(0, f32)
+    product = Stage((y,), axes, (b, g, i, j), (a[g, i, k] * x[b, g, k, j],), Reduction(reduced, "add", (zero,)))
+    assert loops_of(Computation((a, x), (y,), (product,)), machine) == ["w3", "w0", "w1", "w2"]
 
 
 def across_planes(rows, n_out, columns=28):

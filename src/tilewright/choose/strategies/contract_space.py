@@ -144,10 +144,26 @@ def longer_runs(space: TileSpace, tile: Tile, order: Order, machine: Target) -> 
     (walk,) = rows
     inside = {1, max(machine.n_streams // (tile.rows * tile.rows2), 1)}
     tried = [Order(n_chunks=-(-walk.count // n), depth=0) for n in sorted(inside)]
-    tried += [Order(depth=0, n_inside=n) for n in range(1, len(space.outside.batch) + 1)]
+    inner = range(1, _n_following(space) + 1)
+    tried += [Order(panels_first, depth=0, n_inside=n) for n in inner for panels_first in (True, False)]
     found = [_priced(space, sizes, o, machine) for o in tried]
-    best, lies = min(found, key=lambda a: a.seconds), _priced(space, sizes, order, machine)
-    return best.order if best.seconds < lies.seconds * (1 - DOUBT) else order
+    least, lies = min(a.seconds for a in found), _priced(space, sizes, order, machine)
+    if least >= lies.seconds * (1 - DOUBT):
+        return order
+    alike = [a for a in found if a.seconds * (1 - DOUBT) <= least]  # the longest runs of those that it can't tell apart
+    return min(alike, key=lambda a: (-a.order.n_inside, a.order.panels_first, a.seconds)).order
+
+
+def _n_following(space: TileSpace) -> int:
+    """How many of the last loops that walk no rows go on where the results of the lanes, and of those inside, end."""
+    of, found = space.of, 0
+    result = next(x for x in of.others if x.is_write)
+    end = of.n_lanes * result.steps.get(of.lanes, 0)
+    for sym in reversed(space.outside.batch):
+        if result.steps.get(sym) != end:
+            break
+        found, end = found + 1, end * of.outer[sym]
+    return found
 
 
 def _least_seconds(space: TileSpace, tile: TileSketch, machine: Target) -> float:
@@ -221,7 +237,8 @@ def ordered(
         found = [*batch, chunks, *blocks, inside, *rows[1:]]
     elif order.n_inside:
         n = max(len(batch) - order.n_inside, 0)
-        found = [*batch[:n], *blocks, *rows, *batch[n:]]
+        around = [*blocks, *rows, *batch[n:]] if order.panels_first else [*rows, *batch[n:], *blocks]
+        found = [*batch[:n], *around]
     # With blocks outside, a panel along the lanes stays in the cache while all rows pass; with rows outside, the rows
     # do.
     elif order.panels_first or not (is_window or len(rows) > 1):
