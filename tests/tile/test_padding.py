@@ -84,6 +84,12 @@ def test_it_asks_for_rows_of_one_axis():
         assert bool(n_asked(schedule(computation, WIDE, [computation.inputs[1]]))) is is_asked
 
 
+def test_it_asks_for_rows_that_tiles_of_the_copy_do_not_divide():
+    """A row of 33 columns and 32 channels is eight tiles and a quarter."""
+    computation = columns_alone(5, 33, 7, (3, 3), 32, 16)
+    assert n_asked(schedule(computation, WIDE, [computation.inputs[1]]))
+
+
 def test_sizes_known_at_run_time():
     """How much of them is padding isn't known, so nothing is asked."""
     computation = convolution((1, Sym("H"), Sym("V"), 16), 8, (3, 3), pad=1)

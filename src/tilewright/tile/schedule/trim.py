@@ -16,9 +16,9 @@ from math import inf
 
 from tilewright.core.compute import Binary, Buffer, Cast, Const, Inside, Load, Select, Unary, Value
 from tilewright.core.dims import is_known, known_under
-from tilewright.core.expr import Dim, Sym, bounds, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
+from tilewright.core.expr import Dim, Sym, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
 from tilewright.core.indices import is_chosen
-from tilewright.tile.affine import coefficient
+from tilewright.tile.affine import coefficient, never_negative
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Loop, Prefetch, Stmt, Store, Update, walk, written
 from tilewright.tile.rewrite import loops_of
@@ -88,6 +88,7 @@ class Guarded:
     """
 
     def __init__(self, kernel: Kernel) -> None:
+        self._extents = {x.sym: x.extent for x in loops_of(kernel.body)}
         self._writers: dict[Buffer, list[Stmt]] = {}
         self._known: dict[Load, Known | None] = {}
         for s in walk(kernel.body):
@@ -160,25 +161,25 @@ class Guarded:
                 dims[own] = at
             else:
                 unknown |= symbols(own)
-                joined += [] if is_chosen(at) else [e for g in known[1] if (e := _of_joined(g, own, at)) is not None]
+                found = [] if is_chosen(at) else [self._of_joined(g, own, at) for g in known[1]]
+                joined += [e for e in found if e is not None]
         return known[0], (*(substitute(g, dims) for g in known[1] if not symbols(g) & unknown), *joined)
 
+    def _of_joined(self, guard: Dim, own: Dim, at: Dim) -> Dim | None:
+        """A guard of a row ``r`` alone where rows are written at ``own = B*r + c``, c below B, and read at ``at``.
 
-def _of_joined(guard: Dim, own: Dim, at: Dim) -> Dim | None:
-    """A guard of a row ``r`` alone where rows are written at ``own = B*r + c``, c below B, and read at ``at``.
-
-    ``r < 3`` is ``at < 3*B``. None for other guards and places.
-    """
-    if len(symbols(guard)) != 1:
-        return None
-    (row,) = symbols(guard)
-    step, size = coefficient(guard, row), coefficient(own, row)
-    if not is_known(step) or not is_known(size) or step == 0 or size <= 0:
-        return None
-    low, high = bounds(own - size * row)
-    if low is None or high is None or low < 0 or high >= size:
-        return None
-    start = const_of(guard)  # guard = step * row + start
-    if step > 0:
-        return at - size * -(start // step)  # below 0 in rows before ceil(-start / step)
-    return size * (start // -step + 1) - 1 - at
+        ``r < 3`` is ``at < 3*B``. None for other guards and places.
+        """
+        if len(symbols(guard)) != 1:
+            return None
+        (row,) = symbols(guard)
+        step, size = coefficient(guard, row), coefficient(own, row)
+        if not is_known(step) or not is_known(size) or step == 0 or size <= 0:
+            return None
+        column = own - size * row  # of tiles that need not divide the row
+        if not all(never_negative(e, self._extents) for e in (column, size - 1 - column)):
+            return None
+        start = const_of(guard)  # guard = step * row + start
+        if step > 0:
+            return at - size * -(start // step)  # below 0 in rows before ceil(-start / step)
+        return size * (start // -step + 1) - 1 - at
