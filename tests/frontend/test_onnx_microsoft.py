@@ -413,6 +413,31 @@ def test_product_with_weights_by_bits(bits, n, k, block) -> None:
         check("MatMulNBits", "a b s z - c", feeds, constants | floats, **form)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("is_dealt_out", [True, False])
+@pytest.mark.parametrize("zeros", [None, np.uint8, np.float32])
+def test_product_whose_terms_say_which_scale_they_have(bits, is_dealt_out, zeros) -> None:
+    """Where each scale has as many terms as a block they are put in their blocks' order; else each has its own."""
+    n, k, block = 16, 48, 16
+    constants = {"b": u8(n, 3, block * bits // 8), "s": RNG.uniform(0.01, 0.1, (n, 3)).astype(np.float32)}
+    groups = RNG.permutation(np.repeat(np.arange(3), block)) if is_dealt_out else RNG.integers(0, 3, k)
+    constants["g"] = groups.astype(np.int32)
+    order = "a b s - g"
+    if zeros is not None:
+        constants["z"] = u8(n, -(-3 * bits // 8)) if zeros is np.uint8 else RNG.uniform(1, 9, (n, 3)).astype(zeros)
+        order = "a b s z g"
+    form = {"N": n, "K": k, "block_size": block, "bits": bits, "rtol": 5e-3}  # rows of 16 bits
+    declared = {"a": (f32(2, 3, k), (2, 3, k))}
+    m = built("MatMulNBits", order, declared, constants, 1, **{x: v for x, v in form.items() if x != "rtol"})
+    codes = np.stack([constants["b"] >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)], -1).reshape(n, k)
+    points = {None: lambda: np.full((n, 3), 1 << bits - 1), np.float32: lambda: constants["z"]}
+    packed = {np.uint8: lambda: np.stack([constants["z"] >> s & (1 << bits) - 1 for s in range(0, 8, bits)], -1)}
+    point = (points | packed)[zeros]().reshape(n, -1)[:, :3].astype(np.float32)
+    real = (codes - point[:, groups]) * constants["s"][:, groups]
+    (found,) = answers(m, {"a": declared["a"][0]})
+    np.testing.assert_allclose(found, declared["a"][0] @ real.T, rtol=5e-3, atol=5e-3)
+
+
 @pytest.mark.parametrize("kind", [0, 1])
 def test_product_with_weights_by_table(kind) -> None:
     constants = {"b": u8((6 * 33 + 1) // 2), "s": RNG.uniform(0.1, 1, (6 * 33 + 15) // 16).astype(np.float32)}

@@ -42,22 +42,29 @@ def _bits(c: Call, name: str = "bits") -> int:
     return bits
 
 
-def _real(c: Call, codes: Node, scales: Node, zeros: Node | None, block: int, bits: int) -> Node:
+def _real(
+    c: Call, codes: Node, scales: Node, zeros: Node | None, block: int, bits: int, of_term: Node | None = None
+) -> Node:
     """``(codes - zeros) * scales``: codes u8[..., K], one scale and zero point for each ``block`` of the last axis.
 
-    Zero points are packed like codes, or floats, or in the middle of the range where there are none.
+    Zero points are packed like codes, or floats, or in the middle of the range where there are none. ``of_term`` i32[K]
+    says which of the blocks' scales and zero points each place has, where that is not its own block's.
     """
     axis, n_blocks = len(codes.shape) - 1, scales.shape[-1]
-    if zeros is not None and zeros.dtype.is_float:
-        m = Formula(c)
-        wide = [_spread(c, c.cast(t, f32), codes.shape, block) for t in (scales, c.reshape(zeros, scales.shape))]
-        return c.cast(m.mul(m.sub(c.cast(codes, f32), wide[1]), wide[0]), scales.dtype)
     if zeros is None:
         point = c.full(1 << (bits - 1), u8, scales.shape)
+    elif zeros.dtype.is_float:
+        point = c.reshape(zeros, scales.shape)
     else:
         width = expr.ceildiv(n_blocks * bits, 8)
         rows = c.reshape(zeros, (*scales.shape[:-1], width))
         point = c.slice_axis(_unpacked(c, rows, bits), axis, 0, n_blocks)
+    if of_term is not None:
+        scales, point, block = *(c(ops.gather, t, of_term, axis=axis) for t in (scales, point)), 1
+    if point.dtype.is_float:
+        m = Formula(c)
+        wide = [_spread(c, c.cast(t, f32), codes.shape, block) for t in (scales, point)]
+        return c.cast(m.mul(m.sub(c.cast(codes, f32), wide[1]), wide[0]), scales.dtype)
     return c(ops.dequantize_linear, codes, scales, point, axis=axis, block_size=block)
 
 
@@ -69,10 +76,8 @@ def _spread(c: Call, x: Node, shape: tuple[Dim, ...], block: int) -> Node:
 
 
 def _bits_matmul(c: Call) -> Node:
-    """``A @ B^T``: B is [N, blocks, bytes of a block]."""
-    a, b, scales, zeros = c.x(0), c.x(1), c.x(2), c.opt(3)
-    if c.opt(4) is not None:
-        c.refuse("g_idx is not supported", "quantise without reordered groups (act_order=False)")
+    """``A @ B^T``: B is [N, blocks, bytes of a block]; ``g_idx`` says of each of the K terms whose scale it has."""
+    a, b, scales, zeros, of_term = c.x(0), c.x(1), c.x(2), c.opt(3), c.opt(4)
     if c.int_("weight_prepacked", 0):
         c.refuse("weights packed for a GPU are not supported", "quantise with weight_prepacked=0")
     c.ignore("accuracy_level")  # a lower bound: f32 keeps it
@@ -83,28 +88,41 @@ def _bits_matmul(c: Call) -> Node:
     if (y := _coded_matmul(c, bits, n, k, block)) is not None:
         return y
     codes = c.reshape(_unpacked(c, c.reshape(b, (n, n_blocks, block * bits // 8)), bits), (n, n_blocks * block))
-    real = _real(c, c.slice_axis(codes, 1, 0, k), c.reshape(scales, (n, n_blocks)), zeros, block, bits)
+    codes, scales = c.slice_axis(codes, 1, 0, k), c.reshape(scales, (n, n_blocks))
+    if of_term is not None:
+        of_term = c.slice_axis(of_term, 0, 0, k)
+    real = _real(c, codes, scales, zeros, block, bits, of_term)
     y, bias = matmul(c, a, c.transpose(c.cast(real, a.dtype), (1, 0))), c.opt(5)
     return y if bias is None else c(ops.add, y, bias)
 
 
 def _coded_matmul(c: Call, bits: int, n: int, k: int, block: int) -> Node | None:
-    """The product of f32 rows with constant codes as it is stored, where blocks are whole and columns fill words."""
-    a, scales, zeros, bias = c.x(0), c.x(2), c.opt(3), c.opt(5)
-    stored = [None if p is None else _array(p) for p in (c.x(1), scales, zeros)]
-    is_known = all(s is not None for s, p in zip(stored, (c.x(1), scales, zeros), strict=True) if p is not None)
+    """The product of f32 rows with constant codes as it is stored, where blocks are whole and columns fill words.
+
+    Terms that ``g_idx`` deals out to groups of one size are put in their groups' order.
+    """
+    a, scales, zeros, of_term, bias = c.x(0), c.x(2), c.opt(3), c.opt(4), c.opt(5)
+    stored = [None if p is None else _array(p) for p in (c.x(1), scales, zeros, of_term)]
+    given = (c.x(1), scales, zeros, of_term)
+    is_known = all(s is not None for s, p in zip(stored, given, strict=True) if p is not None)
     fits = bits in coded.BITS and k % block == 0 and block <= coded.MOST_ROWS and n % (coded.WORD_BITS // bits) == 0
     if not is_known or not fits or a.dtype is not f32 or (zeros is not None and zeros.dtype.is_float):
         return None
     per_word, n_blocks = coded.WORD_BITS // bits, k // block
-    codes, steps, points = stored
-    assert codes is not None and steps is not None
-    words = coded.packed(_fields(codes.reshape(n, -1), bits).T, bits)
+    packed, steps, points, groups = stored
+    assert packed is not None and steps is not None
+    codes = _fields(packed.reshape(n, -1), bits).T
+    rows = c.reshape(a, (product(a.shape[:-1]), k))
+    if groups is not None:
+        order = np.argsort(groups[:k], kind="stable")
+        if not np.array_equal(groups[order], np.repeat(np.arange(n_blocks), block)):
+            return None
+        codes, rows = codes[order], c(ops.gather, rows, c.array(order), axis=1)
+    words = coded.packed(codes, bits)
     steps = np.ascontiguousarray(steps.reshape(n, n_blocks).T).reshape(n_blocks, per_word, -1)
     middle = np.full((1, per_word, 1), 1 << (bits - 1))
     if points is not None:
         middle = _fields(points.reshape(n, -1), bits)[:, :n_blocks].T.reshape(steps.shape)
-    rows = c.reshape(a, (product(a.shape[:-1]), k))
     operands = map(c.array, (words, steps, middle.astype(np.uint8)))
     y = c.reshape(c(ops.coded_matmul, rows, *operands, bits=bits), (*a.shape[:-1], n))
     return y if bias is None else c(ops.add, y, bias)
