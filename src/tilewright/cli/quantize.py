@@ -91,7 +91,7 @@ def quantize_command(
     fix: Fix = [],  # noqa: B006
     json: Json = False,
 ) -> None:
-    """Quantise a model to 8 bits by samples, or its weights alone.
+    """Quantise a model to 8 bits by samples, or its weights alone. --mode dynamic needs no samples, but uses them.
 
     The file is ONNX, with QuantizeLinear and DequantizeLinear, which other runtimes read too. The table says for each
     layer in which type it multiplies, its signal to noise, what share of its operand lies beyond its range, and why one

@@ -12,6 +12,8 @@ that the function stays as it is. The product stays one product of bytes, of a f
 
 **What a column is worth.** As many columns again as an operand has would hold a second digit of every number, which is
 as many more bits as a number has. So columns are added while they save more bits of error than their share of those.
+
+Where each row has a scale of its own, its parts are moved by shares of the row's step, in the call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import Array
-from tilewright.graph.quantize.rounded import Channels, Rounded, met_by
+from tilewright.graph.quantize.rounded import Channels, Rounded, met_by, row_reaches
 
 GROUP = 4
 """Columns are added in groups of so many: as many bytes as instructions for products of bytes sum over."""
@@ -47,21 +49,32 @@ class SplitChannels(NamedTuple):
         """Are the columns others than the channels themselves?"""
         return self.n_added > 0 or bool((self.factors != 1).any())
 
+    @property
+    def shifts(self) -> Array:
+        """The shares of a step by which the columns are moved before they are rounded; f32[columns]."""
+        places = self._places()
+        turns = np.arange(len(places)) - np.repeat(np.cumsum(self.parts) - self.parts, self.parts)
+        return _f32((turns + 0.5) / self.parts[places] - 0.5)
+
+    def _places(self) -> Array:
+        """The channel of each column."""
+        return np.repeat(np.arange(len(self.parts)), self.parts)
+
     def weights(self, array: Array) -> Array:
         """The weights f32[columns, N] of f32[K, N]."""
         return np.repeat(array * self.factors[:, None], self.parts, axis=0)
 
+    def taken_from(self, b: Builder, x: Node) -> Node:
+        """The columns of ``x``, not moved yet."""
+        if not self.n_added:
+            return b(ops.mul, x, b.const(1 / self.factors))
+        places = self._places()
+        shares = _f32(1 / (self.factors * self.parts)[places])
+        return b(ops.mul, b(ops.gather, x, b.const(places), axis=x.type.rank - 1), b.const(shares))
 
-def divided_into(b: Builder, x: Node, columns: SplitChannels) -> Node:
-    """The columns of ``x``."""
-    if not columns.n_added:
-        return b(ops.mul, x, b.const(1 / columns.factors))
-    parts, axis = columns.parts, x.type.rank - 1
-    places = np.repeat(np.arange(len(parts)), parts)
-    turns = np.arange(len(places)) - np.repeat(np.cumsum(parts) - parts, parts)
-    further = ((turns + 0.5) / parts[places] - 0.5) * columns.step
-    taken, shares = b(ops.gather, x, b.const(places), axis=axis), _f32(1 / (columns.factors * parts)[places])
-    return b(ops.add, b(ops.mul, taken, b.const(shares)), b.const(_f32(further)))
+    def moved(self, b: Builder, columns: Node) -> Node:
+        """The columns, moved by shares of the step that all have."""
+        return b(ops.add, columns, b.const(_f32(self.shifts * self.step))) if self.n_added else columns
 
 
 def most_worth(
@@ -88,7 +101,7 @@ def _in_parts(
     """
     n_channels, best = len(factors), None
     price = float(np.log2(rounded.n_steps + 1)) / n_channels
-    scaled = seen._replace(low=seen.low / factors, high=seen.high / factors)
+    scaled = seen.over(factors)
     parts = np.ones(n_channels, np.int64)
     for n_added in range(n_most + 1):
         if _bits(of_weights) + price * n_added >= least:
@@ -97,9 +110,18 @@ def _in_parts(
         bits = _bits(rounded.of_operand(seen, met, factors, step) + of_weights) + price * n_added
         if n_added % GROUP == 0 and bits < least:
             best, least = SplitChannels(factors, parts.copy(), step), bits
-        ends = int(np.argmax(scaled.high / parts)), int(np.argmin(scaled.low / parts))
-        parts[min(ends, key=lambda k: _step_with(scaled, parts, k, rounded))] += 1
+        parts[min(_ends(scaled, parts), key=lambda k: _step_with(scaled, parts, k, rounded))] += 1
     return best, least
+
+
+def _ends(scaled: Channels, parts: Array) -> tuple[int, int]:
+    """The channels at the two ends of the range; of rows' ranges those at the ends of most, the wider counting more."""
+    if scaled.rows is None:
+        return int(np.argmax(scaled.high / parts)), int(np.argmin(scaled.low / parts))
+    held = scaled.rows / parts
+    wide = np.square(row_reaches(held))
+    high, low = (int(np.argmax(np.bincount(found, wide))) for found in (held.argmax(axis=1), held.argmin(axis=1)))
+    return high, low
 
 
 def _step_with(scaled: Channels, parts: Array, at: int, rounded: Rounded) -> float:

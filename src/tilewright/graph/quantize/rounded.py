@@ -16,11 +16,20 @@ from tilewright.core.types import Array
 
 
 class Channels(NamedTuple):
-    """The least and the greatest number of each channel of a tensor, and the mean of their squares; f64[K] each."""
+    """The least and the greatest number of each channel of a tensor, and the mean of their squares; f64[K] each.
+
+    Where scales are of rows, there are some of the rows, too: f64[rows, K].
+    """
 
     low: Array
     high: Array
     square: Array
+    rows: Array | None = None
+
+    def over(self, divisors: Array) -> Channels:
+        """The ends and the rows of channels that are each divided by its own number; squares stay."""
+        rows = None if self.rows is None else self.rows / divisors
+        return self._replace(low=self.low / divisors, high=self.high / divisors, rows=rows)
 
     @property
     def peak(self) -> Array:
@@ -40,9 +49,14 @@ class Rounded:
     per_channel: bool
 
     def step(self, seen: Channels, divisors: Array) -> float:
-        """The step of the one range of all channels, each divided by its own number, and of 0."""
-        high, low = float((seen.high / divisors).max(initial=0)), float((seen.low / divisors).min(initial=0))
-        return (high - low) / self.n_steps
+        """The step of the one range of all channels, each divided by its own number, and of 0.
+
+        Where scales are of rows it is the root of the mean square of the rows' steps, on which errors depend.
+        """
+        scaled = seen.over(divisors)
+        if scaled.rows is not None:
+            return float(np.sqrt(np.square(row_reaches(scaled.rows)).mean())) / self.n_steps
+        return (float(scaled.high.max(initial=0)) - float(scaled.low.min(initial=0))) / self.n_steps
 
     def of_operand(self, seen: Channels, met: Array, factors: Array, step: float) -> float:
         """The expected square of the error that a row of ``x @ w`` has by rounding ``x / factors`` to ``step``.
@@ -61,6 +75,11 @@ class Rounded:
             steps = (peaks if self.per_channel else np.full_like(peaks, peaks.max(initial=0))) / self.greatest
             error += float(np.square(steps).sum()) / 12 * held
         return error
+
+
+def row_reaches(rows: Array) -> Array:
+    """How far the numbers of each row [n, K] reach, 0 among them."""
+    return np.asarray(rows.max(axis=1, initial=0) - rows.min(axis=1, initial=0))
 
 
 def met_by(weights: Sequence[Array]) -> Array:

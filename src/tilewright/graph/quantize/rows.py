@@ -35,16 +35,21 @@ class _Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class RowForm:
-    """A graph whose ``layers`` multiply rows of ``dtype`` by the ``weights`` of their nodes."""
+    """A graph whose ``layers`` multiply rows of ``dtype`` by the ``weights`` of their nodes.
+
+    ``shifts`` has, of operands whose columns are moved before they are rounded, by which shares of a step.
+    """
 
     graph: Graph
     layers: Sequence[Layer]
     dtype: DType
     weights: Mapping[Node, ByteWeights]
+    shifts: Mapping[Node, Array]
 
     def layer(self, b: Builder, layer: Layer, of: Node) -> Node:
         """The layer in bytes; ``of`` has its weights."""
-        return _product(b, layer.node, _rounded(b, layer.node.inputs[0], self.dtype), self.weights[of])
+        x = _rounded(b, layer.node.inputs[0], self.dtype, self.shifts.get(of.inputs[0]))
+        return _product(b, layer.node, x, self.weights[of])
 
     def inserted(self, corrections: Mapping[Node, Array]) -> Graph:
         """The graph with its layers in bytes; ``corrections`` are added to their results, a number for each column."""
@@ -58,14 +63,14 @@ class RowForm:
                 continue
             x = node.inputs[0]
             if x not in rows:
-                rows[x] = _rounded(b, inputs[0], self.dtype)
+                rows[x] = _rounded(b, inputs[0], self.dtype, self.shifts.get(x))
             y = _product(b, node, rows[x], self.weights[node])
             made[node] = b(ops.add, y, b.const(corrections[node].astype(np.float32))) if node in corrections else y
         return self.graph.with_outputs([made[n] for n in self.graph.outputs])
 
 
-def _rounded(b: Builder, x: Node, dtype: DType) -> _Rows:
-    """The rows along the last axis of ``x``, each over the range of its numbers and 0."""
+def _rounded(b: Builder, x: Node, dtype: DType, shifts: Array | None) -> _Rows:
+    """The rows along the last axis of ``x``, each over the range of its numbers and 0, moved by ``shifts`` steps."""
     rows = b(ops.reshape, x, shape=(product(x.shape[:-1]), x.shape[-1]))
     zero, least, most = (b.const(float(n), types.f32) for n in (0, dtype.min, dtype.max))
     low = b(ops.minimum, b(ops.reduce_min, rows, axes=(1,), keepdims=True), zero)
@@ -77,7 +82,9 @@ def _rounded(b: Builder, x: Node, dtype: DType) -> _Rows:
     scale = b(ops.maximum, step, b.const(float(np.finfo(np.float32).tiny), types.f32))  # a row of zeros has one, too
     inverse = b(ops.reciprocal, scale)
     point = b(ops.clamp, b(ops.round, b(ops.sub, least, b(ops.mul, low, inverse))), least, most)
-    steps = b(ops.add, b(ops.round, b(ops.mul, rows, inverse)), point)
+    exact = b(ops.mul, rows, inverse)
+    moved = exact if shifts is None else b(ops.add, exact, b.const(shifts))
+    steps = b(ops.add, b(ops.round, moved), point)
     stored = b(ops.cast, b(ops.clamp, steps, least, most), dtype=dtype)
     return _Rows(stored, scale, b(ops.cast, point, dtype=types.i32))
 

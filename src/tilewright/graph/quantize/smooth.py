@@ -14,6 +14,7 @@ Channels that are still larger than all others are read in parts (``parts``).
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.affine import along
-from tilewright.graph.quantize.parts import SplitChannels, divided_into, most_worth
+from tilewright.graph.quantize.parts import SplitChannels, most_worth
 from tilewright.graph.quantize.places import Layer
 from tilewright.graph.quantize.rounded import Channels, Rounded
 
@@ -67,16 +68,26 @@ def columns_of(
     return found
 
 
-def smoothed(graph: Graph, layers: Sequence[Layer], columns: Mapping[Node, SplitChannels]) -> Graph:
+class Smoothed(NamedTuple):
+    """A graph, and the shares of a row's step by which calls move the columns of operands before they round them."""
+
+    graph: Graph
+    shifts: Mapping[Node, Array]
+
+
+def smoothed(
+    graph: Graph, layers: Sequence[Layer], columns: Mapping[Node, SplitChannels], of_rows: bool = False
+) -> Smoothed:
     """The graph with operands of ``layers`` divided as ``columns`` say, and their weights multiplied.
 
     Where nothing else reads an operand whose channels are whole, constants that made them are divided, a norm's gain
-    for instance.
+    for instance. Columns of channels in parts are moved, by the graph or, where scales are ``of_rows``, by calls.
     """
     pool, read = graph.pool, {x.node: x for x in layers if x.node.inputs[0] in columns}
     divisible = _read_by(graph, read)
     made: dict[Node, Node] = {}
     divided: dict[Node, Node] = {}
+    shifts: dict[Node, Array] = {}
     for node in graph.nodes():
         inputs = [made[x] for x in node.inputs]
         if node in read:
@@ -85,10 +96,14 @@ def smoothed(graph: Graph, layers: Sequence[Layer], columns: Mapping[Node, Split
                 b = Builder(pool, node.loc)
                 whole = x in divisible and not columns[x].n_added
                 over = _over(b, x, made, columns[x].factors) if whole else None
-                divided[x] = over if over is not None else divided_into(b, made[x], columns[x])
+                divided[x] = over if over is not None else columns[x].taken_from(b, made[x])
+                if not of_rows:
+                    divided[x] = columns[x].moved(b, divided[x])
+                elif columns[x].n_added:
+                    shifts[divided[x]] = columns[x].shifts
             inputs = [divided[x], pool.const(columns[x].weights(read[node].weights))]
         made[node] = pool.with_inputs(node, tuple(inputs))
-    return graph.with_outputs([made[n] for n in graph.outputs])
+    return Smoothed(graph.with_outputs([made[n] for n in graph.outputs]), shifts)
 
 
 def _read_by(graph: Graph, layers: Collection[Node]) -> set[Node]:

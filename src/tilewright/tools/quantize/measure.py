@@ -21,7 +21,7 @@ from tilewright.graph.forms.affine import result_axis
 from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import Histogram
-from tilewright.graph.quantize.rounded import Channels
+from tilewright.graph.quantize.rounded import Channels, row_reaches
 from tilewright.graph.quantize.rows import RowForm
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
@@ -29,6 +29,10 @@ from tilewright.tools.tell import Tell
 
 ENOUGH_ROWS = 16
 """Rows for each channel after which more say little new: what channels seem to have in common is chance by 1 / 16."""
+SAMPLED_ROWS = 16
+"""Rows of each batch that say how far rows reach, where scales are of rows."""
+MOST_SAMPLED = 128
+"""Rows of an operand that are kept for that."""
 WHICH = "which layer"
 """The input that says which layer is quantised. No model has one of this name: it is no identifier."""
 
@@ -37,11 +41,13 @@ WHICH = "which layer"
 class Moments:
     """The sum of ``x x^T`` over rows along a tensor's last axis, f64[K, K], and the number of rows.
 
-    No batch is added where there are rows enough already: ``ENOUGH_ROWS`` for each channel.
+    ``reaches`` is the sum of squares of how far the rows' numbers reach. No batch is added where there are rows enough
+    already: ``ENOUGH_ROWS`` for each channel.
     """
 
     sums: Array
     n_rows: int = 0
+    reaches: float = 0.0
 
     def add(self, array: Array) -> None:
         """Count the rows of one batch."""
@@ -50,6 +56,12 @@ class Moments:
         rows = np.asarray(array, np.float64).reshape(-1, len(self.sums))
         self.sums += rows.T @ rows
         self.n_rows += len(rows)
+        self.reaches += float(np.square(row_reaches(rows)).sum())
+
+    @property
+    def row_reach(self) -> float:
+        """How far a row's numbers reach: the root of the mean square."""
+        return float(np.sqrt(self.reaches / self.n_rows))
 
 
 def observe(
@@ -94,23 +106,29 @@ def nothing() -> InputError:
     return InputError("the calibration data are empty", remedy="give at least one batch with samples")
 
 
-def channels_of(graph: Graph, operands: Sequence[Node], batches: Iterable[Batch], tell: Tell) -> dict[Node, Channels]:
-    """What each place along the last axis of tensors holds over all batches."""
+def channels_of(
+    graph: Graph, operands: Sequence[Node], batches: Iterable[Batch], tell: Tell, of_rows: bool = False
+) -> dict[Node, Channels]:
+    """What each place along the last axis of tensors holds over all batches; ``of_rows``: with some of the rows."""
     b = Builder(graph.pool)
     each: list[Node] = []
     for x in operands:
         rows = {"axes": tuple(range(x.type.rank - 1))}
         each += b(ops.reduce_min, x, **rows), b(ops.reduce_max, x, **rows), b(ops.reduce_mean, b(ops.mul, x, x), **rows)
+    each += operands if of_rows else ()
     model = compile_graph(showing(graph, each))
     found: dict[Node, Channels] = {}
     n = 0
     for n, batch in enumerate(batches, 1):
         _check_inputs(graph, batch, n)
-        arrays = iter(model.run(batch).values())
+        results = list(model.run(batch).values())
+        arrays, wholes = iter(results[: 3 * len(operands)]), results[3 * len(operands) :]
         for x, (low, high, square) in zip(operands, zip(arrays, arrays, arrays, strict=True), strict=True):
             check_finite(np.stack([low, high]), f"the result of {x.loc}", n, is_float=True)
             now = Channels(*(a.astype(np.float64) for a in (low, high, square)))
             found[x] = _together(found[x], now) if x in found else now
+        for x, array in zip(operands if of_rows else (), wholes, strict=True):
+            found[x] = found[x]._replace(rows=_more_rows(found[x].rows, array))
         tell("measure channels", n, 0)
     if n == 0:
         raise nothing()
@@ -118,8 +136,16 @@ def channels_of(graph: Graph, operands: Sequence[Node], batches: Iterable[Batch]
 
 
 def _together(a: Channels, b: Channels) -> Channels:
-    """The ends of both, and the sum of their squares."""
-    return Channels(np.minimum(a.low, b.low), np.maximum(a.high, b.high), a.square + b.square)
+    """The ends of both, and the sum of their squares; the rows of the first."""
+    return Channels(np.minimum(a.low, b.low), np.maximum(a.high, b.high), a.square + b.square, a.rows)
+
+
+def _more_rows(known: Array | None, array: Array) -> Array:
+    """The rows that are known and some of an array's, equally far apart; every second one where they are too many."""
+    rows = array.reshape(-1, array.shape[-1])
+    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, SAMPLED_ROWS).astype(np.int64))].astype(np.float64)
+    found = chosen if known is None else np.concatenate([known, chosen])
+    return found if len(found) <= MOST_SAMPLED else found[::2]
 
 
 def showing(graph: Graph, outputs: Sequence[Node], inputs: Sequence[Node] = ()) -> Graph:

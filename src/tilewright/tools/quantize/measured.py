@@ -36,12 +36,13 @@ SPARED = "spared: it disturbs the model's results most"
 class Measured:
     """``seen`` has a histogram of every tensor that is stored in bytes when all layers are quantised.
 
-    Where calls choose scales it may be empty, as may what else is measured.
+    Where calls choose scales it may be empty, as may what else is measured; ``shifts`` are those of rows' columns.
     """
 
     graph: Graph
     layers: Sequence[Layer]
     scheme: Scheme
+    shifts: Mapping[Node, Array] = field(default_factory=dict)
     seen: Mapping[Node, Histogram] = field(default_factory=dict)
     moments: Mapping[Node, Moments] = field(init=False)
     errors: Mapping[Node, LayerError] = field(default_factory=dict)
@@ -54,7 +55,7 @@ class Measured:
 
     def _is_chosen(self, layer: Layer) -> bool:
         """Are a layer's bytes chosen for its results on the data?"""
-        return layer.is_matrix and self.scheme.rounding == GPTQ and not self.scheme.is_dynamic
+        return layer.is_matrix and self.scheme.rounding == GPTQ
 
     @computed
     def places(self) -> ByteTensors:
@@ -66,7 +67,7 @@ class Measured:
         """All layers in bytes, by what was seen."""
         weights = self._weights[0]
         if self.scheme.is_dynamic:
-            return RowForm(self.graph, self.layers, self.scheme.dtype, weights)
+            return RowForm(self.graph, self.layers, self.scheme.dtype, weights, self.shifts)
         return ByteForm(self.graph, self.layers, self.places, self._encodings, weights)
 
     def measure(self, batches: Sequence[Batch], seen: Mapping[Node, Histogram], tell: Tell) -> None:
@@ -92,7 +93,11 @@ class Measured:
         if not self._is_chosen(layer):
             return nearest
         x = layer.node.inputs[0]
-        seen, step = self.moments[x], self._encodings[self.places.group_of(x)].scale
+        seen = self.moments[x]
+        if self.scheme.is_dynamic:
+            step = seen.row_reach / self.scheme.rounded.n_steps
+        else:
+            step = self._encodings[self.places.group_of(x)].scale
         return gptq_weights(layer.weights, Inputs(seen.sums, seen.n_rows, step), nearest)
 
     @computed

@@ -17,6 +17,7 @@ from tilewright.build.options import GROUPS
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import run_pipeline
+from tilewright.core.types import Array
 from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.frontend.source import Called, import_called
 from tilewright.graph.canonical.canonicalize import Canonicalize
@@ -24,7 +25,7 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of
-from tilewright.graph.quantize.smooth import columns_of, smoothable, smoothed
+from tilewright.graph.quantize.smooth import Smoothed, columns_of, smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of, read_arrays
 from tilewright.tools.quantize.measure import channels_of, observe, warn_of
@@ -90,7 +91,8 @@ def quantize(
     """Quantise a model's products and convolutions to 8 bits, by what its tensors hold on ``data``; or its weights.
 
     With ``mode="dynamic"`` each call chooses the scales of activations, one for each row that a product sums over (a
-    token): then no data are needed, and convolutions stay f32. Data are what errors are measured on there. With
+    token): then no data are needed, and convolutions stay f32. With data channels are made more equal and weights
+    chosen there, too; without, ``smooth`` and ``rounding`` are None and ``"nearest"``. With
     ``mode="weights"`` activations stay in f32, and the weights of matrix products and embeddings are stored as
     ``weights`` says: ``"int4"`` (the default), ``"int8"``, the code books ``"nf4"`` and ``"fp4"``, ``"fp8"`` (E4M3),
     ``"fp8e5m2"`` or ``"fp16"``, with a scale for each ``group`` of 32, 64 or 128 (f16 has none); with data their codes
@@ -107,12 +109,12 @@ def quantize(
     ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al.,
     Data-Free Quantization, 2019). ``smooth`` makes channels of what matrix products read more equal and weights less
     so (Xiao et al., SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error
-    that it expects; None leaves operands as they are, and so does ``"auto"`` with ``mode="dynamic"``. It looks at all
-    data; where those are an iterator, which can't be read twice, at the first ``measured_batches`` batches.
+    that it expects; None leaves operands as they are. It looks at all data; where those are an iterator, which can't be
+    read twice, at the first ``measured_batches`` batches.
     ``split_outliers`` reads channels of matrix products' operands that are larger than all others in several columns,
     each of a part of the number (Zhao et al., Outlier Channel Splitting, 2019), as many as are worth their time.
     ``rounding="gptq"`` chooses the bytes of a matrix's weights for its results on the data (Frantar et al., 2023),
-    ``"nearest"`` each for itself; weights of convolutions, and of ``mode="dynamic"``, are always the nearest.
+    ``"nearest"`` each for itself; weights of convolutions are always the nearest.
     ``equalize`` gives channels between two layers weights of one size before and behind them, where ReLU, pooling or
     nothing lies between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
 
@@ -131,6 +133,8 @@ def quantize(
         split_outliers,
     )  # fmt: skip
     _check_measures(scheme, data, max_drop, evaluate)
+    if data is None and scheme.is_dynamic:
+        scheme = scheme.without_data()
     called = import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims)
     graph, tell = prepared(_stateless(called)), progress or _tell_nobody
     data = read_arrays(data) if isinstance(data, str | Path) else data
@@ -143,13 +147,14 @@ def quantize(
     if equalize:
         graph = equalised(graph, layers_of(graph)[0])
     first, n_batches = list(islice(batches, measured_batches)), 0
-    if scheme.is_smoothed:
+    shifts: Mapping[Node, Array] = {}
+    if scheme.smooth is not None:
         # A channel that is larger in later batches widens the range of all: so all data, if they can be read twice.
         every = first if isinstance(data, Iterator) else batches_of(data, graph.inputs, batch_size)
-        graph = _smoothed(graph, scheme, every, tell)
+        graph, shifts = _smoothed(graph, scheme, every, tell)
     layers, kept = _layers(graph, scheme)
     spared = _spared(spare, layers)
-    found = Measured(graph, layers, scheme)
+    found = Measured(graph, layers, scheme, shifts)
     if data is not None:
         seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.moments)
         found.measure(first, seen, tell)
@@ -167,8 +172,7 @@ def _check_measures(scheme: Scheme, data: Any, max_drop: float | None, evaluate:
     """``OptionError`` where the scheme, or a limit to what it costs, asks for what is not given."""
     if scheme.is_stored and max_drop is not None:
         raise OptionError('max_drop says nothing where mode="weights"', remedy="spare layers by name")
-    asks = scheme.bias_correction or scheme.is_smoothed or max_drop is not None or scheme.mode == STATIC
-    if data is None and asks:
+    if data is None and (max_drop is not None or scheme.needs_data):
         raise OptionError("there are no data to measure on", remedy='pass samples, or mode="dynamic" alone')
     if (max_drop is None) != (evaluate is None):
         raise OptionError("max_drop and evaluate go together", remedy="give both, or neither")
@@ -191,15 +195,17 @@ def _tell_nobody(stage: str, done: int, total: int) -> None:
     """Progress, where nobody listens."""
 
 
-def _smoothed(graph: Graph, scheme: Scheme, batches: Iterable[Batch], tell: Tell) -> Graph:
+def _smoothed(graph: Graph, scheme: Scheme, batches: Iterable[Batch], tell: Tell) -> Smoothed:
     """The graph with channels of operands of more equal size."""
     layers = smoothable(layers_of(graph)[0])
     if not layers:
-        return graph  # without a run over the data
-    seen = channels_of(graph, list(dict.fromkeys(x.node.inputs[0] for x in layers)), batches, tell)
+        return Smoothed(graph, {})  # without a run over the data
+    operands = list(dict.fromkeys(x.node.inputs[0] for x in layers))
+    seen = channels_of(graph, operands, batches, tell, of_rows=scheme.is_dynamic)
     alpha = scheme.smooth if isinstance(scheme.smooth, float) else None
     # Affine ops are not folded again: that would give the weights back what divides their operand.
-    return smoothed(graph, layers, columns_of(layers, seen, scheme.rounded, alpha, scheme.split_outliers))
+    columns = columns_of(layers, seen, scheme.rounded, alpha, scheme.split_outliers)
+    return smoothed(graph, layers, columns, of_rows=scheme.is_dynamic)
 
 
 def _layers(graph: Graph, scheme: Scheme) -> tuple[list[Layer], list[tuple[Node, str]]]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tilewright.core import types
-from tilewright.tools.quantize.scheme import ACTIVATIONS, DYNAMIC, STORED
+from tilewright.tools.quantize.scheme import ACTIVATIONS, DYNAMIC, GPTQ, STORED
 from tilewright.tools.tables import aligned
 
 
@@ -62,7 +62,8 @@ class QuantizeReport:
         ranges = f"of {self.n_batches} batches" if self.options.get("mode") != DYNAMIC else "of each row by the call"
         n_bits = ACTIVATIONS[self.options.get("activations", "u8")].bits
         bits = "8 bits" if n_bits == types.u8.bits else f"8 bits, activations in {n_bits}"
-        head = f"{self.n_quantised} of {len(self.layers)} products in {bits}, ranges {ranges}"
+        rounding = "weights by GPTQ" if self.options.get("rounding") == GPTQ else "the nearest weights"
+        head = f"{self.n_quantised} of {len(self.layers)} products in {bits}, ranges {ranges}, {rounding}"
         if self.score is not None:
             head += f"; score {self.score_before:.6g} before, {self.score:.6g} now"
         return self._table(head)

@@ -5,7 +5,7 @@ In: options. Out: a ``Scheme``, checked. Not its business: what they do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from tilewright.build.options import GROUPS
 from tilewright.core import types
@@ -66,12 +66,9 @@ class Scheme:
         if smooth not in (None, AUTO) and not (isinstance(smooth, int | float) and 0 < smooth < 1):
             text = f"smooth={smooth!r:.40} is no exponent"
             raise OptionError(text, remedy=f'use "{AUTO}", None or a number between 0 and 1: 0.5')
-        if self.split_outliers and (self.mode == DYNAMIC or smooth is None):
-            where = "smooth=None" if smooth is None else 'mode="dynamic"'
-            raise OptionError(
-                f"split_outliers=True says nothing where {where}",
-                remedy='it is for mode="static", beside the factors that smooth chooses',
-            )
+        if self.split_outliers and smooth is None:
+            text = "split_outliers=True says nothing where smooth=None"
+            raise OptionError(text, remedy="it goes beside the factors that smooth chooses: leave smooth out")
         if not self.is_stored and self.group != GROUPS[0]:
             raise OptionError(f"group={self.group!r:.40} says nothing here", remedy='it is for mode="weights"')
         unread = [f for f in fields(self) if f.name not in ("mode", *OFFERED_STORED)] if self.is_stored else []
@@ -88,9 +85,13 @@ class Scheme:
             )
 
     @property
-    def is_smoothed(self) -> bool:
-        """Do channels of operands get factors? Where data choose no scales, only if the user gives an exponent."""
-        return self.smooth is not None and (self.mode == STATIC or self.smooth != AUTO)
+    def needs_data(self) -> bool:
+        """Does it ask for what only data tell? Where calls choose scales, defaults that follow from data don't."""
+        return self.mode == STATIC or self.bias_correction or self.split_outliers or self.smooth not in (None, AUTO)
+
+    def without_data(self) -> Scheme:
+        """What is left of it where there are no data."""
+        return replace(self, smooth=None, rounding=NEAREST)
 
     @property
     def is_dynamic(self) -> bool:
