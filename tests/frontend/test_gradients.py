@@ -101,8 +101,27 @@ def copies(draw: st.DrawFn) -> Case:
     return lambda v, g: torch._weight_norm(v, g, axis), [x, lengths]
 
 
+ACTIVATIONS = (
+    "celu elu gelu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish relu relu6 selu sigmoid silu "
+    "softplus softshrink softsign tanh tanhshrink"
+).split()
+
+
+@st.composite
+def activations(draw: st.DrawFn) -> Case:
+    """Among them one whose forward call keeps a second result."""
+    dtype = draw(st.sampled_from([torch.float32, torch.float64, torch.bfloat16]))
+    shape = [draw(st.integers(1, 4)) for _ in range(draw(st.integers(1, 3)))]
+    return getattr(F, draw(st.sampled_from(ACTIVATIONS))), [numbers(draw, *shape, dtype=dtype)]
+
+
+@pytest.mark.one_in(2)
+def test_a_forward_call_keeps_what_its_backward_call_takes() -> None:
+    check_gradients(F.logsigmoid, [torch.tensor([-3.0, 0.0, 90.0], requires_grad=True)])
+
+
 FAMILIES = {"samplings": samplings, "distances": distances, "bags": bags, "determinants": determinants,
-            "copies": copies}  # fmt: skip
+            "copies": copies, "activations": activations}  # fmt: skip
 
 
 @pytest.mark.one_in(4)

@@ -312,11 +312,20 @@ def _softplus(c: AtenCall) -> Node:
 
 
 def _log_sigmoid(c: AtenCall) -> Result:
-    """``min(x, 0) - log(1 + exp(-|x|))``, which is 0 without a sign of large operands."""
+    """``min(x, 0) - log(1 + exp(-|x|))``, which is 0 without a sign of large operands.
+
+    A forward call keeps the exponential for the backward call, where that has a use for it, and nothing elsewhere.
+    """
     b, x = c.b, cast(c.b, c.tensor("self"), wide(c.dtype))
-    rest = b(ops.log1p, b(ops.exp, b(ops.neg, b(ops.abs, x))))
-    y = cast(b, b(ops.sub, b(ops.minimum, x, b.const(0, x.dtype)), rest), c.dtype)
-    return y if len(c.results) == 1 else (y, None)
+    small = b(ops.exp, b(ops.neg, b(ops.abs, x)))
+    y = cast(b, b(ops.sub, b(ops.minimum, x, b.const(0, x.dtype)), b(ops.log1p, small)), c.dtype)
+    if len(c.results) == 1:
+        return y
+    kept = c.results[1]
+    assert kept is not None
+    if kept.shape == x.shape:
+        return y, cast(b, small, kept.dtype)
+    return y, b(ops.full, value=0.0, dtype=kept.dtype, shape=kept.shape)
 
 
 def _prelu(c: AtenCall) -> Node:
