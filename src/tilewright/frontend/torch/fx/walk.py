@@ -583,6 +583,8 @@ def _unsupported(name: str, *, is_complex: bool, is_known: bool) -> Unsupported:
     if is_complex and functional_name(name) in CONVERTERS:
         remedy = "compute with the parts, as torch.view_as_real gives them"
         return Unsupported("is not supported for complex numbers", remedy)
+    if name.startswith("tilewright."):  # ours, which torch.compile makes of modules
+        return Unsupported("recurrences are trained by PyTorch's own kernels", "spell the steps out in forward")
     if not name.startswith(("aten.", "prims.")):  # of a library of the user's or of others
         op = "::".join(name.split(".")[:2])
         return Unsupported("is not supported", f'say what it computes: tilewright.decompose("{op}", function)')
