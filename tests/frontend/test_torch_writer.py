@@ -1,5 +1,8 @@
 """Graphs written as PyTorch programs mean what they meant: to PyTorch and to our own importer."""
 
+import logging
+import zipfile
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,7 @@ from tilewright.core.types import TensorType, bool_, f32, i64, tensor_type_of
 from tilewright.frontend.torch.export import import_exported, load_program
 from tilewright.frontend.torch.tensors import to_numpy, to_torch
 from tilewright.frontend.torch.writer.program import save_exported, to_exported
+from tilewright.runtime.errors import InputError
 
 NO_FORM = {
     "random_uniform", "random_normal", "bitcast", "encode", "fourier_library", "fourier_pass", "winograd_conv",
@@ -90,6 +94,20 @@ def test_networks_are_equal_and_keep_their_symbols(make, tmp_path):
         np.testing.assert_allclose(made["output"], expected, rtol=1e-4, atol=1e-4)
     assert import_exported(program).input_names == graph.input_names
     assert len(import_exported(program).symbols()) == len(graph.symbols())
+
+
+def test_what_pytorch_logs_of_a_damaged_file_is_in_the_error(tmp_path, monkeypatch):
+    """It logged a trace, and the error said to look there."""
+    logged = []
+    monkeypatch.setattr(logging.getLogger("torch.export"), "callHandlers", logged.append)
+    save_exported(perceptron(), tmp_path / "net.pt2")
+    with zipfile.ZipFile(tmp_path / "net.pt2") as whole, zipfile.ZipFile(tmp_path / "less.pt2", "w") as less:
+        for name in whole.namelist():
+            if not name.endswith("/version"):
+                less.writestr(name, whole.read(name))
+    with pytest.raises(InputError, match=r"less\.pt2 holds no exported program: .*\"version\""):
+        load_program(tmp_path / "less.pt2")
+    assert logged == []
 
 
 def test_sizes_are_computed_from_the_inputs():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -180,11 +181,31 @@ def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
             import torch
     except ImportError as e:
         raise OptionError(f"{path} needs PyTorch", remedy='pip install "tilewright[torch]"') from e
+    logged: list[BaseException] = []
     try:
-        with tracing():
+        with tracing(), _kept_from_log("torch.export", logged):
             return torch.export.load(path if data is None else io.BytesIO(data))
     except Exception as e:  # it raises many kinds for a file that is not one
-        raise InputError(f"{path} holds no exported program: {e}", remedy="write it with torch.export.save") from e
+        cause = logged[-1] if logged else e
+        raise InputError(f"{path} holds no exported program: {cause}", remedy="write it with torch.export.save") from e
+
+
+@contextmanager
+def _kept_from_log(name: str, kept: list[BaseException]) -> Iterator[None]:
+    """PyTorch logs the trace of what it fails at, tries an older format, and then raises what that fails at."""
+
+    def keep(record: logging.LogRecord) -> bool:
+        if record.exc_info is None or record.exc_info[1] is None:
+            return True
+        kept.append(record.exc_info[1])
+        return False
+
+    logger = logging.getLogger(name)
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def import_exported(
