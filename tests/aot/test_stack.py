@@ -217,6 +217,20 @@ def test_a_register_that_served_for_something_else() -> None:
     assert stack_of(text, "thumbv7em-none-eabihf").n_bytes == {"f": 12 + 152 + 56}
 
 
+@pytest.mark.parametrize(
+    ("lowered", "left"),
+    [("sub x9, sp, #64; addvl x9, x9, #-3; and sp, x9, #0xffffffffffffffc0", "mov sp, x29"),
+     ("addvl x9, sp, #-3; sub sp, x9, #112", "add sp, sp, #112; addvl sp, sp, #3"),
+     ("sub sp, sp, #112; addvl sp, sp, #-2; addpl sp, sp, #-8", "addvl sp, x29, #0")],
+)  # fmt: skip
+def test_vectors_of_sve_count_as_the_longest(lowered: str, left: str) -> None:
+    """On the stack pointer, and on a copy of it that becomes the stack pointer."""
+    lines = ["stp x29, x30, [sp, #-16]!", "mov x29, sp", *lowered.split("; "), "bl leaf", *left.split("; "),
+             "ldp x29, x30, [sp], #16", "ret"]  # fmt: skip
+    text = "f:\n" + "".join(f"\t{x.replace(' ', chr(9), 1)}\n" for x in lines) + "leaf:\n\tret\n"
+    assert stack_of(text, "aarch64-unknown-linux-gnu").n_bytes == {"f": 16 + 112 + 3 * 256, "leaf": 0}
+
+
 def test_foreign_functions_and_recursion() -> None:
     found = stack_of("f:\n\tcallq\tg@PLT\n\tcallq\tf\n\tretq\n", "x86_64-unknown-linux-gnu")
     assert found.n_bytes == {"f": None} and found.foreign == {"g"}

@@ -101,6 +101,20 @@ def _listed(sign: int) -> Effect:
     return effect
 
 
+def _vectors_more(s: StackState, m: re.Match[str]) -> None:
+    """``addvl to, of, #n``: ``n`` vectors, or with ``addpl`` eighths of one, on the stack pointer or a copy of it."""
+    _, to, of, n = m.groups()
+    by = -int(n) * (_LONGEST_VECTOR if m[1] == "addvl" else _LONGEST_VECTOR // 8)
+    if of != "sp":
+        s.lower(to, by, of)
+    elif to == "sp":
+        s.depth += by
+    else:
+        s.copy(to, -by)
+    if to == "sp" and of != "sp":
+        s.restore("sp")
+
+
 def _nothing(s: StackState, m: re.Match[str]) -> None:
     """No change that lasts."""
 
@@ -130,6 +144,8 @@ _X86 = Rules(
     touches=re.compile(r"(push|pop|enter|leave)|.*, %(rsp|esp|sp)$"),
     pushed=8,
 )
+_LONGEST_VECTOR = 256
+"""Bytes of the longest vector that SVE has: so many count for each, as only the CPU knows its own."""
 _AARCH64 = Rules(
     _rows(
         (r"st[pr]\s.*\[sp, #(-\d+)\]!", _moved(-1)),
@@ -147,15 +163,13 @@ _AARCH64 = Rules(
         (r"and\s+sp, (x\d+), #(0x[0-9a-f]+)", lambda s, m: s.align(m[1], _number(m[2]), 16)),
         (r"mov\s+[xw]15, #(\d+)", lambda s, m: s.numbers.update(x15=int(m[1]))),
         (r"sub\s+sp, sp, x15, lsl #4", lambda s, m: setattr(s, "depth", s.depth + 16 * s.numbers["x15"])),
-        (r"(addvl|addpl)\s+sp, sp, #(-?\d+)",
-         lambda s, m: setattr(s, "depth", s.depth - int(m[2]) * (256 if m[1] == "addvl" else 32))),
+        (r"(addvl|addpl)\s+(\w+), (\w+), #(-?\d+)", _vectors_more),
     ),
     call=re.compile(rf"(?:bl?|b\.\w+)\s+{_NAME}$"),
     indirect=re.compile(r"bl?r\s+x"),
     ends=re.compile(r"ret\b|b\s|br\s|brk"),
     touches=re.compile(r"\w+\s+sp,|.*\[sp, #-?\d+\]!|.*\[sp\], #"),
 )  # fmt: skip
-"""Vectors of SVE count as the longest that the architecture has, 256 bytes."""
 _CONDITIONS = "eq|ne|cs|hs|cc|lo|mi|pl|vs|vc|hi|ls|ge|lt|gt|le"
 _ARM = Rules(
     _rows(
