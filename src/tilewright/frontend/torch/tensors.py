@@ -45,11 +45,11 @@ def to_numpy(tensor: Tensor, *, is_kept: bool = True) -> Array:
     tensor = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor)
-    is_bfloat16 = tensor.dtype is torch.bfloat16
-    if is_bfloat16:
-        tensor = tensor.view(torch.int16)
+    of_ours = getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch."), None)  # NumPy itself has no such type
+    if of_ours is not None:
+        tensor = tensor.view(torch.int16 if tensor.itemsize == 2 else torch.uint8)
     array = np.asarray(tensor.numpy()) if is_kept else array_on(tensor)
-    return array.view(ml_dtypes.bfloat16) if is_bfloat16 else array
+    return array if of_ours is None else array.view(of_ours)
 
 
 def row_major(tensor: Tensor) -> Tensor:

@@ -17,7 +17,21 @@ from tilewright import ops
 from tilewright.core.diag import Loc
 from tilewright.core.expr import Dim, Expr, Sym, is_nonneg, maximum, minimum
 from tilewright.core.graph import Builder, Node, Pool
-from tilewright.core.types import DTYPES, DType, TensorType, bool_, f32, i32, i64, u32, u64
+from tilewright.core.types import (
+    DTYPES,
+    DType,
+    TensorType,
+    bool_,
+    f8e4m3fn,
+    f8e4m3fnuz,
+    f8e5m2,
+    f8e5m2fnuz,
+    f32,
+    i32,
+    i64,
+    u32,
+    u64,
+)
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.nodes import dim_scalar
 
@@ -30,6 +44,7 @@ DTYPE_OF_TORCH: Mapping[str, DType] = {
     **{f"torch.uint{d.bits}": d for d in DTYPES if d.kind == "uint"},
     **{f"torch.float{d.bits}": d for d in DTYPES if d.kind == "float" and d.name != "bf16"},
     "torch.bfloat16": next(d for d in DTYPES if d.name == "bf16"),
+    **{f"torch.{d.numpy.name}": d for d in (f8e4m3fn, f8e5m2, f8e4m3fnuz, f8e5m2fnuz)},
 }
 """Our dtype by the text of PyTorch's."""
 
@@ -174,11 +189,20 @@ WRAPPED_FROM = {**{d: i32 for d in DTYPES if d.is_integer and d.bits < 32}, u32:
 
 
 def cast(b: Builder, x: Node, dtype: DType) -> Node:
-    """``x`` as another dtype. A float beyond a narrow integer wraps, as in PyTorch; beyond a wide one it saturates."""
+    """``x`` as another dtype. A float beyond a narrow integer wraps, as in PyTorch; beyond a wide one it saturates.
+
+    Beyond the largest float of 8 bits lies that itself in E4M3 with finite numbers alone, infinity or NaN in others.
+    """
+    if x.dtype is dtype:
+        return x
+    if x.dtype.is_narrow:
+        return cast(b, b(ops.decode, x), dtype)
+    if dtype.is_narrow:
+        return b(ops.encode, cast(b, x, f32), dtype=dtype, saturate=dtype is f8e4m3fn)
     wide = WRAPPED_FROM.get(dtype) if x.dtype.is_float else None
     if wide is not None:
         x = b(ops.cast, x, dtype=wide)
-    return x if x.dtype is dtype else b(ops.cast, x, dtype=dtype)
+    return b(ops.cast, x, dtype=dtype)
 
 
 def clamp_index(index: Dim | Node | None, size: Dim, default: Dim) -> Dim:
