@@ -105,10 +105,14 @@ def held(form: str) -> Decoder:
     return tilewright.decoder(small()[0], max_length=40, chunk=8, kv_cache_precision=form, cache=False, threads=1)
 
 
+BYTES = 0.25 + 1 / 16
+FORMS = [("bf16", 0.5, 2**-7), ("int8", BYTES, 2**-5), ("fp8", BYTES, 2**-2), ("fp8e5m2", BYTES, 2**-2)]
+
+
 @pytest.mark.one_in(2)
-@pytest.mark.parametrize(("form", "share", "error"), [("bf16", 0.5, 2**-7), ("int8", 0.25 + 1 / 16, 2**-5)])
+@pytest.mark.parametrize(("form", "share", "error"), FORMS)
 def test_a_cache_in_fewer_bits(form: str, share: float, error: float, tmp_path: Path) -> None:
-    """Keys and values of 16 numbers a head: of int8 a quarter of f32's bytes, and a scale for each 16."""
+    """Keys and values of 16 numbers a head: in 8 bits a quarter of f32's bytes, and a scale for each 16."""
     made, fewer = small()[1], held(form)
     assert sum(c.nbytes for c in fewer._cache) == share * sum(c.nbytes for c in made._cache)
     prompt = np.random.default_rng(1).integers(0, N_WORDS, 19)
@@ -119,6 +123,19 @@ def test_a_cache_in_fewer_bits(form: str, share: float, error: float, tmp_path: 
     fewer.save(tmp_path / "d.tw")
     again = tilewright.load_decoder(tmp_path / "d.tw", threads=1)
     np.testing.assert_array_equal(again.generate([3], max_new_tokens=8), fewer.generate([3], max_new_tokens=8))
+
+
+def test_a_cache_of_small_floats_holds_what_pytorch_rounds_keys_to() -> None:
+    """The layers' own keys, of which the first layer's don't depend on what a cache holds."""
+    decoder, dtype = held("fp8"), torch.float8_e4m3fn
+    tokens = torch.arange(5)[None]
+    wanted = small()[0](tokens, use_cache=True).past_key_values.layers[0].keys.detach().permute(2, 0, 1, 3)
+    decoder.prefill(np.arange(5))
+    codes, scales = (c[:5] for c in decoder._cache[:2])
+    largest = wanted.abs().amax(-1, keepdim=True)
+    np.testing.assert_allclose(scales, (largest / torch.finfo(dtype).max).numpy(), rtol=1e-4)
+    rounded = (wanted / torch.from_numpy(scales)).to(dtype).to(torch.float32).numpy()
+    assert (codes.astype(np.float32) == rounded).mean() > 0.95  # keys are sums in another order
 
 
 @pytest.mark.parametrize("form", ["fp32", "int8"])

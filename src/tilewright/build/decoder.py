@@ -37,11 +37,11 @@ def decoder(
     (``docs/weights.md``).
 
     The cache holds ``max_length`` tokens: by default those that the model has positions for, but at most
-    ``MOST_TOKENS``. ``kv_cache_precision`` says how: in ``"fp32"``, in ``"bf16"``, or in ``"int8"`` with a scale for
-    each token's keys and values of a head, symmetric and by its largest number. There is code for one token and for
-    ``chunk`` of them, in which prompts are read; both read the same weights. ``precision``, ``threads`` and ``cache``
-    are as for ``compile``. ``OptionError`` for an option or a model that this can't be done for; ``CompileError`` as
-    ``compile`` raises.
+    ``MOST_TOKENS``. ``kv_cache_precision`` says how: in ``"fp32"``, in ``"bf16"``, or in ``"int8"``, ``"fp8"`` (E4M3)
+    or ``"fp8e5m2"`` with a scale for each token's keys and values of a head, symmetric and by its largest number. There
+    is code for one token and for ``chunk`` of them, in which prompts are read; both read the same weights.
+    ``precision``, ``threads`` and ``cache`` are as for ``compile``. ``OptionError`` for an option or a model that this
+    can't be done for; ``CompileError`` as ``compile`` raises.
     """
     if isinstance(model, str | Path):
         model = decoder_of(open_gguf(Path(model)))

@@ -20,7 +20,7 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 """What transformers calls layers whose tokens look at all before them, and at as many as a window holds."""
 
 
-CACHES = ("fp32", "bf16", "int8")
+CACHES = ("fp32", "bf16", "int8", "fp8", "fp8e5m2")
 """What a cache may be held in."""
 
 
@@ -29,7 +29,7 @@ class DecoderStep(NamedTuple):
 
     ``tokens`` is i64[1, T] with T from 1 on, ``start`` the place of the first, ``last`` i64[1] the number of the one
     whose logits f32[1, words] are wanted. Each layer has a cache of keys and one of values, [places, 1, heads, width],
-    of which a call may get the first places alone: those up to its last token. Each is one tensor or, in int8, two:
+    of which a call may get the first places alone: those up to its last token. Each is one tensor or, in 8 bits, two:
     codes, and their scales f32[places, 1, heads, 1].
     """
 
@@ -49,15 +49,22 @@ def _forms() -> dict[str, CacheForm]:
     """The form of each of ``CACHES``."""
     import torch
 
-    def coded(x: Any) -> tuple[Any, ...]:
-        """Each row by its own scale, symmetric: the largest number of a row is 127 of its steps."""
-        scale = x.abs().amax(-1, keepdim=True) / 127
-        return torch.round(x / torch.where(scale == 0, 1.0, scale)).to(torch.int8), scale
+    def coded(dtype: torch.dtype, rounded: Callable[[Any], Any] = lambda x: x) -> CacheForm:
+        """Each row by its own scale, symmetric: the largest number of a row is the largest of the type."""
+        largest = float((torch.finfo if dtype.is_floating_point else torch.iinfo)(dtype).max)
+
+        def store(x: Any) -> tuple[Any, ...]:
+            scale = x.abs().amax(-1, keepdim=True) / largest
+            return rounded(x / torch.where(scale == 0, 1.0, scale)).to(dtype), scale
+
+        return CacheForm(store, lambda codes, scale: codes.to(torch.float32) * scale)
 
     forms = (
         CacheForm(lambda x: (x,), lambda x: x),
         CacheForm(lambda x: (x.to(torch.bfloat16),), lambda x: x.to(torch.float32)),
-        CacheForm(coded, lambda codes, scale: codes.to(torch.float32) * scale),
+        coded(torch.int8, torch.round),
+        coded(torch.float8_e4m3fn),
+        coded(torch.float8_e5m2),
     )
     return dict(zip(CACHES, forms, strict=True))
 
