@@ -61,6 +61,12 @@ def test_conformance_on_another_machine(name: str, tmp_path: Path) -> None:
     assert many.wrong(PLATFORMS[name], trials, tmp_path) == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [available(n) for n in PLATFORMS])
+def test_random_quantised_models_on_another_machine(name: str, tmp_path: Path) -> None:
+    assert many.wrong(PLATFORMS[name], many.quantised(range(60_000, 60_100)), tmp_path) == {}
+
+
 def _cross(arguments: list[str], target: str, folder: Path, optimize: int | str = 2) -> None:
     tw.export(DIGITS, folder, target=target, fix_dims={"batch": 1}, name="digits", optimize=optimize)
     flags = ["-O1", "-g0", "-ffreestanding", "-nostdlib", "-fno-builtin", "-fno-sanitize=all", "-fno-unwind-tables"]

@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
+import fuzz_quantised
 from aot.emulated.platforms import Platform
+from quantised_graphs import quantised_graph
+from quantised_grower import Made
 from tilewright.aot.export import Exported, ExportOptions, export
 from tilewright.aot.header import common_text
 from tilewright.build import deploy
@@ -97,6 +100,26 @@ def nets(names: Sequence[str]) -> Iterator[Trial]:
         expected = [y.numpy() for y in net.expected()]
         inputs = [np.array(x.numpy(), order="C") for x in net.inputs]
         yield Trial(name, net.module, net.inputs, inputs, partial(_close, expected))
+
+
+def quantised(seeds: Iterable[int]) -> Iterator[Trial]:
+    """Random quantised models, but for those that are refused."""
+    for seed in seeds:
+        made = quantised_graph(seed)
+        try:
+            graph = import_source(made.model, None, None, None)
+        except CompileError:
+            continue
+        inputs = [np.array(made.feeds[x.attrs["name"]], order="C") for x in graph.inputs]
+        yield Trial(f"quantised {seed}", graph, None, inputs, partial(_as_made, made))
+
+
+def _as_made(made: Made, results: list[Array]) -> str:
+    try:
+        fuzz_quantised.compare(made, tuple(results), exact=False)
+    except AssertionError as error:
+        return str(error)
+    return ""
 
 
 def _close(expected: Sequence[Array], results: Sequence[Array]) -> str:

@@ -104,7 +104,8 @@ def _cortex_m(cpu: str, abi: str, board: str, memories: str = "cortex_m.ld") -> 
 
 
 _WASM = (
-    "-nostdlib", "-Wl,--no-entry", "-Wl,--export=tw_request", "-Wl,--export=tw_answer", "-Wl,--export=tw_answer_all",
+    "-nostdlib", "-rtlib=compiler-rt", "-Wl,--no-entry",
+    "-Wl,--export=tw_request", "-Wl,--export=tw_answer", "-Wl,--export=tw_answer_all",
     "-Wl,--strip-all",
 )  # fmt: skip
 
