@@ -15,6 +15,8 @@ from tilewright.core.effort import EFFORT
 from tilewright.core.types import Array
 from tilewright.graph.quantize.books import Book
 from tilewright.graph.quantize.encoding import ByteWeights
+from tilewright.graph.quantize.places import Layer
+from tilewright.graph.quantize.windows import matrices_of, weights_from
 
 BLOCK = EFFORT.listed
 """Places whose errors reach the places behind them at once, as one product of matrices."""
@@ -60,12 +62,13 @@ class Inputs(NamedTuple):
         return np.asarray(self.moments + np.diag(chance * np.diagonal(self.moments) + self.n_rows * self.step**2 / 12))
 
 
-def gptq_weights(array: Array, inputs: Inputs, nearest: Sequence[ByteWeights]) -> list[ByteWeights]:
+def gptq_weights(array: Array, inputs: Inputs, nearest: Sequence[ByteWeights], greatest: int = 0) -> list[ByteWeights]:
     """Weights f32[K, N] in the scales of each of ``nearest``, with numbers that keep ``x @ array`` by their turns.
 
-    All are chosen at once, because it is ``inputs`` that take the time.
+    None is larger than ``greatest`` or, where that is 0, than the largest there is. All are chosen at once, because it
+    is ``inputs`` that take the time.
     """
-    n, greatest = array.shape[1], max(int(np.abs(w.numbers.astype(np.int16)).max(initial=0)) for w in nearest)
+    n, greatest = array.shape[1], greatest or _greatest(nearest)
     rows = np.tile(array.T, (len(nearest), 1))
     steps = np.concatenate([np.broadcast_to(w.scale, n) for w in nearest]).astype(np.float64)
     numbers = np.empty(array.shape[:1] + steps.shape, np.int8)
@@ -78,6 +81,26 @@ def gptq_weights(array: Array, inputs: Inputs, nearest: Sequence[ByteWeights]) -
     _round_in_turn(rows, inputs.expected(), rounded)
     parts = [np.ascontiguousarray(numbers[:, k * n : (k + 1) * n]) for k in range(len(nearest))]
     return [w._replace(numbers=part) for w, part in zip(nearest, parts, strict=True)]
+
+
+def _greatest(weights: Sequence[ByteWeights]) -> int:
+    return max(int(np.abs(w.numbers.astype(np.int16)).max(initial=0)) for w in weights)
+
+
+def gptq_layer(layer: Layer, inputs: Sequence[Inputs], nearest: Sequence[ByteWeights]) -> list[ByteWeights]:
+    """The weights of a layer in the scales of each of ``nearest``; ``inputs`` are those of each group."""
+    found, greatest = [matrices_of(layer, w.numbers).copy() for w in nearest], _greatest(nearest)
+    for g, (matrix, held) in enumerate(zip(matrices_of(layer, layer.weights), inputs, strict=True)):
+        near = [_of_group(layer, w, g, len(inputs)) for w in nearest]
+        for made, chosen in zip(found, gptq_weights(matrix, held, near, greatest), strict=True):
+            made[g] = chosen.numbers
+    return [w._replace(numbers=weights_from(layer, made)) for w, made in zip(nearest, found, strict=True)]
+
+
+def _of_group(layer: Layer, weights: ByteWeights, g: int, n_groups: int) -> ByteWeights:
+    """The part of a group, as a matrix [terms, results]."""
+    scale = weights.scale.reshape(n_groups, -1)[g] if weights.scale.ndim else weights.scale
+    return ByteWeights(matrices_of(layer, weights.numbers)[g], scale, 1)
 
 
 def _round_in_turn(rows: Array, moments: Array, rounded: Callable[[int, Array], Array]) -> None:

@@ -7,8 +7,8 @@ so that data stream through native code. Not its business: what follows from the
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,8 +21,10 @@ from tilewright.graph.forms.affine import result_axis
 from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import Histogram
+from tilewright.graph.quantize.places import Layer
 from tilewright.graph.quantize.rounded import Channels, row_reaches
 from tilewright.graph.quantize.rows import RowForm
+from tilewright.graph.quantize.windows import LEAST_ROWS, matrices_of, rows_of
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.tell import Tell
@@ -37,26 +39,31 @@ WHICH = "which layer"
 """The input that says which layer is quantised. No model has one of this name: it is no identifier."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Moments:
-    """The sum of ``x x^T`` over rows along a tensor's last axis, f64[K, K], and the number of rows.
+    """The sums of ``x x^T`` over the rows that a layer sums over, f64[groups, K, K], and the number of rows.
 
     ``reaches`` is the sum of squares of how far the rows' numbers reach. No batch is added where there are rows enough
-    already: ``ENOUGH_ROWS`` for each channel.
+    already: ``ENOUGH_ROWS`` for each place, and for ``LEAST_ROWS`` places.
     """
 
-    sums: Array
+    layer: Layer
+    sums: Array = field(init=False)
     n_rows: int = 0
     reaches: float = 0.0
 
+    def __post_init__(self) -> None:
+        groups, depth, _ = matrices_of(self.layer, self.layer.weights).shape
+        self.sums = np.zeros((groups, depth, depth))
+
     def add(self, array: Array) -> None:
-        """Count the rows of one batch."""
-        if self.n_rows >= ENOUGH_ROWS * len(self.sums):
+        """Count the rows of one batch of the layer's operand."""
+        if self.n_rows >= ENOUGH_ROWS * max(self.sums.shape[1], LEAST_ROWS):
             return
-        rows = np.asarray(array, np.float64).reshape(-1, len(self.sums))
-        self.sums += rows.T @ rows
-        self.n_rows += len(rows)
-        self.reaches += float(np.square(row_reaches(rows)).sum())
+        rows = rows_of(self.layer, array)
+        self.sums += rows.transpose(0, 2, 1) @ rows
+        self.n_rows += rows.shape[1]
+        self.reaches += float(np.square(row_reaches(rows.reshape(-1, rows.shape[2]))).sum())
 
     @property
     def row_reach(self) -> float:
@@ -69,11 +76,11 @@ def observe(
     tensors: Sequence[Node],
     batches: Iterable[Batch],
     tell: Tell,
-    moments: Mapping[Node, Moments],
+    moments: Mapping[Node, Collection[Moments]],
 ) -> tuple[dict[Node, Histogram], int]:
     """A histogram of each tensor over all batches, and their number.
 
-    They are added to ``moments`` of some of the tensors, too.
+    They are added to ``moments`` of layers that read some of the tensors, too.
 
     Raises ``InputError`` naming the batch and the tensor for numbers that are not finite, and for no batches at all.
     """
@@ -85,8 +92,8 @@ def observe(
         for x, array in zip(tensors, model.run(batch).values(), strict=True):
             check_finite(array, f"the result of {x.loc}", n, is_float=True)
             found[x].add(array)
-            if x in moments:
-                moments[x].add(array)
+            for seen in moments.get(x, ()):
+                seen.add(array)
         tell("calibrate", n, 0)
     if n == 0 or any(h.n == 0 for h in found.values()):
         raise nothing()

@@ -16,11 +16,12 @@ from tilewright.build.driver import compile_graph
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
-from tilewright.graph.quantize.gptq import Inputs, gptq_weights
+from tilewright.graph.quantize.gptq import Inputs, gptq_layer
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import OBSERVERS, Histogram
 from tilewright.graph.quantize.places import ByteTensors, Layer, places_of
 from tilewright.graph.quantize.rows import RowForm
+from tilewright.graph.quantize.windows import has_matrices
 from tilewright.runtime.once import computed
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.quantize.measure import LayerError, Moments, layer_errors, model_errors, says_nothing
@@ -44,18 +45,27 @@ class Measured:
     scheme: Scheme
     shifts: Mapping[Node, Array] = field(default_factory=dict)
     seen: Mapping[Node, Histogram] = field(default_factory=dict)
-    moments: Mapping[Node, Moments] = field(init=False)
+    moments: dict[Node, Moments] = field(init=False)
     errors: Mapping[Node, LayerError] = field(default_factory=dict)
     model_sqnr_db: Mapping[Node, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Operands of matrix products get sums of products of their channels, for choosing weights."""
-        chosen = [x for x in self.layers if self._is_chosen(x)]
-        self.moments = {x.node.inputs[0]: Moments(np.zeros((len(x.weights),) * 2)) for x in chosen}
+        """What layers sum over gets sums of products, for choosing weights; matrices of one operand share theirs."""
+        self.moments, shared = {}, dict[Node, Moments]()
+        for layer in filter(self._is_chosen, self.layers):
+            seen = Moments(layer)
+            self.moments[layer.node] = shared.setdefault(layer.node.inputs[0], seen) if layer.is_matrix else seen
 
     def _is_chosen(self, layer: Layer) -> bool:
         """Are a layer's bytes chosen for its results on the data?"""
-        return layer.is_matrix and self.scheme.rounding == GPTQ
+        return has_matrices(layer) and self.scheme.rounding == GPTQ
+
+    def watched(self) -> dict[Node, dict[Moments, None]]:
+        """The moments to which each operand is added, each once."""
+        found: dict[Node, dict[Moments, None]] = {}
+        for node, seen in self.moments.items():
+            found.setdefault(node.inputs[0], {})[seen] = None
+        return found
 
     @computed
     def places(self) -> ByteTensors:
@@ -93,12 +103,12 @@ class Measured:
         if not self._is_chosen(layer):
             return nearest
         x = layer.node.inputs[0]
-        seen = self.moments[x]
+        seen = self.moments[layer.node]
         if self.scheme.is_dynamic:
             step = seen.row_reach / self.scheme.rounded.n_steps
         else:
             step = self._encodings[self.places.group_of(x)].scale
-        return gptq_weights(layer.weights, Inputs(seen.sums, seen.n_rows, step), nearest)
+        return gptq_layer(layer, [Inputs(sums, seen.n_rows, step) for sums in seen.sums], nearest)
 
     @computed
     def _encodings(self) -> dict[Node, Encoding]:

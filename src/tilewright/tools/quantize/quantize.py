@@ -113,8 +113,8 @@ def quantize(
     read twice, at the first ``measured_batches`` batches.
     ``split_outliers`` reads channels of matrix products' operands that are larger than all others in several columns,
     each of a part of the number (Zhao et al., Outlier Channel Splitting, 2019), as many as are worth their time.
-    ``rounding="gptq"`` chooses the bytes of a matrix's weights for its results on the data (Frantar et al., 2023),
-    ``"nearest"`` each for itself; weights of convolutions are always the nearest.
+    ``rounding="gptq"`` chooses the bytes of weights for the results on the data (Frantar et al., 2023), of a
+    convolution for some of its windows; ``"nearest"`` each for itself.
     ``equalize`` gives channels between two layers weights of one size before and behind them, where ReLU, pooling or
     nothing lies between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
 
@@ -156,7 +156,7 @@ def quantize(
     spared = _spared(spare, layers)
     found = Measured(graph, layers, scheme, shifts)
     if data is not None:
-        seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.moments)
+        seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.watched())
         found.measure(first, seen, tell)
     scores = list[float]()
     if max_drop is not None and evaluate is not None:
