@@ -58,6 +58,14 @@ def test_bounds_of_one_size_are_one_range() -> None:
     assert [violation.rule for violation in wrong] == ["the model is compiled for at least 8"]
 
 
+def test_bounds_that_contradict_each_other_are_no_range() -> None:
+    """It was told as "between 5 and 4"."""
+    inputs = [TensorSpec("x", "float32", ("n",))]
+    _, (wrong,) = ShapeBinder(inputs, [SymbolSpec("n", 5)], [Constraint("n <= 4")]).bind([(4,)])
+    assert wrong.rule == "the model is compiled for no size at all: it asks for at least 5 and at most 4"
+    assert "contradict" in wrong.remedy
+
+
 def test_shapes_of_unreadable_inputs_are_not_blamed() -> None:
     assert binder(("a", 2), ("b",), symbols="a b", rules=("a == b",)).bind([None, (3,)])[1] == []
 

@@ -124,11 +124,13 @@ class ShapeBinder:
                 continue
             place = self._source_of(spec.name).place
             limits = limits_of(spec, [rule for rule, _ in self._rules])
+            rule = f"the model is compiled for {limits}"
+            remedy = "pass a size in that range, or compile with a wider one, or for this size alone"
+            if NO_SIZE in limits:
+                remedy = "compile with other sizes: these contradict each other"
             yield Violation(
-                self._inputs[place.input].name, f"{spec.name} is {value}", f"the model is compiled for {limits}",
-                "pass a size in that range, or compile with a wider one, or for this size alone",
-                dim=place.dim, symbol=spec.name,
-            )  # fmt: skip
+                self._inputs[place.input].name, f"{spec.name} is {value}", rule, remedy, dim=place.dim, symbol=spec.name
+            )
 
     def _check_rules(self, values: Mapping[str, int], told: Set[str | None]) -> Iterator[Violation]:
         """What breaks a rule; bounds of the symbols that are ``told`` stand beside their ranges already."""
@@ -168,12 +170,20 @@ class ShapeBinder:
         return next(source for source in self._sources if source.symbol == symbol)
 
 
+NO_SIZE = "no size at all"
+
+
 def limits_of(spec: SymbolSpec, rules: Iterable[ParsedExpr]) -> str:
-    """A symbol's range in words: one range, which is what bounds among the rules leave of its own."""
+    """A symbol's range in words: one range, which is what bounds among the rules leave of its own.
+
+    A model's nodes may ask for what no size fulfils; then each bound is said, not a range that ends before it starts.
+    """
     bounds = [bound for rule in rules if (bound := _bound_of(rule)) is not None and bound[0] == spec.name]
     lo = max([spec.lo, *(n for _, op, n in bounds if isinstance(op, ast.GtE))])
     ends = [*([spec.hi] if isinstance(spec.hi, int) else []), *(n for _, op, n in bounds if isinstance(op, ast.LtE))]
     hi = min(ends, default=spec.hi)
+    if isinstance(hi, int) and hi < lo:
+        return f"{NO_SIZE}: it asks for at least {lo} and at most {hi}"
     return f"at least {lo}" if hi is None else f"between {lo} and {hi}"
 
 
