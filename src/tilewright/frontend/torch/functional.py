@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tilewright.core.diag import ImportFailed
 from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.torch.foreach import decompositions as on_lists
 from tilewright.frontend.torch.tracing import tracing
 
 if TYPE_CHECKING:
@@ -99,6 +100,7 @@ def _kernels_and_table(
         packet, overload = kept.split(".")
         table.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
     table.update({op: f for op, f in decomposition_table.items() if str(op).removeprefix("aten.") in TAKEN_APART})
+    table.update(on_lists())
     table.update(dict(ours))
     kernels, rest = _split_decomp_table_to_cia_and_python_decomp(table.materialize())
     return {op: how for op, how in kernels.items() if not _is_own(op, how)}, rest

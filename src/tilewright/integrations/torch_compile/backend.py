@@ -22,6 +22,7 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.torch.foreach import decompositions as on_lists
 from tilewright.frontend.torch.fx.views import mark_results, separate_views
 from tilewright.integrations.torch_compile.apart import (
     REMEDY,
@@ -211,6 +212,7 @@ def _decompositions() -> dict[Any, Any]:
         table[torch.ops.torch_nn._linear_cross_entropy_batch_chunked_no_reduction.default] = _linear_cross_entropies
     table = {op: f for op, f in table.items() if _name(op) not in CONVERTERS or _name(op) in TRAINING_ONLY}
     table[torch.ops.aten.unique_consecutive.default] = _unique_consecutive
+    table.update(on_lists())
     for name, how in GRADIENTS.items():
         packet, overload = name.split(".")
         table[getattr(getattr(torch.ops.aten, packet), overload)] = how
