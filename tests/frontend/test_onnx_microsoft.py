@@ -468,10 +468,11 @@ def test_mixture_of_experts(activation, k, normal) -> None:
 @pytest.mark.parametrize("block", [0, 16])
 def test_mixture_of_quantised_experts(block) -> None:
     def scales(*shape: int) -> np.ndarray:
-        return RNG.uniform(0.001, 0.01, (*shape[:2], shape[2] // block) if block else shape[:2]).astype(np.float32)
+        return RNG.uniform(0.01, 0.1, (*shape[:2], shape[2] // block) if block else shape[:2]).astype(np.float32)
 
     constants = {"w1": u8(4, 32, 8), "s1": scales(4, 32, 16), "w2": u8(4, 16, 8), "s2": scales(4, 16, 16)}
     form = {"k": 2, "expert_weight_bits": 4, "activation_type": "swiglu", "swiglu_fusion": 1}
+    form["normalize_routing_weights"] = 1  # without, ONNX Runtime's QMoE has other shares than its MoE and definition
     feeds = {"x": f32(6, 16), "r": f32(6, 4)}
     more = {"block_size": block} if block else {}
     check("QMoE", "x r w1 s1 - w2 s2", feeds, constants, rtol=1e-2, **form, **more)
