@@ -304,6 +304,25 @@ def test_wrong_options(options):
         tw.quantize(small(perceptron, ROWS), numbers(4, 8), **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"weight_bits": 8.0}, "weight_bits=8.0 is not offered"), ({"equalize": "no"}, "neither yes nor no"),
+     ({"spare": None}, "no list of names"), ({"spare": "first"}, "no list of names"),
+     ({"spare": [3]}, "no list of names"),
+     ({"batch_size": 0}, "batch_size=0 is no number"), ({"measured_batches": -2}, "measured_batches=-2 is no number"),
+     ({"progress": 3}, "progress=3 can't be called"), ({"max_drop": 0.1, "evaluate": 3}, "evaluate=3 can't be called"),
+     ({"max_drop": float("nan"), "evaluate": float}, "max_drop=nan is no number"),
+     ({"max_drop": "a", "evaluate": float}, "max_drop='a' is no number"),
+     ({"max_drop": 0.1, "evaluate": lambda model: None}, "evaluate gave None"),
+     ({"max_drop": 0.1, "evaluate": lambda model: float("nan")}, "evaluate gave nan")],
+    ids=lambda x: x if isinstance(x, str) else next(iter(x)),
+)  # fmt: skip
+def test_arguments_that_are_none_of_their_kind(options, said):
+    with pytest.raises(tw.OptionError, match=said) as caught:
+        tw.quantize(small(perceptron, ROWS), numbers(4, 8), **options)
+    assert caught.value.remedy
+
+
 def test_the_command_writes_a_model_and_a_table(tmp_path, cli):
     model, data = tmp_path / "m.onnx", tmp_path / "data.npy"
     save_onnx(small(perceptron, ROWS), model)

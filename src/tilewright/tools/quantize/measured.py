@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.build.driver import compile_graph
+from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
@@ -150,12 +151,12 @@ class Measured:
         """
         order = [x.node for x in self.layers if x.node not in spared]
         order.sort(key=self.model_sqnr_db.__getitem__)
-        before = float(evaluate(compile_graph(self.graph)))
+        before = _score(evaluate, self.graph)
         scores: dict[int, float] = {}
 
         def holds(n: int) -> bool:
             made = self.graph_without({*spared, *order[:n]})
-            scores[n] = float(evaluate(compile_graph(made)))
+            scores[n] = _score(evaluate, made)
             tell("spare layers", n, len(order))
             return before - scores[n] <= max_drop
 
@@ -214,6 +215,18 @@ class Measured:
         if each_db >= one_db:
             return ""
         return f"weights: {each_db:.1f} dB per channel, {one_db:.1f} dB with one scale"
+
+
+def _score(evaluate: Evaluate, graph: Graph) -> float:
+    """What ``evaluate`` gives for the compiled graph; ``OptionError`` where that is no number."""
+    found: object = evaluate(compile_graph(graph))
+    try:
+        score = float(found)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        score = np.nan
+    if np.isnan(score):
+        raise OptionError(f"evaluate gave {found!r:.80}, which is no score", remedy="give a number, greater is better")
+    return score
 
 
 def _squares(x: Array) -> float:

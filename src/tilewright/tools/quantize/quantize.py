@@ -10,6 +10,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,7 @@ def quantize(
         activations, chosen, weight_bits, observer, bias_correction, mode, smooth, equalize, group, rounding,
         split_outliers,
     )  # fmt: skip
+    _check_arguments(spare, batch_size, measured_batches, max_drop, evaluate, progress)
     _check_measures(scheme, data, max_drop, evaluate)
     if data is None and scheme.is_dynamic:
         scheme = scheme.without_data()
@@ -166,6 +168,22 @@ def quantize(
     warn_of(texts)
     report = QuantizeReport(found.reports(spared, kept), n_batches, texts, asdict(scheme), *scores)
     return _with_report(found.graph_without(spared), report)
+
+
+def _check_arguments(
+    spare: object, batch_size: object, measured_batches: object, max_drop: object, *functions: object
+) -> None:
+    """``OptionError`` for names that are no names, counts that are no counts, and functions that can't be called."""
+    if isinstance(spare, str) or not isinstance(spare, Collection) or not all(isinstance(x, str) for x in spare):
+        raise OptionError(f"spare={spare!r:.80} is no list of names", remedy='use spare=["name of a layer"]')
+    for name, count in (("batch_size", batch_size), ("measured_batches", measured_batches)):
+        if isinstance(count, bool) or not isinstance(count, Integral) or count < 1:
+            raise OptionError(f"{name}={count!r:.80} is no number of them", remedy="use 1 or more")
+    if max_drop is not None and not (isinstance(max_drop, Real) and max_drop == max_drop):
+        raise OptionError(f"max_drop={max_drop!r:.80} is no number", remedy="say by how much the score may fall: 0.01")
+    for name, function in zip(("evaluate", "progress"), functions, strict=True):
+        if function is not None and not callable(function):
+            raise OptionError(f"{name}={function!r:.80} can't be called", remedy="give a function, or None")
 
 
 def _check_measures(scheme: Scheme, data: Any, max_drop: float | None, evaluate: Evaluate | None) -> None:

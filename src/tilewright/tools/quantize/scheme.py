@@ -59,9 +59,15 @@ class Scheme:
 
     def __post_init__(self) -> None:
         for name, offered in (OFFERED | (OFFERED_STORED if self.mode == STORED else {})).items():
-            if getattr(self, name) not in offered:
+            given: object = getattr(self, name)
+            if not any(isinstance(given, type(one)) and given == one for one in offered):
                 text = f"{name}={getattr(self, name)!r:.80} is not offered"
                 raise OptionError(text, remedy=f"use one of {list(offered)}")
+        for name in ("bias_correction", "equalize", "split_outliers"):
+            if not isinstance(getattr(self, name), bool):
+                raise OptionError(
+                    f"{name}={getattr(self, name)!r:.40} is neither yes nor no", remedy="use True or False"
+                )
         smooth: object = self.smooth
         if smooth not in (None, AUTO) and not (isinstance(smooth, int | float) and 0 < smooth < 1):
             text = f"smooth={smooth!r:.40} is no exponent"
