@@ -49,6 +49,7 @@ from benchmarks import (
     newcomer_signals,
     newcomer_speech,
     newcomer_toolkits,
+    newcomer_trackers,
     newcomer_vision,
 )
 from benchmarks.newcomer_cases import Newcomer, joined
@@ -89,6 +90,7 @@ TABLES = (
     newcomer_idioms,
     newcomer_libraries,
     newcomer_calls,
+    newcomer_trackers,
 )
 NEWCOMERS = joined([module.CASES for module in TABLES])
 TIMES_EAGER = 16.0
