@@ -1,4 +1,4 @@
-"""A suite of random quantised ONNX models by seed: code for two or three x86 levels against ONNX's own reference.
+"""A suite of random quantised ONNX models by seed: code for several x86 machines against ONNX's own reference.
 
 In: seeds. Out: passed, refused by a typed error, or an error that names the output. Not its business: what a model is
 made of, and which of its results are exact (``quantised_graphs``).
@@ -21,7 +21,9 @@ from tilewright.tools.conformance.workers import Case
 
 NAME = "quantised"
 COUNT = 20_000
-LEVELS = tuple(name for name in ("x86-64", "x86-64-v3", "x86-64-v4") if runs_here(Target.parse(name)))
+LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
+WITH_BYTES = ("alderlake", "cascadelake", "sapphirerapids")
+"""Machines whose instructions sum products of bytes: in vectors of 256 bits, of 512, and on matrix registers."""
 RTOL = 2e-3  # of what floats decide, over the largest number of a tensor
 
 
@@ -33,10 +35,15 @@ def run_case(case: Case) -> tuple[Status, str]:
     return check(int(case.name)), ""
 
 
-def check(seed: int, levels: Sequence[str] = LEVELS) -> Status:
+def machines(seed: int) -> list[str]:
+    """The levels, and one of the machines that multiply bytes, of those that this CPU runs."""
+    return [m for m in (*LEVELS, WITH_BYTES[seed // 4 % len(WITH_BYTES)]) if runs_here(Target.parse(m))]
+
+
+def check(seed: int, levels: Sequence[str] | None = None) -> Status:
     """Every level's results are right, or the import says why it takes none."""
     made = quantised_graph(seed)
-    for k, level in enumerate(levels):
+    for k, level in enumerate(machines(seed) if levels is None else levels):
         exact = (seed + k) % 4 > 0
         how = {"optimize": 1 + seed % 2, "accuracy": "exact" if exact else "default", "threads": 1 + seed // 2 % 2}
         try:
