@@ -373,6 +373,28 @@ def test_what_export_refuses_is_an_import_error() -> None:
         import_module(Lambda(lambda x: x if x.sum() > 0 else -x), (SCALE,))
 
 
+def _covariance(x: torch.Tensor) -> torch.Tensor:
+    x = x - x.mean(1, keepdim=True)
+    return x @ x.mT / (x.shape[1] - 1)
+
+
+@pytest.mark.parametrize(
+    ("refused", "instead", "name"),
+    [
+        (torch.cov, _covariance, "x @ x.mT / (x.shape[1] - 1)"),
+        (lambda x: torch.linalg.lstsq(x, x)[0], lambda x: torch.linalg.pinv(x) @ x, "torch.linalg.pinv(a) @ b"),
+    ],
+)
+def test_calls_that_tracing_never_follows_have_their_own_remedy(refused: Any, instead: Any, name: str) -> None:
+    """It was to keep Python control flow free of data. What is offered is captured, and means the same."""
+    x = torch.randn(3, 2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ImportFailed) as caught:
+        import_module(Lambda(refused), (x,))
+    assert caught.value.remedy is not None and name in caught.value.remedy
+    check(Lambda(instead), (x,))
+    torch.testing.assert_close(instead(x), refused(x))
+
+
 def test_the_package_does_not_import_torch() -> None:
     code = "import sys, tilewright, tilewright.frontend.torch.export; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

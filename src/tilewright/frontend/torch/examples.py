@@ -98,19 +98,32 @@ def capture_failure(module: torch.nn.Module, error: Exception) -> ImportFailed:
     if outer := [path for path in scripts if path.rpartition(".")[0] not in scripts]:
         remedy = f"give the modules that were scripted or traced in place of {_listed(outer)}, which is TorchScript"
         return ImportFailed(text, remedy=remedy)
+    called = getattr(error, "func", None)
+    if isinstance(called, torch._ops.OpOverload) and (instead := INSTEAD.get(called._overloadpacket.__name__)):
+        return ImportFailed(text, remedy=f"{instead}; {OTHERWISE}")
     return ImportFailed(text, remedy=_remedy(f"{type(error).__name__} {error}"))
 
 
+OTHERWISE = "torch.compile(module, backend='tilewright') compiles the parts that it can"
+
+INSTEAD: Mapping[str, str] = {
+    "equal": "write (a == b).all() for torch.equal, which torch.cov and torch.corrcoef call as well: spell those by "
+    "x = x - x.mean(1, keepdim=True) and x @ x.mT / (x.shape[1] - 1)",
+    "linalg_lstsq": "write torch.linalg.pinv(a) @ b for torch.linalg.lstsq(a, b)",
+    "_ctc_loss": "compute F.ctc_loss outside of the module",
+}
+"""What to write for calls that PyTorch's tracing can't follow whatever the module does, by their names."""
+
+
 def _remedy(text: str) -> str:
-    otherwise = "torch.compile(module, backend='tilewright') compiles the parts that it can"
     words = text.lower()
     if "data-dependent" in words or "datadependent" in words or "control flow" in words:
-        return f"keep Python control flow in forward free of data; {otherwise}"
+        return f"keep Python control flow in forward free of data; {OTHERWISE}"
     if "dynamic_shapes" in words or "constraints violated" in words:
         return _SHAPES_REMEDY
     if "same device" in words:
         return "bring the module and the example inputs to the CPU: module.cpu(), x.cpu()"
-    return f"check that module(*example_inputs) runs in PyTorch; {otherwise}"
+    return f"check that module(*example_inputs) runs in PyTorch; {OTHERWISE}"
 
 
 def _check_names(module: torch.nn.Module, inputs: Any) -> None:
