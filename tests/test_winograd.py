@@ -374,10 +374,11 @@ def scheduled(shape: tuple[int, ...], n_out: int, tile: int, machine: Target, gr
         ((1, 56, 56, 512), 1024, 4, 32, [32, 7]),  # one group's constants are read again, not those of all
         ((1, 28, 28, 28, 3), 100, 4, 1, [7, 7]),  # a column of tiles is more than the cache's part, and most of it fits
         ((1, 14, 14, 14, 64), 64, 5, 1, None),  # the constants would be read again for each of nine columns
+        ((16, 10, 14, 1024), 32, 4, 1, [1, 1, 16]),  # more than the near cache keeps, but not than the last one does
     ],
 )
 def test_blocks_pay_where_memory_would_pass_more(shape, n_out, tile, groups, extents):
-    made = scheduled(shape, n_out, tile, replace(Target.parse("znver3"), n_cores=1, ghz=1e-3), groups)
+    made = scheduled(shape, n_out, tile, replace(Target.parse("znver3"), n_cores=1), groups)
     nests = made.kernel.body
     outer = [s.loop.extent for s in walk(nests) if isinstance(s, For)][: len(extents or ())]
     assert (len(nests) == 1) == (extents is not None) and outer == (extents or [])

@@ -78,14 +78,14 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     width = vector_width(machine, top.leaf)
     walks = _walks(top, names.after)
     slid = _slid(b, names, top)
-    turns = _turns(names, top)
+    turns = [x for x in _turns(names, top) if x not in groups]
     batch = [x for x in top.loops[:-1] if x.sym.name not in {*slid, *turns, *(w.loop for w in walks)}]
     sizes = _block(b, machine, names, walks, batch, groups)
     # Channels that take turns pay where a block holds many tiles; otherwise they are walked like any other loop. Fewer
     # than keep the multipliers busy are too few to read the constants of all phases at once for.
     if turns and (sizes is None or prod(sizes) < machine.waiting_sums):
         batch, turns = [x for x in top.loops[:-1] if x in batch or x.sym.name in turns], []
-        sizes = _block(b, machine, names, walks, batch, groups)
+        sizes = sizes and _block(b, machine, names, walks, batch, groups)  # which makes its points for each turn
     if not batch and sizes == tuple(w.n_tiles for w in walks):
         sizes = None  # one block, which needs no loops over blocks
     threads = pays_threads(_work(b, names.product), machine, width)
@@ -223,8 +223,9 @@ def _block(
 ) -> tuple[int, ...] | None:
     """How many tiles of each walk make a block, which may be all; None: no blocks.
 
-    Without blocks points and products pass through memory twice. With them, what of a block is beyond its place in the
-    cache does, and every block but the first of a group reads the group's constants again.
+    Of blocks that fit, and of ever larger ones up to the whole image, those for which the least comes again: what of a
+    block is beyond its place in the near cache goes to a farther one and back, and every block but the first of a group
+    reads the group's constants again. Without blocks all points and products go and come.
     """
     n_groups = estimate([x.extent for x in batch if x.sym.name in groups])
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
@@ -236,18 +237,39 @@ def _block(
     counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
     if len(counts) < len(walks):
         return _ragged_block(walks, max(fit, int(constants * WAITED_FOR / 2 * n_tiles / total)))
+    again = constants * WAITED_FOR / _bytes_per_cycle(machine, constants)
+    apart = 2 * total / _bytes_per_cycle(machine, total)
+
+    def cycles(sizes: tuple[int, ...]) -> float:
+        n_blocks = n_tiles / prod(sizes)
+        beyond = 2 * max(total - limit * n_blocks, 0)
+        return (n_blocks - n_groups) * again + beyond / _bytes_per_cycle(machine, total / n_blocks)
+
+    most = [max(fit, 1)]
+    while most[-1] < prod(counts):
+        most.append(2 * most[-1])
+    sizes = min((_sizes(counts, n) for n in most), key=cycles)
+    n_blocks = n_tiles / prod(sizes)
+    found = sizes if n_blocks >= 2 and cycles(sizes) <= apart else None
+    if machine.n_cores > 1 and not batch:
+        found = _shared(counts, found, fit, n_groups + apart / max(again, 1), machine.n_cores)
+    return sizes if found is None and n_blocks == 1 else found
+
+
+def _sizes(counts: Sequence[int], most: int) -> tuple[int, ...]:
+    """At most so many tiles: as many as there are along the last walks, and a part of the one before these."""
     sizes: list[int] = []
-    most = max(fit, 1)
     for count in reversed(counts):
         sizes.insert(0, _part_of(count, min(count, most)))
         most = most // sizes[0] if sizes[0] == count else 1
-    n_blocks = n_tiles / estimate(sizes)
-    kept = min(limit * n_blocks / total, 1)
-    most_blocks = n_groups + 2 * total * kept / max(constants * WAITED_FOR, 1)
-    found = tuple(sizes) if 2 <= n_blocks <= most_blocks else None
-    if machine.n_cores > 1 and not batch:
-        found = _shared(counts, found, fit, most_blocks, machine.n_cores)
-    return tuple(sizes) if found is None and n_blocks == 1 else found
+    return tuple(sizes)
+
+
+def _bytes_per_cycle(machine: Target, n_bytes: float) -> float:
+    """How fast so many bytes come again that a core's own cache does not keep: the last one does beside as many others,
+    or memory."""
+    is_near = 2 * n_bytes <= machine.llc_kept_bytes
+    return machine.llc_bytes_per_cycle if is_near else machine.memory_bytes_per_cycle
 
 
 def _shared(
