@@ -186,6 +186,15 @@ def test_sums_whose_terms_lie_in_as_many_pages_are_read_from_a_copy(
     assert (["transpose"] in kernels) == apart
 
 
+@pytest.mark.parametrize(("channels", "side", "apart"), [(96, 32, True), (96, 31, False), (48, 32, False)])
+def test_padding_reads_a_copy_of_what_lies_in_as_many_pages(channels: int, side: int, *, apart: bool) -> None:
+    n = Net()
+    x = n.b(ops.transpose, n.input(1, channels, side, side), perm=(0, 2, 3, 1))
+    y = n.b(ops.pad, x, n.b.const(np.float32(0)), pads=((0, 0), (1, 1), (1, 1), (0, 0)), mode="constant")
+    kernels = n.kernels(y, target=replace(WIDE, page_bytes=4096, n_near_pages=64))
+    assert kernels == ([["transpose"], ["pad"]] if apart else [["transpose", "pad"]])
+
+
 @pytest.mark.parametrize("op", [ops.softmax, ops.log_softmax])
 def test_softmax_is_one_kernel(op: OpDef) -> None:
     n = Net()

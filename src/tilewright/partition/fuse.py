@@ -244,6 +244,8 @@ class _Fuser:
             return False  # a window's elements are loaded as vectors along the rows
         if not facts.keeps_rows and into.pads(operand) and self._has_long_rows(node):
             return False  # the padded copy is walked row by row, many times
+        if into.is_padding and self._lies_in_pages(node):
+            return False  # blocks are transposed where no element of them is padding
         if into.walks_memory is not None and node in self.row_readers:
             return False  # their rows would be read across
         if self._reads_often(group, reader):
@@ -307,22 +309,29 @@ class _Fuser:
     def _lies_apart(self, group: Group, node: Node, reader: Node, operand: int) -> bool:
         """Would a product read single elements, many times each, that a copy puts next to each other?
 
-        Or have the terms of a sum each in a page of its own, and more of them than a core knows pages? Machines without
-        threads have neither pages nor memory for such a copy.
+        Or have the terms of a sum each in a page of its own, and more of them than a core knows pages?
         """
-        is_far = self.target.has_threads and self._walks_pages(node, reader, operand)
-        is_apart = self.facts[node].spreads_rows or is_far
+        is_apart = self.facts[node].spreads_rows or self._walks_pages(node, reader, operand)
         return is_apart and self._is_read_often(group, node, reader)
 
     def _walks_pages(self, node: Node, reader: Node, operand: int) -> bool:
         """Do the terms of a product's sum lie along the last axis of a copy, and pages apart in what is copied?"""
-        into, steps = self.facts[reader], self.facts[node].copied_steps
-        if into.form is not Form.CONTRACT or not steps or known_at_most(node.shape[-1], self.target.n_near_pages):
+        into = self.facts[reader]
+        if into.form is not Form.CONTRACT or not self._lies_in_pages(node):
             return False
         assert into.main.reduction is not None
         summed = {a.sym for a in into.main.reduction.axes}
-        is_along = all(x.index[-1] in summed for x in into.reads(operand))
-        return is_along and abs(steps[-1]) * node.dtype.n_bytes >= self.target.page_bytes
+        return all(x.index[-1] in summed for x in into.reads(operand))
+
+    def _lies_in_pages(self, node: Node) -> bool:
+        """Do the elements of a copy's row lie in pages of their own in what is copied, more than a core knows?
+
+        Machines without threads have neither pages nor memory for more copies.
+        """
+        steps = self.facts[node].copied_steps
+        if not self.target.has_threads or not steps or known_at_most(node.shape[-1], self.target.n_near_pages):
+            return False
+        return abs(steps[-1]) * node.dtype.n_bytes >= self.target.page_bytes
 
     def _is_read_often(self, group: Group, node: Node, reader: Node) -> bool:
         """Does the product that ``node`` is an operand of read each of its elements so often that copies are cheap?"""
