@@ -78,6 +78,10 @@ def test_planes_whose_rows_lie_together_give_what_the_plain_loops_give(channels:
     check_default(planes(channels, size, n_out), "W", machine=machine)
 
 
+def test_a_single_result_reads_padding_on_a_machine_without_masks():
+    check_default(planes(3, 1, 1), "W", machine=replace(WIDE, has_masks=False))
+
+
 def test_it_asks_for_rows_of_one_axis():
     for rows, taps, is_asked in ((5, 7, True), (5, 1, False), (200, 3, False)):
         computation = columns_alone(rows, 112, taps, (taps // 2, taps // 2), 64, 16)

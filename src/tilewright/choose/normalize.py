@@ -462,7 +462,7 @@ def _order(stage: Stage, load: Load, machine: Target, shape: Sequence[Dim]) -> l
         and known_at_least(product(shape[d + 1 :]) * load.dtype.n_bytes, machine.page_bytes)
         for d in inside
     )
-    is_whole = not machine.has_masks and shape[last] == stage.axes[-1].extent
+    is_whole = not machine.has_masks and shape[last] in [a.extent for a in stage.axes[-1:]]
     if not in_pages or is_whole or symbols_at(load.index[last]) <= summed:
         return [*outer, last]
     return [*(d for d in outer if d not in inside), *inside, last]
