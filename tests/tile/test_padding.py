@@ -55,11 +55,12 @@ def test_rows_and_columns_as_one_axis(rows: int, columns: int, taps: int, lo: in
     check_default(columns_alone(rows, columns, taps, (lo, hi)), "W", machine=WIDE if wide else SMALL)
 
 
-def planes(channels: int, size: int, n_out: int = 3) -> Computation:
-    """A convolution of 3x3 taps with its channels before the pixels."""
-    shapes = ((1, channels, size, size), (n_out, channels, 3, 3), (1, n_out, size, size))
+def planes(channels: int, size: int, n_out: int = 3, width: int = 3) -> Computation:
+    """A convolution of three rows of taps with its channels before the pixels."""
+    shapes = ((1, channels, size, size), (n_out, channels, 3, width), (1, n_out, size, size))
     x, w, y = (Buffer(name, F, shape) for name, shape in zip("XWY", shapes, strict=True))
-    attrs = {"strides": (1, 1), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "layout": "NCHW", "groups": 1}
+    pads = ((1, 1), (width // 2, width // 2))
+    attrs = {"strides": (1, 1), "pads": pads, "dilations": (1, 1), "layout": "NCHW", "groups": 1}
     return Computation((x, w), (y,), ops.conv.compute((x, w), (y,), Attrs(attrs)))
 
 
@@ -69,6 +70,12 @@ def test_rows_of_more_planes_than_a_core_knows_pages_lie_together(channels: int,
     (copy,) = normalize(computation, WIDE, [computation.inputs[1]]).temps
     width = size + 2
     assert copy.shape == ((1, width, channels, width) if are_together else (1, channels, width, width))
+
+
+def test_rows_that_are_one_axis_with_their_columns_stay_so():
+    computation = planes(96, 34, width=1)
+    (copy,) = normalize(computation, WIDE, [computation.inputs[1]]).temps
+    assert copy.shape == (1, 96, 36 * 34)
 
 
 @settings(max_examples=4)

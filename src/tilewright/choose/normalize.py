@@ -450,9 +450,9 @@ def _order(stage: Stage, load: Load, machine: Target, shape: Sequence[Dim]) -> l
     """The dimensions of a copy, outermost first: as they were, or with what only sums walk inside of what results do.
 
     So where the terms of a sum would lie in more pages than a core knows: what a row of results reads is together then.
-    The last dimension stays, as lanes walk it. Where rows without padding could be one axis with their columns
-    (``collapse``), they stay so if a machine has no masks for what each row leaves. The copy is made in the order in
-    which its source lies.
+    The last dimension stays, as lanes walk it. Rows that are one axis with their columns (``collapse``), as those of
+    windows of one column are, stay so: lanes go on from row to row. The copy is made in the order in which its source
+    lies.
     """
     summed = {a.sym for a in stage.reduction.axes} if stage.reduction else set()
     *outer, last = range(len(shape))
@@ -462,8 +462,8 @@ def _order(stage: Stage, load: Load, machine: Target, shape: Sequence[Dim]) -> l
         and known_at_least(product(shape[d + 1 :]) * load.dtype.n_bytes, machine.page_bytes)
         for d in inside
     )
-    is_whole = not machine.has_masks and shape[last] in [a.extent for a in stage.axes[-1:]]
-    if not in_pages or is_whole or symbols_at(load.index[last]) <= summed:
+    is_joined = shape[last] in [a.extent for a in stage.axes[-1:]]
+    if not in_pages or is_joined or symbols_at(load.index[last]) <= summed:
         return [*outer, last]
     return [*(d for d in outer if d not in inside), *inside, last]
 
