@@ -113,6 +113,15 @@ def test_data_choose_weights_for_the_results_and_without_data_they_are_the_neare
     np.testing.assert_array_equal(evaluate_graph(without, [x])[0], evaluate_graph(plain, [x])[0])
 
 
+def test_data_of_zeros_choose_the_nearest_weights():
+    """GPTQ's matrix of them had no inverse."""
+    graph, x = perceptron()[0], numbers(8, 24, seed=7)
+    nearest = tw.quantize(graph, mode="dynamic")
+    with pytest.warns(tw.CalibrationWarning, match="every number is 0"):
+        chosen = tw.quantize(graph, np.zeros((8, 24), np.float32), mode="dynamic")
+    np.testing.assert_array_equal(evaluate_graph(nearest, [x])[0], evaluate_graph(chosen, [x])[0])
+
+
 def test_errors_are_measured_on_data_and_convolutions_stay_with_a_reason():
     images = (Sym("n", 1), 3, 6, 6)
 

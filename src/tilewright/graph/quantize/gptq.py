@@ -56,10 +56,11 @@ class Inputs(NamedTuple):
 
         Rounding adds ``step**2 / 12`` to the mean square of each place, and nothing to what two places have in common.
         What K places seem to have in common in n rows is chance by a share of about K / n, which is why their own
-        squares count for more by that.
+        squares count for more by that. Rows of zeros, whose step may be 0, get the least that has an inverse.
         """
-        chance = len(self.moments) / self.n_rows
-        return np.asarray(self.moments + np.diag(chance * np.diagonal(self.moments) + self.n_rows * self.step**2 / 12))
+        chance, rounding = len(self.moments) / self.n_rows, self.n_rows * self.step**2 / 12
+        own = chance * np.diagonal(self.moments) + max(rounding, float(np.finfo(np.float32).tiny))
+        return np.asarray(self.moments + np.diag(own))
 
 
 def gptq_weights(array: Array, inputs: Inputs, nearest: Sequence[ByteWeights], greatest: int = 0) -> list[ByteWeights]:
