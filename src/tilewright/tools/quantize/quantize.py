@@ -7,7 +7,7 @@ Not its business: what a step does.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, islice
 from numbers import Integral, Real
@@ -18,7 +18,6 @@ from tilewright.build.options import GROUPS
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.passes import run_pipeline
-from tilewright.core.types import Array
 from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.frontend.source import Called, import_called
 from tilewright.graph.canonical.canonicalize import Canonicalize
@@ -93,31 +92,30 @@ def quantize(
 
     With ``mode="dynamic"`` each call chooses the scales of activations, one for each row that a product sums over (a
     token): then no data are needed, and convolutions stay f32. With data channels are made more equal and weights
-    chosen there, too; without, ``smooth`` and ``rounding`` are None and ``"nearest"``. With
-    ``mode="weights"`` activations stay in f32, and the weights of matrix products and embeddings are stored as
-    ``weights`` says: ``"int4"`` (the default), ``"int8"``, the code books ``"nf4"`` and ``"fp4"``, ``"fp8"`` (E4M3),
-    ``"fp8e5m2"`` or ``"fp16"``, with a scale for each ``group`` of 32, 64 or 128 (f16 has none); with data their codes
-    are chosen by GPTQ.
+    chosen there, too; without, ``smooth`` and ``rounding`` are None and ``"nearest"``. With ``mode="weights"``
+    activations stay in f32, and the weights of matrix products and embeddings are stored as ``weights`` says:
+    ``"int4"`` (the default), ``"int8"``, the code books ``"nf4"`` and ``"fp4"``, ``"fp8"`` (E4M3), ``"fp8e5m2"`` or
+    ``"fp16"``, with a scale for each ``group`` of 32, 64 or 128 (f16 has none); with data their codes are chosen by
+    GPTQ.
 
     ``source`` and the four options after ``mode`` are those of ``tilewright.compile``. ``data`` are samples without
     labels: an array or a dict of arrays by input name, whose first axis is cut into batches (of ``batch_size`` where
     the model's is symbolic), the path of an ``.npy`` or ``.npz`` file of such, or any iterable of batches, read once.
     ``activations`` are ``"u8"`` or ``"i8"``, with a zero point, or ``"u16"`` or ``"i16"``, whose products are computed
-    in f32 and whose error is that of the weights alone; weights are i8 without one, with a scale for each
-    output channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are from
-    -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums
-    are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000),
-    ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al.,
-    Data-Free Quantization, 2019). ``smooth`` makes channels of what matrix products read more equal and weights less
-    so (Xiao et al., SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error
-    that it expects; None leaves operands as they are. It looks at all data; where those are an iterator, which can't be
-    read twice, at the first ``measured_batches`` batches.
-    ``split_outliers`` reads channels of matrix products' operands that are larger than all others in several columns,
-    each of a part of the number (Zhao et al., Outlier Channel Splitting, 2019), as many as are worth their time.
-    ``rounding="gptq"`` chooses the bytes of weights for the results on the data (Frantar et al., 2023), of a
-    convolution for some of its windows; ``"nearest"`` each for itself.
-    ``equalize`` gives channels between two layers weights of one size before and behind them, where ReLU, pooling or
-    nothing lies between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
+    in f32 and whose error is that of the weights alone; weights are i8 without one, with a scale for each output
+    channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are from -63 to
+    63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums are exact
+    with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or
+    ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al., Data-Free Quantization,
+    2019). ``smooth`` makes channels of what matrix products read more equal and weights less so (Xiao et al.,
+    SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error that it expects;
+    None leaves operands as they are. It looks at all data; where those are an iterator, which can't be read twice, at
+    the first ``measured_batches`` batches. ``split_outliers`` reads channels of matrix products' operands that are
+    larger than all others in several columns, each of a part of the number (Zhao et al., Outlier Channel Splitting,
+    2019), as many as are worth their time. ``rounding="gptq"`` chooses the bytes of weights for the results on the data
+    (Frantar et al., 2023), of a convolution for some of its windows; ``"nearest"`` each for itself. ``equalize`` gives
+    channels between two layers weights of one size before and behind them, where ReLU, pooling or nothing lies between
+    (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
 
     With ``max_drop``, ``evaluate(model)`` is asked for a score of compiled models (greater is better), and as many
     layers as needed stay f32, the ones that disturb the model's results most first, until the score is at most
@@ -149,11 +147,7 @@ def quantize(
     if equalize:
         graph = equalised(graph, layers_of(graph)[0])
     first, n_batches = list(islice(batches, measured_batches)), 0
-    shifts: Mapping[Node, Array] = {}
-    if scheme.smooth is not None:
-        # A channel that is larger in later batches widens the range of all: so all data, if they can be read twice.
-        every = first if isinstance(data, Iterator) else batches_of(data, graph.inputs, batch_size)
-        graph, shifts = _smoothed(graph, scheme, every, tell)
+    graph, shifts = _smoothed(graph, scheme, data, first, batch_size, tell)
     layers, kept = _layers(graph, scheme)
     spared = _spared(spare, layers)
     found = Measured(graph, layers, scheme, shifts)
@@ -213,13 +207,15 @@ def _tell_nobody(stage: str, done: int, total: int) -> None:
     """Progress, where nobody listens."""
 
 
-def _smoothed(graph: Graph, scheme: Scheme, batches: Iterable[Batch], tell: Tell) -> Smoothed:
-    """The graph with channels of operands of more equal size."""
-    layers = smoothable(layers_of(graph)[0])
+def _smoothed(graph: Graph, scheme: Scheme, data: Any, first: Sequence[Batch], batch_size: int, tell: Tell) -> Smoothed:
+    """The graph with channels of operands of more equal size, where the scheme asks for it."""
+    layers = smoothable(layers_of(graph)[0]) if scheme.smooth is not None else []
     if not layers:
         return Smoothed(graph, {})  # without a run over the data
     operands = list(dict.fromkeys(x.node.inputs[0] for x in layers))
-    seen = channels_of(graph, operands, batches, tell, of_rows=scheme.is_dynamic)
+    # A channel that is larger in later batches widens the range of all: so all data, if they can be read twice.
+    every = first if isinstance(data, Iterator) else batches_of(data, graph.inputs, batch_size)
+    seen = channels_of(graph, operands, every, tell, of_rows=scheme.is_dynamic)
     alpha = scheme.smooth if isinstance(scheme.smooth, float) else None
     # Affine ops are not folded again: that would give the weights back what divides their operand.
     columns = columns_of(layers, seen, scheme.rounded, alpha, scheme.split_outliers)
