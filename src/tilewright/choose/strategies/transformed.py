@@ -5,13 +5,14 @@ that reads it, the root. Out: steps. Not its business: the product's own tile (`
 
 Before: one nest per stage over the whole image (Winograd: columns, points, products, rows, results). After, in blocks:
 ``for block (parallel): (for channels: columns, points); products; for tile: rows, results``. A block is as many tiles
-as keep points and products in the second-level cache. Several cores get blocks that fall on them evenly, also where a
-cache would hold all. Where the constant operand is so large that reading it for every block costs more than sending
-points and products through memory, there are no blocks, and each phase is parallel. Where the number of tiles is known
-at run time only there always are blocks, of a size that is a number; those too large for scratch lie in memory that
-every block uses again. Groups of channels go one after the other through all blocks, so that a group's constants stay
-near. Where channels take turns (the phases of a transposed convolution), the loops over turns are inside of a tile,
-unless blocks would be of few tiles then.
+as keep points and products in the second-level cache, or more of them, up to an image, where the constant operand is so
+large that reading it for every block costs more than what goes to the last cache and back. Several cores get blocks
+that fall on them evenly, also where a cache would hold all. Where even that costs more than sending points and products
+through memory, there are no blocks, and each phase is parallel. Where the number of tiles is known at run time only
+there always are blocks, of a size that is a number; those too large for scratch lie in memory that every block uses
+again. Groups of channels go one after the other through all blocks, so that a group's constants stay near. Where
+channels take turns (the phases of a transposed convolution), the loops over turns are inside of a tile, unless blocks
+would be of few tiles then.
 """
 
 from __future__ import annotations
