@@ -374,7 +374,7 @@ def scheduled(shape: tuple[int, ...], n_out: int, tile: int, machine: Target, gr
         ((1, 56, 56, 512), 1024, 4, 32, [32, 7]),  # one group's constants are read again, not those of all
         ((1, 28, 28, 28, 3), 100, 4, 1, [7, 7]),  # a column of tiles is more than the cache's part, and most of it fits
         ((1, 14, 14, 14, 64), 64, 5, 1, None),  # the constants would be read again for each of nine columns
-        ((16, 10, 14, 1024), 32, 4, 1, [1, 1, 16]),  # more than the near cache keeps, but not than the last one does
+        ((16, 10, 14, 1024), 32, 4, 1, [16, 1, 1]),  # more than the near cache keeps, but not than the last one does
     ],
 )
 def test_blocks_pay_where_memory_would_pass_more(shape, n_out, tile, groups, extents):
@@ -398,6 +398,15 @@ def test_threads_share_blocks_that_divide_no_image(shape, n_out, tile, groups):
     (block,) = made.kernel.body
     shared = [s.loop.kind is Kind.PARALLEL for s in walk((block,)) if isinstance(s, For)]
     assert True in shared[:3]
+
+
+def test_threads_share_what_a_block_does_that_is_too_large_for_scratch():
+    made = scheduled((16, 10, 14, 1024), 32, 4, replace(Target.parse("znver4"), n_cores=2))
+    (images,) = made.kernel.body
+    assert images.loop.kind is Kind.SERIAL
+    shared = [s for s in walk((images,)) if isinstance(s, For) and s.loop.kind is Kind.PARALLEL]
+    phases = [s for s in shared if not any(s is not t and s in walk((t,)) for t in shared)]
+    assert len(phases) == 3
 
 
 @pytest.mark.parametrize(("n_out", "turning"), [(256, 3), (257, 2)])

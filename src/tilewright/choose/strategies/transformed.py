@@ -99,32 +99,35 @@ def transformed(b: ScheduleBuilder, machine: Target, names: Transformed) -> None
     if turns:
         _join_channels(b, names.after, tiles[-1], len(turns) + 1)
     # At a block: points of all its tiles are products of one matrix, whose operands stay in the near cache.
-    if outer:
-        for name in (names.product, names.operand):
-            _bring(b, name, outer)
+    are_own = [_bring(b, name, outer) for name in (names.product, names.operand)] if outer else []
     _results(b, names, tiles[-1], turns, width)
     made = _operand(b, machine, names, outer[-1] if outer else "")
     # The product's rule comes last, because it sees the box that is left at a block.
     contract(b, machine, names.product, None)
     if threads:
-        for loops in [outer] if outer else [made, tiles]:
+        for loops in [outer] if outer and all(are_own) else [made, tiles]:
             parallel(b, machine, loops)
 
 
-def _bring(b: ScheduleBuilder, name: str, blocks: list[str]) -> None:
-    """Compute the part for one block in scratch of the thread, or, too large for that, in memory used again."""
+def _bring(b: ScheduleBuilder, name: str, blocks: list[str]) -> bool:
+    """Compute the part for one block in scratch of the thread, or, too large for that, in memory used again.
+
+    Is it scratch? Threads share what a block does where it is not.
+    """
 
     def in_scratch() -> None:
         b.do("compute_at", name, blocks[-1], "local")
         if _bytes(b, name) > EFFORT.added_bytes:
             raise ScheduleError("transformed", name, "a block of it is too large for scratch")
 
-    if not attempt(b, in_scratch):
-        b.do("compute_at", name, blocks[-1], "global")
-        for loop in blocks:
-            for dim in range(len(find_place(b.kernel, name, "transformed").buffer.shape)):
-                if attempt(b, partial(b.do, "fold", name, dim, loop)):
-                    break
+    if attempt(b, in_scratch):
+        return True
+    b.do("compute_at", name, blocks[-1], "global")
+    for loop in blocks:
+        for dim in range(len(find_place(b.kernel, name, "transformed").buffer.shape)):
+            if attempt(b, partial(b.do, "fold", name, dim, loop)):
+                break
+    return False
 
 
 def _walks(top: Nest, read: str) -> list[_TileWalk]:
@@ -336,7 +339,10 @@ def _constant_bytes(b: ScheduleBuilder, product: str) -> float:
 def _split_root(
     b: ScheduleBuilder, machine: Target, walks: list[_TileWalk], sizes: tuple[int, ...] | None, batch: list[str]
 ) -> tuple[list[str], list[str], list[str]]:
-    """The root's loops over blocks (the one with tasks enough for the threads first), tiles, elements of a tile."""
+    """The root's loops over blocks (the one with tasks enough for the threads first), tiles, elements of a tile.
+
+    Loops over a single block are inside of the batch, which threads share then.
+    """
     outer: dict[str, float] = {}
     tiles: list[str] = []
     inner: list[str] = []
@@ -350,7 +356,8 @@ def _split_root(
     if sizes is None:
         return [], [*batch, *tiles], inner
     order = sorted(outer, key=lambda n: -min(outer[n], min_tasks(machine)))
-    return [*order, *batch], tiles, inner
+    single = [n for n in order if outer[n] == 1]
+    return [*order[: len(order) - len(single)], *batch, *single], tiles, inner
 
 
 def _results(b: ScheduleBuilder, names: Transformed, tile: str, turns: list[str], width: int) -> None:
