@@ -12,7 +12,8 @@ from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.graph.quantize.places import layers_of
-from tilewright.graph.quantize.windows import LEAST_ROWS, matrices_of, rows_of, weights_from
+from tilewright.graph.quantize.windows import matrices_of, rows_of, weights_from
+from tilewright.tools.quantize.measure import LEAST_ROWS
 
 pytestmark = pytest.mark.usefixtures("shared_kernels")
 
@@ -41,12 +42,13 @@ def test_windows_by_matrices_are_the_convolution(data):
     x = x if attrs["layout"] == "NCHW" else np.ascontiguousarray(np.moveaxis(x, 1, -1))
     graph = convolution(x.shape, w, **attrs)
     (layer,) = layers_of(graph)[0]
-    matrices, rows = matrices_of(layer, w), rows_of(layer, x)
+    matrices = matrices_of(layer, w)
+    n_terms = matrices.shape[1]
+    rows = rows_of(layer, x, max(n_terms, LEAST_ROWS))
     np.testing.assert_array_equal(weights_from(layer, matrices), w)
     (y,) = evaluate_graph(graph, [x])
     channels_last = np.moveaxis(y, 1, -1) if attrs["layout"] == "NCHW" else y
     wanted = channels_last.reshape(-1, groups, len(w) // groups).transpose(1, 0, 2)
-    n_terms = matrices.shape[1]
     assert rows.shape == (groups, min(max(n_terms, LEAST_ROWS), wanted.shape[1]), n_terms)
     chosen = np.unique(np.linspace(0, wanted.shape[1] - 1, rows.shape[1]).astype(int))
     np.testing.assert_allclose(rows @ matrices, wanted[:, chosen], rtol=1e-4, atol=1e-4)

@@ -15,9 +15,6 @@ from tilewright.core.types import Array
 from tilewright.graph.quantize.places import Layer
 from tilewright.ops.convolution import padded_array, taps_of
 
-LEAST_ROWS = 256
-"""Rows that say something however few terms they have: a depthwise window's 9, for instance."""
-
 
 def has_matrices(layer: Layer) -> bool:
     """Does each of the layer's results sum over rows by one of a few matrices?"""
@@ -39,21 +36,22 @@ def weights_from(layer: Layer, matrices: Array) -> Array:
     return np.ascontiguousarray(matrices.transpose(0, 2, 1)).reshape(layer.weights.shape)
 
 
-def rows_of(layer: Layer, x: Array) -> Array:
+def spaced(n: int, most: int) -> Array:
+    """At most so many of ``n`` places, equally far apart; i64."""
+    return np.unique(np.linspace(0, max(n - 1, 0), min(most, n)).astype(np.int64))
+
+
+def rows_of(layer: Layer, x: Array, most: int) -> Array:
     """What the layer's results sum over when its operand holds ``x``: f64[groups, rows, terms].
 
-    Of a convolution at most as many windows as one has terms, or ``LEAST_ROWS``, equally far apart: neighbours hold
-    much of the same.
+    Of a convolution at most so many windows, equally far apart: neighbours hold much of the same.
     """
     if layer.is_matrix:
         return np.asarray(x, np.float64).reshape(1, -1, len(layer.weights))
     a, (_, depth, *kernel) = layer.node.attrs, layer.weights.shape
     padded = padded_array(x if a["layout"] == "NCHW" else np.moveaxis(x, -1, 1), a["pads"], 0)
     taps = [part for _, part in taps_of(padded, kernel, a["strides"], a["dilations"])]
-    n_places = math.prod(taps[0].shape[2:])
-    n_windows, n_terms = len(x) * n_places, depth * len(taps)
-    chosen = np.unique(np.linspace(0, max(n_windows - 1, 0), min(max(n_terms, LEAST_ROWS), n_windows)).astype(np.int64))
-    image, place = np.divmod(chosen, max(n_places, 1))
-    held = [part.reshape(*part.shape[:2], n_places)[image, :, place] for part in taps]
-    rows = np.stack(held, axis=-1).astype(np.float64).reshape(len(chosen), a["groups"], n_terms)
-    return rows.transpose(1, 0, 2)
+    places = (len(x), *taps[0].shape[2:])
+    chosen = np.unravel_index(spaced(math.prod(places), most), places)
+    rows = np.stack([np.moveaxis(part, 1, -1)[chosen] for part in taps], axis=-1).astype(np.float64)
+    return rows.reshape(len(rows), a["groups"], depth * len(taps)).transpose(1, 0, 2)

@@ -24,13 +24,15 @@ from tilewright.graph.quantize.observe import Histogram
 from tilewright.graph.quantize.places import Layer
 from tilewright.graph.quantize.rounded import Channels, row_reaches
 from tilewright.graph.quantize.rows import RowForm
-from tilewright.graph.quantize.windows import LEAST_ROWS, matrices_of, rows_of
+from tilewright.graph.quantize.windows import matrices_of, rows_of, spaced
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.tell import Tell
 
 ENOUGH_ROWS = 16
 """Rows for each channel after which more say little new: what channels seem to have in common is chance by 1 / 16."""
+LEAST_ROWS = 256
+"""Rows that say something however few terms they have: a depthwise window's 9, for instance."""
 SAMPLED_ROWS = 16
 """Rows of each batch that say how far rows reach, where scales are of rows."""
 MOST_SAMPLED = 128
@@ -58,9 +60,10 @@ class Moments:
 
     def add(self, array: Array) -> None:
         """Count the rows of one batch of the layer's operand."""
-        if self.n_rows >= ENOUGH_ROWS * max(self.sums.shape[1], LEAST_ROWS):
+        most = max(self.sums.shape[1], LEAST_ROWS)
+        if self.n_rows >= ENOUGH_ROWS * most:
             return
-        rows = rows_of(self.layer, array)
+        rows = rows_of(self.layer, array, most)
         self.sums += rows.transpose(0, 2, 1) @ rows
         self.n_rows += rows.shape[1]
         self.reaches += float(np.square(row_reaches(rows.reshape(-1, rows.shape[2]))).sum())
@@ -150,7 +153,7 @@ def _together(a: Channels, b: Channels) -> Channels:
 def _more_rows(known: Array | None, array: Array) -> Array:
     """The rows that are known and some of an array's, equally far apart; every second one where they are too many."""
     rows = array.reshape(-1, array.shape[-1])
-    chosen = rows[np.unique(np.linspace(0, len(rows) - 1, SAMPLED_ROWS).astype(np.int64))].astype(np.float64)
+    chosen = rows[spaced(len(rows), SAMPLED_ROWS)].astype(np.float64)
     found = chosen if known is None else np.concatenate([known, chosen])
     return found if len(found) <= MOST_SAMPLED else found[::2]
 

@@ -219,9 +219,9 @@ class Measured:
 
 def _score(evaluate: Evaluate, graph: Graph) -> float:
     """What ``evaluate`` gives for the compiled graph; ``OptionError`` where that is no number."""
-    found: object = evaluate(compile_graph(graph))
+    found: Any = evaluate(compile_graph(graph))
     try:
-        score = float(found)  # type: ignore[arg-type]
+        score = float(found)
     except (TypeError, ValueError):
         score = np.nan
     if np.isnan(score):
