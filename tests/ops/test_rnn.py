@@ -6,12 +6,15 @@ import torch
 
 from ops.onnx_peer import run_node
 from ops.oracle import case_id, check_case, check_op, check_symbolic, sample_cases, samples_of
+from tilewright import ops
 from tilewright.core import types as T
 from tilewright.core.diag import OpError
-from tilewright.core.expr import Sym
-from tilewright.core.graph import Attrs
+from tilewright.core.evaluate import evaluate_graph
+from tilewright.core.expr import Dim, Sym
+from tilewright.core.graph import Attrs, Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, tensor_type_of
 from tilewright.ops import recurrence as rc
+from tilewright.ops.over_time import looped
 from tilewright.ops.rnn import gru, lstm, rnn
 
 SCANS = (rc.lstm_scan, rc.gru_scan, rc.rnn_scan)
@@ -22,6 +25,31 @@ TIME, BATCH = Sym("T", 0), Sym("B", 1)
 @pytest.mark.parametrize("case", sample_cases(SCANS + OPS), ids=case_id)
 def test_samples(case) -> None:
     check_case(case, 1e-5)
+
+
+@pytest.mark.parametrize("case", sample_cases(SCANS), ids=case_id)
+def test_a_loop_has_the_meaning_of_the_scan(case) -> None:
+    """Also with another product in the place of the scan's: here the same, of constants."""
+    op, k = case
+    arrays, a = samples_of(op)[k].arrays, Attrs(op.complete_attrs(samples_of(op)[k].attrs))
+    b = Builder(Pool())
+    xs = tuple(b.pool.input(f"x{i}", tensor_type_of(x)) for i, x in enumerate(arrays))
+    scan = b(op, *xs, **a)
+    if a.panel or a.behind:
+        with pytest.raises(OpError, match="laid for our kernels"):
+            looped(b, scan)
+        return
+    wanted = op.reference(arrays, a)
+
+    def product(inner: Builder, state: Node, first: Dim, last: Dim) -> Node:
+        if arrays[1].dtype != np.float32:
+            state = inner(ops.cast, inner(ops.cast, state, dtype=T.bf16), dtype=T.f32)
+        return inner(ops.matmul, state, inner.const(arrays[1][:, first:last].astype(np.float32)))
+
+    for made in (looped(b, scan), looped(b, scan, product)):
+        graph = Graph("g", b.pool, xs, made, tuple(f"y{i}" for i in range(len(made))))
+        for found, want in zip(evaluate_graph(graph, arrays), wanted, strict=True):
+            np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("case", sample_cases(OPS), ids=case_id)

@@ -22,9 +22,9 @@ from tilewright.core.expr import Dim, maximum, minimum
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import i64
 from tilewright.frontend.complex_pairs import Pair, added, bilinear, conjugate, product, quotient, real_pair
-from tilewright.frontend.loops import repeated
 from tilewright.frontend.matrices import eye, solve_triangular, swapped
 from tilewright.frontend.nodes import dim_scalar, expand, reshape, slice_axis
+from tilewright.ops.loops import repeated
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 

@@ -16,8 +16,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import bool_, i64, product, u8
-from tilewright.frontend.loops import repeated
 from tilewright.frontend.nodes import dim_scalar, reshape, transpose
+from tilewright.ops.loops import repeated
 
 Places = Callable[[Node], Node]
 """Where flags are set, of a vector of them: ``i64[n]`` of a size that data decide, in order."""

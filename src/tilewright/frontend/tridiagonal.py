@@ -15,8 +15,8 @@ from tilewright import ops
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import i32, i64
-from tilewright.frontend.loops import stacked
 from tilewright.frontend.nodes import dim_scalar, expand, reshape
+from tilewright.ops.loops import stacked
 
 
 def solve_tridiagonal(b: Builder, lower: Node, diagonal: Node, upper: Node, right: Node) -> tuple[Node, Node]:

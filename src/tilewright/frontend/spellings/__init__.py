@@ -9,14 +9,15 @@ rounding of each of its steps. The result of a spelling may hold ops that are sp
 from __future__ import annotations
 
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.spellings import elementwise, recurrences, stored, tensors, windows
+from tilewright.frontend.spellings import elementwise, stored, tensors, windows
 from tilewright.frontend.spellings.spelling import Spelling
+from tilewright.ops.over_time import CELLS_OF, looped
 
 SPELLINGS: dict[OpDef, Spelling] = {
     **elementwise.SPELLINGS,
     **windows.SPELLINGS,
     **tensors.SPELLINGS,
     **stored.SPELLINGS,
-    **recurrences.SPELLINGS,
+    **dict.fromkeys(CELLS_OF, looped),
 }
 """How each op that some format lacks is spelled; a spelling raises ``OpError`` for a form that it has no words for."""

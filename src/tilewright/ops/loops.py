@@ -1,4 +1,4 @@
-"""A loop of a known number of trips, which frontends write where an algorithm goes step by step.
+"""A loop of a known number of trips, as whoever writes an algorithm that goes step by step makes it.
 
 In: values that the trips change, values that they only read, and a function that writes one trip. Out: the values after
 the last trip, and rows of all trips. Not its business: loops of programs (each frontend's ``control``), and loops that
@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tilewright import ops
+from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.types import TensorType, bool_, i64
-from tilewright.frontend.nodes import dim_scalar
 
 Step = Callable[[Builder, Node, Sequence[Node], Sequence[Node]], Sequence[Node]]
 """``step(builder, number of the trip, carried values, fixed values)``: the carried values after the trip."""
@@ -42,7 +42,8 @@ def stacked(
     body = Graph(
         name, pool, (i, going, *now, *read), outputs, ("going_on", *(f"y{k}" for k in range(len(outputs) - 1)))
     )
-    operands = (dim_scalar(b, trips, i64), b.const(True, bool_), *carried, *fixed)
+    number = b.const(trips, i64) if is_known(trips) else b(ops.reshape, b(ops.dim_values, dims=(trips,)), shape=())
+    operands = (number, b.const(True, bool_), *carried, *fixed)
     form = {"length": trips} if rows else {}
     found = b.results(b(ops.loop, *operands, body=body, n_carried=len(carried), **form))
     return found[: len(carried)], found[len(carried) :]
