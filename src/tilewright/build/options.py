@@ -23,6 +23,7 @@ from tilewright.graph.forms.in_parts import InParts
 from tilewright.graph.pipeline import passes_for, passes_for_gpu
 from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.books import BOOKS
+from tilewright.graph.quantize.recurrent import OPENING
 from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.runtime.errors import FileError
 from tilewright.target.gpu import Gpu, gpu_names, is_gpu
@@ -206,7 +207,7 @@ class Clock:
 
 def storing_passes(options: Options) -> tuple[Pass, ...]:
     """The passes that decide in which bits weights are stored: before all others, and once for all sizes."""
-    return (FEW_BITS[options.precision],) if options.precision in FEW_BITS else ()
+    return (*OPENING, FEW_BITS[options.precision]) if options.precision in FEW_BITS else ()
 
 
 def graph_passes(options: Options, target: Target, *, is_export: bool = False) -> tuple[Pass, ...]:

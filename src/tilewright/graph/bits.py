@@ -17,6 +17,8 @@ from tilewright.core import types
 from tilewright.core.graph import CONST, INPUT, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import DType
+from tilewright.graph.forms.scans import SCANS
+from tilewright.graph.quantize.recurrent import RECURRENT, why_whole
 from tilewright.graph.quantize.weights import QuantizeWeights
 
 BYTES, HALF_WORDS = (types.i8, types.u8), (types.i16, types.u16)
@@ -52,12 +54,17 @@ def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[
                 yield from _computed(value, few_bits)
         if node.op in (CONST, INPUT, PROJ):
             continue
-        if Trait.CONTRACTION in node.op.traits and len(node.inputs) > 1:
+        if is_product(node):
             yield ComputedType(node.op.name, _multiplied(node), _why(node, few_bits)), node
         else:
             read = dict.fromkeys(x.dtype.name for x in node.inputs if x.op is not CONST)
             why = _why_floats(node, stored, has_bytes)
             yield ComputedType(node.op.name, " ".join(read) or node.types[0].dtype.name, why), node
+
+
+def is_product(node: Node) -> bool:
+    """Does it multiply one operand by another, and sum up: once, or at every step of a recurrence?"""
+    return (Trait.CONTRACTION in node.op.traits and len(node.inputs) > 1) or node.op in (*RECURRENT, *SCANS)
 
 
 def _multiplied(node: Node) -> str:
@@ -90,7 +97,7 @@ def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
         return "one of its operands is no tensor of bytes"
     if w.op is not CONST:
         return "both operands are made by the call: no weights could be stored in fewer bits"
-    ways = "tilewright.quantize or precision=int8" if node.op is ops.matmul else "tilewright.quantize"
+    ways = "tilewright.quantize" if node.op is ops.conv else "tilewright.quantize or precision=int8"
     return f"the model has {x.dtype} here: {ways} would store fewer bits"
 
 
@@ -129,13 +136,16 @@ def _why_no_integers(node: Node) -> str:
 def why_no_codes(node: Node, asked: QuantizeWeights) -> str:
     """Why weights have no codes, though they were asked for."""
     w = node.inputs[1]
-    if node.op is not ops.matmul:
+    if node.op in RECURRENT:
+        return why_whole(node) or "neither the inputs' weights nor the state's have whole groups and words of codes"
+    if node.op is not ops.matmul and node.op not in SCANS:
         return f"codes are for matrix products, and this is {node.op.name}"
     if w.op is not CONST:
         return "both operands are made by the call: there are no weights"
     if w.type.rank != 2:
         return "its weights are a batch of matrices"
-    return asked.why_not(w.attrs["data"].array)
+    weights = w.attrs["data"].array
+    return asked.why_not(weights, len(weights) if node.op in SCANS else 0)
 
 
 def _made_of(node: Node, kinds: tuple[DType, ...]) -> bool:

@@ -6,7 +6,7 @@ In: nodes. Out: constants' numbers, broadcast shapes, exactness of casts. Not it
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim
-from tilewright.core.graph import CONST, Node
+from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import Array, DType
 
@@ -23,6 +23,15 @@ ELEMENTWISE = tuple(op for op in ops.ALL if Trait.ELEMENTWISE in op.traits)
 MANTISSA_BITS = {types.f16: 11, types.bf16: 8, types.f32: 24, types.f64: 53}
 
 Number = int | float | bool
+
+
+def nodes_inside(graph: Graph) -> Iterator[Node]:
+    """All nodes, those of graphs inside a node before it."""
+    for node in graph.nodes():
+        for value in node.attrs.values():
+            if isinstance(value, Graph):
+                yield from nodes_inside(value)
+        yield node
 
 
 def array_of(node: Node) -> Array | None:

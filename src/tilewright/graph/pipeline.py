@@ -45,6 +45,7 @@ from tilewright.graph.forms.taps import FewTaps
 from tilewright.graph.forms.unscale import UnscaleWeights
 from tilewright.graph.forms.winograd import Winograd
 from tilewright.graph.precision import Precision
+from tilewright.graph.quantize.recurrent import OpenRecurrences
 from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.graph.recognise.composites import Recognise
 from tilewright.target.target import Target
@@ -53,6 +54,7 @@ LAID_OUT = ("conv_transpose",)
 """Composites whose pieces would not show which layout they are best in."""
 
 PASSES: tuple[type[Pass], ...] = (
+    OpenRecurrences,
     QuantizeWeights,
     Canonicalize,
     ScaledProducts,

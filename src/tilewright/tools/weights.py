@@ -14,9 +14,11 @@ import numpy as np
 from tilewright.build.driver import compile_graph
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
+from tilewright.core.passes import run_pipeline
 from tilewright.core.types import Array
 from tilewright.frontend.source import import_source
 from tilewright.graph.quantize.books import BOOKS
+from tilewright.graph.quantize.recurrent import OPENING
 from tilewright.graph.quantize.weights import METHODS, QuantizeWeights
 from tilewright.runtime.errors import InputError
 from tilewright.tools.quantize.measure import check_finite, nothing, says_nothing, showing, warn_of
@@ -55,9 +57,9 @@ def quantize_weights(
         raise OptionError(f"group={group!r:.40} is not offered", remedy="use 32, 64 or 128")
     if method not in METHODS:
         raise OptionError(f"method={method!r:.40} is not offered", remedy=f"use one of {', '.join(METHODS)}")
-    graph = import_source(source, example_inputs, dynamic_shapes)
+    graph = run_pipeline(import_source(source, example_inputs, dynamic_shapes), OPENING)
     plain = QuantizeWeights(chosen, group)
-    found = [(m, n.inputs[0]) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
+    found = [(m, plain.operand_of(graph, n)) for n in graph.nodes() if (m := plain.matrix_of(n)) is not None]
     moments, texts = moments_of(graph, found, data)
     warn_of(texts)
     return plain.run(graph, moments=moments, method=method)

@@ -17,18 +17,23 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import Loc
-from tilewright.core.graph import INPUT, Graph, Node, topological
+from tilewright.core.dims import numbers
+from tilewright.core.expr import Dim
+from tilewright.core.graph import INPUT, Builder, Graph, Node, topological
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array
 from tilewright.graph.facts import array_of
 from tilewright.graph.forms.coded import half_where_exact
+from tilewright.graph.forms.scans import SCANS
 from tilewright.graph.quantize.awq import awq_factors
 from tilewright.graph.quantize.books import BOOKS, Book, Floats, Levels
 from tilewright.graph.quantize.codes import product_of, real_rows, rounded_rows
 from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.gptq import gptq_rows
+from tilewright.graph.quantize.recurrent import matrix_of, state_weights
 from tilewright.ops.coded import WORD_BITS
+from tilewright.ops.over_time import Product, looped
 
 METHODS = ("gptq", "awq")
 """How codes are chosen for data: ``graph.quantize.gptq`` moves errors, ``graph.quantize.awq`` scales weights."""
@@ -50,11 +55,12 @@ class Chosen(NamedTuple):
 class QuantizeWeights(Pass):
     """Constant right operands of ``matmul`` become what ``codes`` names, rounded to nearest in groups of ``group``.
 
-    So do tables of rows that are taken by number, where such rows are what a product with quantised weights sums over:
-    embeddings. It does not fire on other dtypes than f32; on matrices whose sums are no whole groups, whose columns
-    fill no whole words, or that hold numbers beyond the format; on convolutions and einsums. Biases, norms and other
-    small tensors stay as they are, and so do tables whose rows no input chooses: those rows are constants, and the
-    error of a few of them would be in every result.
+    So do weights that scans over time multiply their state by: such scans become loops. So do tables of rows that are
+    taken by number, where such rows are what a product with quantised weights sums over: embeddings. It does not fire
+    on other dtypes than f32; on matrices whose sums are no whole groups, whose columns fill no whole words, or that
+    hold numbers beyond the format; on convolutions and einsums. Biases, norms and other small tensors stay as they are,
+    and so do tables whose rows no input chooses: those rows are constants, and the error of a few of them would be in
+    every result.
     """
 
     name: ClassVar[str] = "quantize-weights"
@@ -85,25 +91,28 @@ class QuantizeWeights(Pass):
         why = "the user asked for weights of few bits"
         rules = [
             Rule("quantize-product", (ops.matmul,), lambda b, node: self._product(b, node, how), why),
+            Rule("quantize-recurrence", SCANS, lambda b, node: self._scan(b, node, how), why),
             Rule("quantize-table", (ops.gather,), lambda b, node: self._rows(b, node, depths, how), why),
         ]
         return rewrite(graph, RuleTable(rules), journal)
 
     def matrix_of(self, node: Node) -> Array | None:
         """The weights f32[K, N] of a product that this pass quantises: the model's own array, or a view of it."""
-        if node.op is not ops.matmul or node.dtype is not types.f32:
+        if node.op in SCANS:
+            weights = state_weights(node)
+            return None if weights is None or self.why_not(weights, len(weights)) else weights
+        if node.op is not ops.matmul or node.dtype is not types.f32 or node.inputs[0].dtype is not types.f32:
             return None
-        w = node.inputs[1]
-        is_turned = w.op is ops.transpose
-        array = array_of(w.inputs[0] if is_turned else w)
-        if array is None or array.ndim != 2 or array.dtype != np.float32 or node.inputs[0].dtype is not types.f32:
-            return None
-        matrix = array.T if is_turned else array
-        return None if self.why_not(matrix) else matrix
+        matrix = matrix_of(node.inputs[1])
+        return None if matrix is None or self.why_not(matrix) else matrix
 
-    def why_not(self, matrix: Array) -> str:
-        """Why a matrix f32[K, N] gets no codes; empty where it does."""
-        (depth, n), book = matrix.shape, self.book
+    def operand_of(self, graph: Graph, node: Node) -> Node:
+        """What such a product multiplies: of a scan its states, which are its result."""
+        return graph.pool.results(node)[0] if node.op in SCANS else node.inputs[0]
+
+    def why_not(self, matrix: Array, n_together: int = 0) -> str:
+        """Why a matrix f32[K, N] gets no codes; empty where it does. ``n_together``: columns that stay together."""
+        depth, n, book = len(matrix), n_together or matrix.shape[1], self.book
         if book.has_steps and depth % self.group:
             return f"its sums of {depth} terms are no whole groups of {self.group}"
         if isinstance(book, Levels) and n % (WORD_BITS // book.bits):
@@ -121,21 +130,35 @@ class QuantizeWeights(Pass):
         matrix = self.matrix_of(node)
         if matrix is None or matrix.ctypes.data in how.spared:
             return None
-        known, x, book = how.moments.get(matrix.ctypes.data), node.inputs[0], self.book
-        rows, group = matrix.T, self._group(len(matrix))
+        return self._multiplied(matrix, node.loc, how)(b, node.inputs[0], 0, matrix.shape[1])
+
+    def _scan(self, b: Rewriting, node: Node, how: _How) -> tuple[Node, ...] | None:
+        matrix = self.matrix_of(node)
+        if matrix is None or matrix.ctypes.data in how.spared:
+            return None
+        return looped(b, node, self._multiplied(matrix, node.loc, how))
+
+    def _multiplied(self, matrix: Array, loc: Loc, how: _How) -> Product:
+        """The product by some columns of a matrix, whose codes are chosen here."""
+        known, book, rows, group = how.moments.get(matrix.ctypes.data), self.book, matrix.T, self._group(len(matrix))
         factors: Array = np.ones(1, np.float32)
         if known is None:
-            found = rounded_rows(rows, book, group)
+            codes, steps = rounded_rows(rows, book, group)
         elif how.method == "awq":
             factors = awq_factors(rows, known, book, group)
-            x = b(ops.mul, x, b.const(1 / factors))
-            found = rounded_rows(rows * factors, book, group, is_near=True)
+            codes, steps = rounded_rows(rows * factors, book, group, is_near=True)
         else:
-            found = gptq_rows(rows, known, book, group)
+            codes, steps = gptq_rows(rows, known, book, group)
         if how.chosen is not None:
-            error = real_rows(*found, book) / factors - rows
-            how.chosen.append(Chosen(node.loc, matrix.ctypes.data, decibels(_power(rows, known), _power(error, known))))
-        return product_of(b, x, *found, book)
+            error = real_rows(codes, steps, book) / factors - rows
+            how.chosen.append(Chosen(loc, matrix.ctypes.data, decibels(_power(rows, known), _power(error, known))))
+
+        def product(b: Builder, x: Node, first: Dim, last: Dim) -> Node:
+            columns = slice(*numbers((first, last)))
+            scaled = b(ops.mul, x, b.const(1 / factors)) if how.method == "awq" and known is not None else x
+            return product_of(b, scaled, codes[columns], steps[columns], book)
+
+        return product
 
     def _group(self, depth: int) -> int:
         """How many weights share a step: all of a column where there are no steps but 1."""

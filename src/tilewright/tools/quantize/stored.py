@@ -7,11 +7,14 @@ which codes there are (``graph.quantize.books``), choosing them (``graph.quantiz
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import partial
 
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
-from tilewright.core.opdef import Trait
-from tilewright.graph.bits import why_no_codes
+from tilewright.graph.bits import is_product, why_no_codes
+from tilewright.graph.canonical.fold import FoldConstants
+from tilewright.graph.facts import array_of, nodes_inside
+from tilewright.graph.quantize.recurrent import RECURRENT, opened
 from tilewright.graph.quantize.weights import Chosen, QuantizeWeights
 from tilewright.tools.quantize.batches import Batch
 from tilewright.tools.quantize.report import LayerReport, QuantizeReport
@@ -30,13 +33,17 @@ def stored(
     no such product has.
     """
     few_bits = QuantizeWeights(scheme.weights, scheme.group)
-    products = {n: m for n in graph.nodes() if (m := few_bits.matrix_of(n)) is not None}
-    if unknown := sorted(set(spare) - {str(n.loc) for n in products}):
-        shown = ", ".join(repr(str(n.loc)) for n in list(products)[:20])
+    is_asked = partial(_has_codes, few_bits, spare)
+    names = {str(n.loc) for n in nodes_inside(graph) if n.op in RECURRENT}
+    graph = FoldConstants().run(opened(graph, is_asked))
+    products = {n: m for n in nodes_inside(graph) if (m := few_bits.matrix_of(n)) is not None}
+    if unknown := sorted(set(spare) - names - {str(n.loc) for n in products}):
+        shown = ", ".join(map(repr, list(dict.fromkeys([*names, *(str(n.loc) for n in products)]))[:20]))
         raise OptionError(f"there is no layer {unknown[0]!r} to spare", remedy=f"the layers are {shown}")
     spared = {m.ctypes.data for n, m in products.items() if str(n.loc) in spare}
     given = list(batches) if batches is not None else []
-    operands = [(m, n.inputs[0]) for n, m in products.items()]
+    outside = set(graph.nodes())
+    operands = [(m, few_bits.operand_of(graph, n)) for n, m in products.items() if n in outside]
     moments, texts = moments_of(graph, operands, given) if batches is not None else ({}, ())
     chosen: list[Chosen] = []
     made = few_bits.run(graph, moments=moments, spared=spared, chosen=chosen)
@@ -47,8 +54,17 @@ def stored(
         if matrix is not None and matrix.ctypes.data not in spared:
             error = errors[name, matrix.ctypes.data]
             return LayerReport(name, node.op.name, f"f32 x {scheme.weights}", sqnr_db=error)
-        why = SPARED if matrix is not None else why_no_codes(node, few_bits)
+        is_spared = matrix is not None or (node.op in RECURRENT and name in spare)
+        why = SPARED if is_spared else why_no_codes(node, few_bits)
         return LayerReport(name, node.op.name, str(node.types[0].dtype), why)
 
-    reports = tuple([report(n) for n in graph.nodes() if Trait.CONTRACTION in n.op.traits and len(n.inputs) > 1])
+    reports = tuple([report(n) for n in nodes_inside(graph) if is_product(n)])
     return made, QuantizeReport(reports, len(given), texts, options={"mode": scheme.mode, "weights": scheme.weights})
+
+
+def _has_codes(few_bits: QuantizeWeights, spare: Collection[str], node: Node) -> bool:
+    """Do weights of a recurrence that is not spared get codes, those of its inputs or those of its state?"""
+    w, r = (array_of(x) for x in node.inputs[1:3])
+    if w is None or r is None or str(node.loc) in spare:
+        return False
+    return not few_bits.why_not(w[0].T) or not few_bits.why_not(r[0].T, r.shape[2])
