@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.core.dims import numbers
+from tilewright.core.expr import Dim
 from tilewright.core.types import Array, DType
 
 
@@ -65,6 +67,11 @@ class ByteWeights(NamedTuple):
     numbers: Array
     scale: Array
     axis: int
+
+    def columns(self, first: Dim, last: Dim) -> ByteWeights:
+        """Some columns of a matrix, whose sizes are known."""
+        which = slice(*numbers((first, last)))
+        return ByteWeights(self.numbers[:, which], self.scale[which] if self.scale.ndim else self.scale, self.axis)
 
     def rounded(self) -> Array:
         """The f32 numbers that are stored."""

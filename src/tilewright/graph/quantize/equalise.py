@@ -50,7 +50,7 @@ class _Pair:
 
 def equalised(graph: Graph, layers: Sequence[Layer]) -> Graph:
     """The graph with channels between its layers divided by positive numbers, and their readers' weights multiplied."""
-    chained = {x.node: x for x in layers if x.node.op is ops.conv or x.weights.ndim == 2}
+    chained = {x.node: x for x in layers if x.node.op is ops.conv or (x.is_matrix and not x.is_scan)}
     pairs = _pairs(graph, chained)
     weights = {node: np.array(x.weights, np.float64, order="C") for node, x in chained.items()}
     added = {pair: _added(pair) for pair in pairs}

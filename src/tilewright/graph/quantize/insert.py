@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.types import Array
 from tilewright.graph.forms.affine import along, result_axis, spread
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding
 from tilewright.graph.quantize.places import ByteTensors, Layer
+from tilewright.ops.over_time import looped
 
 
 def dequantised(b: Builder, x: Node, encoding: Encoding) -> Node:
@@ -54,15 +57,24 @@ class ByteForm:
         """How a tensor is stored that is stored in bytes."""
         return self.encodings[self.places.group_of(tensor)]
 
-    def layer(self, b: Builder, layer: Layer, of: Node) -> Node:
-        """The layer over a rounded operand and rounded weights, those of the node ``of`` in the form's graph."""
-        node = layer.node
-        x = dequantised(b, node.inputs[0], self.encoding_of(of.inputs[0]))
-        return b(node.op, x, dequantised_weights(b, self.weights[of]), **node.attrs)
+    def layer(self, b: Builder, node: Node, of: Layer) -> tuple[Node, ...]:
+        """The results of a node over a rounded operand and rounded weights, those of the layer ``of``."""
+        encoding, weights = self.encoding_of(of.operand), self.weights[of.node]
+        if of.is_scan:
+            return looped(b, node, partial(_product_of_states, encoding, weights))
+        x = dequantised(b, node.inputs[0], encoding)
+        return (b(node.op, x, dequantised_weights(b, weights), **node.attrs),)
 
     def inserted(self, corrections: Mapping[Node, Array]) -> Graph:
         """The graph with its layers in bytes; ``corrections`` are added to their biases, a number for each channel."""
         return _inserted(self, corrections)
+
+
+def _product_of_states(
+    encoding: Encoding, weights: ByteWeights, b: Builder, state: Node, first: Dim, last: Dim
+) -> Node:
+    """A rounded state by some columns of rounded weights."""
+    return b(ops.matmul, dequantised(b, state, encoding), dequantised_weights(b, weights.columns(first, last)))
 
 
 def _inserted(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
@@ -82,14 +94,20 @@ def _inserted(form: ByteForm, corrections: Mapping[Node, Array]) -> Graph:
     biases = {n: found for n in nodes if (found := _biased(n, multiplied)) is not None}
     with_bias = {layer.node for layer, _ in biases.values()}
     for node in nodes:
+        if node in real:  # one of the results of a scan
+            continue
         inputs = [operand(node, x) for x in node.inputs]
         b = Builder(pool, node.loc)
+        if node in multiplied and multiplied[node].is_scan:
+            results = form.layer(b, pool.with_inputs(node, tuple(inputs)), multiplied[node])
+            real.update(zip(pool.results(node), results, strict=True))
+            continue
         if node in multiplied:
             inputs[1] = dequantised_weights(b, form.weights[node])
         elif node in biases:
             layer, position = biases[node]
             product = layer.node
-            scale = np.float32(form.encoding_of(product.inputs[0]).scale) * form.weights[product].scale
+            scale = np.float32(form.encoding_of(layer.operand).scale) * form.weights[product].scale
             inputs[position] = _bias(b, node.inputs[position], product, scale, corrections.get(product))
         made = pool.with_inputs(node, tuple(inputs))
         # A layer without a bias has nowhere to hide its correction, which becomes an addition of its own.

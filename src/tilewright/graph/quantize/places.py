@@ -18,7 +18,10 @@ from tilewright.core import types
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import Array
-from tilewright.graph.facts import array_of
+from tilewright.graph.facts import array_of, nodes_inside
+from tilewright.graph.forms.affine import result_axis
+from tilewright.graph.forms.scans import SCANS
+from tilewright.graph.quantize.recurrent import RECURRENT, state_weights, why_whole
 
 MOVING = (
     ops.reshape, ops.transpose, ops.slice, ops.concat, ops.reverse, ops.roll, ops.tile, ops.expand,
@@ -27,17 +30,21 @@ MOVING = (
 """Ops whose results are numbers of their operands; ``pad`` adds zeros."""
 MOST_PRODUCT = (int(types.u8.max) + 1) * -int(types.i8.min)
 """No product of two bytes is larger, with a zero point taken off."""
-RECURRENT = (ops.lstm, ops.gru, ops.rnn)
-PRODUCTS = (ops.matmul, ops.conv, ops.conv_transpose, ops.einsum, ops.grouped_matmul, *RECURRENT)
+PRODUCTS = (ops.matmul, ops.conv, ops.conv_transpose, ops.einsum, ops.grouped_matmul, *SCANS, *RECURRENT)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A product with constant weights; ``axis`` is their axis of output channels."""
+    """A product with constant weights; ``axis`` is their axis of output channels.
+
+    ``operand`` is what it multiplies, ``result`` what it gives. Of a scan over time both are its states.
+    """
 
     node: Node
     weights: Array
     axis: int
+    operand: Node
+    result: Node
 
     @property
     def name(self) -> str:
@@ -45,13 +52,27 @@ class Layer:
         return str(self.node.loc)
 
     @property
+    def is_scan(self) -> bool:
+        """Does it multiply what it made in the step before?"""
+        return self.node.op in SCANS
+
+    @property
     def is_matrix(self) -> bool:
         """Does it multiply rows of its operand by one matrix?"""
-        return self.node.op is ops.matmul and self.weights.ndim == 2
+        return self.is_scan or (self.node.op is ops.matmul and self.weights.ndim == 2)
+
+    @property
+    def result_axis(self) -> int:
+        """The axis of its result along which its weights have a number each."""
+        return self.result.type.rank - 1 if self.is_scan else result_axis(self.node)
 
 
 def kept_reason(node: Node) -> str | None:
     """Why a product can't multiply bytes; None for one that can."""
+    if node.op in RECURRENT:
+        return why_whole(node) or "it was not taken apart"
+    if node.op in SCANS:
+        return None if state_weights(node) is not None else "it multiplies no f32 by constant weights"
     if node.op not in (ops.matmul, ops.conv):
         return f"{node.op.name} has no form in integers"
     x, w = node.inputs
@@ -66,23 +87,26 @@ def kept_reason(node: Node) -> str | None:
 
 def layers_of(graph: Graph) -> tuple[list[Layer], list[tuple[Node, str]]]:
     """The layers that can be quantised, in order, and the products that can't with the reason."""
-    layers, kept = [], []
-    for node in graph.nodes():
+    layers, kept, outside = [], [], set(graph.nodes())
+    for node in nodes_inside(graph):
         if node.op not in PRODUCTS:
             continue
-        reason = kept_reason(node)
+        reason = kept_reason(node) if node in outside else "it stands inside a loop or a branch of the model"
         if reason is not None:
             kept.append((node, reason))
             continue
         weights = array_of(node.inputs[1])
         assert weights is not None
-        layers.append(Layer(node, weights, 0 if node.op is ops.conv else weights.ndim - 1))
+        x, y = node.inputs[0], node
+        if node.op in SCANS:
+            x = y = graph.pool.results(node)[0]
+        layers.append(Layer(node, weights, 0 if node.op is ops.conv else weights.ndim - 1, x, y))
     return layers, kept
 
 
 def kept_by_calls(layer: Layer) -> str | None:
     """Why a layer can't multiply rows whose scales the call chooses; None for one that can."""
-    if layer.node.op is not ops.matmul:
+    if layer.node.op is ops.conv:
         return f"{layer.node.op.name} sums over more than a row, and scales that a call chooses are of rows"
     if layer.weights.ndim != 2:
         return "its weights are a batch of matrices, and only rows of one matrix are rounded by a call"
@@ -144,12 +168,23 @@ class ByteTensors:
             self.group[tensor] = self.group_of(other)
 
 
+def _share_states(places: ByteTensors, scan: Node, states: Node) -> None:
+    """States have one scale, those that the scan begins with, too: zeros have a byte at any scale."""
+    places.add(states)
+    first = scan.inputs[scan.op.operands.index("h0")]
+    numbers = array_of(first)
+    if numbers is None or numbers.any():
+        places.join(first, states)
+
+
 def places_of(graph: Graph, layers: Sequence[Layer]) -> ByteTensors:
     """The tensors of ``graph`` that are stored in bytes when these layers multiply bytes."""
     places = ByteTensors()
-    multiplied = {layer.node for layer in layers}
+    multiplied = {layer.node: layer for layer in layers}
     stored: set[Node] = set()  # tensors in bytes, and what a function of one operand makes them of
     for node in reversed(graph.nodes()):  # readers before what they read
+        if node in multiplied and multiplied[node].is_scan:
+            _share_states(places, node, multiplied[node].operand)
         if len(node.types) > 1 or node.op is PROJ:
             continue  # several results: recurrences, top-k; what they read stays as it is
         is_stored = node in places.group or node in stored

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.expr import Dim
 from tilewright.core.graph import Builder, Graph, Node
 from tilewright.core.types import Array, DType, product
 from tilewright.graph.quantize.encoding import ByteWeights
 from tilewright.graph.quantize.places import Layer
+from tilewright.ops.over_time import looped
 
 
 class _Rows(NamedTuple):
@@ -46,25 +49,38 @@ class RowForm:
     weights: Mapping[Node, ByteWeights]
     shifts: Mapping[Node, Array]
 
-    def layer(self, b: Builder, layer: Layer, of: Node) -> Node:
-        """The layer in bytes; ``of`` has its weights."""
-        x = _rounded(b, layer.node.inputs[0], self.dtype, self.shifts.get(of.inputs[0]))
-        return _product(b, layer.node, x, self.weights[of])
+    def layer(self, b: Builder, node: Node, of: Layer) -> tuple[Node, ...]:
+        """The results of a node in bytes, by the weights of the layer ``of``."""
+        if of.is_scan:
+            return looped(b, node, partial(self._product_of_states, self.weights[of.node]))
+        x = _rounded(b, node.inputs[0], self.dtype, self.shifts.get(of.operand))
+        return (_product(b, x, self.weights[of.node], node.shape),)
+
+    def _product_of_states(self, weights: ByteWeights, b: Builder, state: Node, first: Dim, last: Dim) -> Node:
+        """A state, each of its rows rounded, by some columns of weights."""
+        shape = (state.shape[0], last - first)
+        return _product(b, _rounded(b, state, self.dtype, None), weights.columns(first, last), shape)
 
     def inserted(self, corrections: Mapping[Node, Array]) -> Graph:
         """The graph with its layers in bytes; ``corrections`` are added to their results, a number for each column."""
-        pool, multiplied = self.graph.pool, {layer.node for layer in self.layers}
+        pool, multiplied = self.graph.pool, {layer.node: layer for layer in self.layers}
         made: dict[Node, Node] = {}
         rows: dict[Node, _Rows] = {}
         for node in self.graph.nodes():
+            if node in made:  # one of the results of a scan
+                continue
             b, inputs = Builder(pool, node.loc), tuple(made[x] for x in node.inputs)
             if node not in multiplied:
                 made[node] = pool.with_inputs(node, inputs)
                 continue
+            if multiplied[node].is_scan:
+                results = self.layer(b, pool.with_inputs(node, inputs), multiplied[node])
+                made.update(zip(pool.results(node), results, strict=True))
+                continue
             x = node.inputs[0]
             if x not in rows:
                 rows[x] = _rounded(b, inputs[0], self.dtype, self.shifts.get(x))
-            y = _product(b, node, rows[x], self.weights[node])
+            y = _product(b, rows[x], self.weights[node], node.shape)
             made[node] = b(ops.add, y, b.const(corrections[node].astype(np.float32))) if node in corrections else y
         return self.graph.with_outputs([made[n] for n in self.graph.outputs])
 
@@ -89,12 +105,12 @@ def _rounded(b: Builder, x: Node, dtype: DType, shifts: Array | None) -> _Rows:
     return _Rows(stored, scale, b(ops.cast, point, dtype=types.i32))
 
 
-def _product(b: Builder, node: Node, x: _Rows, weights: ByteWeights) -> Node:
-    """``(stored - zero) @ numbers``, in integers, by the scales of columns and rows."""
+def _product(b: Builder, x: _Rows, weights: ByteWeights, shape: Sequence[Dim]) -> Node:
+    """``(stored - zero) @ numbers``, in integers, by the scales of columns and rows; of so many rows and columns."""
     sums = b(ops.matmul, x.stored, b.const(weights.numbers), out_dtype=types.i32)
     of_columns = b.const(weights.numbers.sum(axis=0, dtype=np.int32))
     steps = b(ops.sub, sums, b(ops.mul, x.zero, of_columns))
     # Weights are no extremes, rows may be: by the column's scale first, what the result can hold is not exceeded.
     of_weights = b(ops.mul, b(ops.cast, steps, dtype=types.f32), b.const(weights.scale))
     y = b(ops.mul, of_weights, x.scale)
-    return b(ops.reshape, y, shape=node.shape)
+    return b(ops.reshape, y, shape=tuple(shape))

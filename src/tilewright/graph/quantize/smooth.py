@@ -32,8 +32,11 @@ EXPONENTS = np.linspace(0, 1, 21)
 
 
 def smoothable(layers: Sequence[Layer]) -> list[Layer]:
-    """The layers whose channels get factors: matrix products. Convolutions lie between pools and joins of bytes."""
-    return [x for x in layers if x.is_matrix]
+    """The layers whose channels get factors: matrix products. Convolutions lie between pools and joins of bytes.
+
+    What a scan multiplies is what it makes, with one size for all units.
+    """
+    return [x for x in layers if x.is_matrix and not x.is_scan]
 
 
 def columns_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from tilewright.build.driver import compile_graph
 from tilewright.core import types
 from tilewright.core.graph import INPUT, Builder, Graph, Node
 from tilewright.core.types import Array, TensorType
-from tilewright.graph.forms.affine import result_axis
 from tilewright.graph.quantize.encoding import decibels
 from tilewright.graph.quantize.insert import ByteForm
 from tilewright.graph.quantize.observe import Histogram
@@ -218,13 +217,12 @@ def layer_errors(
     outputs = []
     for layer in form.layers:
         b = Builder(graph.pool, layer.node.loc)
-        y = layer.node
-        error = b(ops.sub, y, form.layer(b, layer, y))
-        axes = tuple(range(y.type.rank))
-        others = tuple(k for k in axes if k != result_axis(y))
+        y = layer.result
+        error = b(ops.sub, y, form.layer(b, layer.node, layer)[0])
+        others = tuple(k for k in range(y.type.rank) if k != layer.result_axis)
         outputs += [_power(b, y), _power(b, error), b(ops.reduce_mean, error, axes=others)]
         if other is not None:
-            outputs.append(_power(b, b(ops.sub, y, other.layer(b, layer, y))))
+            outputs.append(_power(b, b(ops.sub, y, other.layer(b, layer.node, layer)[0])))
     model = compile_graph(showing(graph, outputs))
     for n, batch in enumerate(batches, 1):
         numbers = list(model.run(batch).values())
@@ -253,13 +251,16 @@ def model_errors(form: ByteForm | RowForm, batches: Sequence[Batch], tell: Tell)
     numbers = {layer.node: k for k, layer in enumerate(form.layers)}
     made: dict[Node, Node] = {}
     for node in graph.nodes():
+        if node in made:  # one of several results of a layer
+            continue
         b = Builder(pool, node.loc)
         made[node] = plain = pool.with_inputs(node, tuple(made[x] for x in node.inputs))
         if node in numbers:
             k = numbers[node]
-            found = replace(form.layers[k], node=plain)
             is_asked = b(ops.eq, which, b.const(k, types.i32))
-            made[node] = b(ops.where, is_asked, form.layer(b, found, node), plain)
+            rounded, exact = form.layer(b, plain, form.layers[k]), pool.results(plain)
+            for result, r, e in zip(pool.results(node), rounded, exact, strict=True):
+                made[result] = b(ops.where, is_asked, r, e)
     results = [made[n] for _, n in graph.results() if n.dtype.is_float]
     model = compile_graph(showing(graph, results, (which,)))
     powers = {node: [0.0, 0.0] for node in numbers}

@@ -16,6 +16,7 @@ from tilewright.build.driver import compile_graph
 from tilewright.core.diag import OptionError
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array
+from tilewright.graph.facts import nodes_inside
 from tilewright.graph.quantize.encoding import ByteWeights, Encoding, decibels, encoding_of, weights_of
 from tilewright.graph.quantize.gptq import Inputs, gptq_layer
 from tilewright.graph.quantize.insert import ByteForm
@@ -55,7 +56,7 @@ class Measured:
         self.moments, shared = {}, dict[Node, Moments]()
         for layer in filter(self._is_chosen, self.layers):
             seen = Moments(layer)
-            self.moments[layer.node] = shared.setdefault(layer.node.inputs[0], seen) if layer.is_matrix else seen
+            self.moments[layer.node] = shared.setdefault(layer.operand, seen) if layer.is_matrix else seen
 
     def _is_chosen(self, layer: Layer) -> bool:
         """Are a layer's bytes chosen for its results on the data?"""
@@ -64,8 +65,9 @@ class Measured:
     def watched(self) -> dict[Node, dict[Moments, None]]:
         """The moments to which each operand is added, each once."""
         found: dict[Node, dict[Moments, None]] = {}
-        for node, seen in self.moments.items():
-            found.setdefault(node.inputs[0], {})[seen] = None
+        for layer in self.layers:
+            if layer.node in self.moments:
+                found.setdefault(layer.operand, {})[self.moments[layer.node]] = None
         return found
 
     @computed
@@ -103,7 +105,7 @@ class Measured:
         nearest = [weights_of(layer.weights, axis, self.scheme.weight_bits) for axis in axes]
         if not self._is_chosen(layer):
             return nearest
-        x = layer.node.inputs[0]
+        x = layer.operand
         seen = self.moments[layer.node]
         if self.scheme.is_dynamic:
             step = seen.row_reach / self.scheme.rounded.n_steps
@@ -138,7 +140,7 @@ class Measured:
     def graph_without(self, spared: Collection[Node]) -> Graph:
         """The quantised graph, in which the spared layers compute in f32."""
         layers = [x for x in self.layers if x.node not in spared]
-        corrected = layers if self.scheme.bias_correction else []
+        corrected = [x for x in layers if not x.is_scan] if self.scheme.bias_correction else []
         corrections = {x.node: np.asarray(self.errors[x.node].shift) for x in corrected}
         return self._form_of(layers).inserted(corrections)
 
@@ -183,15 +185,15 @@ class Measured:
             self._report(by_node[n], spared.get(n))
             if n in by_node
             else LayerReport(str(n.loc), n.op.name, str(n.types[0].dtype), reasons[n])
-            for n in self.graph.nodes()
+            for n in nodes_inside(self.graph)
             if n in by_node or n in reasons
         )
 
     def _report(self, layer: Layer, why_spared: str | None) -> LayerReport:
         node = layer.node
-        error, form, x = self.errors.get(node), self.form, node.inputs[0]
+        error, form, x = self.errors.get(node), self.form, layer.operand
         beyond = self.seen[x].outside(form.encoding_of(x).covered) if isinstance(form, ByteForm) else None
-        kind = f"{self.scheme.dtype} x i8" if why_spared is None else str(node.dtype)
+        kind = f"{self.scheme.dtype} x i8" if why_spared is None else str(layer.result.dtype)
         why = self._note(layer) if why_spared is None else why_spared
         return LayerReport(
             layer.name, node.op.name, kind, why, None if error is None else error.sqnr_db, beyond,

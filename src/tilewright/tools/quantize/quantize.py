@@ -25,6 +25,7 @@ from tilewright.graph.canonical.fold import FoldConstants
 from tilewright.graph.forms.affine import FoldAffine
 from tilewright.graph.quantize.equalise import equalised
 from tilewright.graph.quantize.places import Layer, kept_by_calls, layers_of
+from tilewright.graph.quantize.recurrent import RECURRENT, opened
 from tilewright.graph.quantize.smooth import Smoothed, columns_of, smoothable, smoothed
 from tilewright.runtime.files import writing
 from tilewright.tools.quantize.batches import Batch, batches_of, read_arrays
@@ -41,7 +42,7 @@ from tilewright.tools.quantize.scheme import (
     STORED_WEIGHTS,
     Scheme,
 )
-from tilewright.tools.quantize.stored import stored
+from tilewright.tools.quantize.stored import SPARED, stored
 from tilewright.tools.tell import Tell
 
 
@@ -144,12 +145,15 @@ def quantize(
         made, report = stored(graph, scheme, batches if data is not None else None, spare)
         warn_of(report.warnings)
         return _with_report(made, report)
+    graph = FoldConstants().run(opened(graph, lambda node: str(node.loc) not in spare))
     if equalize:
         graph = equalised(graph, layers_of(graph)[0])
     first, n_batches = list(islice(batches, measured_batches)), 0
     graph, shifts = _smoothed(graph, scheme, data, first, batch_size, tell)
     layers, kept = _layers(graph, scheme)
-    spared = _spared(spare, layers)
+    whole = {node: SPARED for node, _ in kept if node.op in RECURRENT and str(node.loc) in spare}
+    spared = _spared(spare, layers, {str(node.loc) for node in whole})
+    kept = [(node, whole.get(node, why)) for node, why in kept]
     found = Measured(graph, layers, scheme, shifts)
     if data is not None:
         seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.watched())
@@ -231,13 +235,13 @@ def _layers(graph: Graph, scheme: Scheme) -> tuple[list[Layer], list[tuple[Node,
     return [x for x, why in reasons if why is None], [*kept, *((x.node, why) for x, why in reasons if why is not None)]
 
 
-def _spared(names: Collection[str], layers: Sequence[Layer]) -> dict[Node, str]:
-    """The layers of these names; ``OptionError`` for a name that no layer has."""
-    unknown = sorted(set(names) - {x.name for x in layers})
+def _spared(names: Collection[str], layers: Sequence[Layer], whole: Collection[str]) -> dict[Node, str]:
+    """The layers of these names; ``OptionError`` for a name that no layer has, and no recurrence that stays whole."""
+    unknown = sorted(set(names) - {x.name for x in layers} - set(whole))
     if unknown:
         shown = ", ".join(repr(x.name) for x in layers[:20])
         raise OptionError(f"there is no layer {unknown[0]!r} to spare", remedy=f"the layers are {shown}")
-    return {x.node: "spared as asked" for x in layers if x.name in names}
+    return {x.node: SPARED for x in layers if x.name in names}
 
 
 def prepared(graph: Graph) -> Graph:
