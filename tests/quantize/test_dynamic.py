@@ -122,7 +122,7 @@ def test_data_of_zeros_choose_the_nearest_weights():
     np.testing.assert_array_equal(evaluate_graph(nearest, [x])[0], evaluate_graph(chosen, [x])[0])
 
 
-def test_errors_are_measured_on_data_and_convolutions_stay_with_a_reason():
+def test_errors_are_measured_on_data():
     images = (Sym("n", 1), 3, 6, 6)
 
     def body(b, x):
@@ -130,10 +130,9 @@ def test_errors_are_measured_on_data_and_convolutions_stay_with_a_reason():
         return b(ops.matmul, b(ops.reshape, y, shape=(x.shape[0], 144)), b.const(numbers(144, 5, seed=3)))
 
     found = tw.quantize(graph_of(images, body), numbers(8, 3, 6, 6), mode="dynamic", bias_correction=True)
-    kept, layer = found.report.layers
-    assert kept.type == "f32" and "more than a row" in kept.why
-    assert layer.type == "u8 x i8" and layer.sqnr_db > 30 and layer.saturated is None
-    assert "of each row by the call" in str(found.report)
+    for layer in found.report.layers:
+        assert layer.type == "u8 x i8" and layer.sqnr_db > 30 and layer.saturated is None
+    assert "of each row or image by the call" in str(found.report)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import known_at_least
+from tilewright.core.estimates import COPIED_ROWS
 from tilewright.core.graph import CONST, PROJ, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.types import Array
@@ -105,14 +107,26 @@ def layers_of(graph: Graph) -> tuple[list[Layer], list[tuple[Node, str]]]:
 
 
 def kept_by_calls(layer: Layer) -> str | None:
-    """Why a layer can't multiply rows whose scales the call chooses; None for one that can."""
-    if layer.node.op is ops.conv:
-        return f"{layer.node.op.name} sums over more than a row, and scales that a call chooses are of rows"
-    if layer.weights.ndim != 2:
+    """Why a layer can't multiply rows or images whose scales the call chooses; None for one that can."""
+    is_window = layer.node.op is ops.conv
+    if not is_window and layer.weights.ndim != 2:
         return "its weights are a batch of matrices, and only rows of one matrix are rounded by a call"
-    if len(layer.weights) * MOST_PRODUCT > types.i32.max:
-        return f"sums of {len(layer.weights)} products of bytes might not fit 32 bits"
+    if is_window and any(not known_at_least(n, 0) for pair in layer.node.attrs["pads"] for n in pair):
+        return "its padding crops, or is decided by the call"
+    n_terms = layer.weights.size // layer.weights.shape[layer.axis] if layer.weights.size else 0
+    if is_window and not _pays_rounding(layer):
+        return "rounding what it reads costs more than so few products of each number save"
+    if n_terms * MOST_PRODUCT > types.i32.max:
+        return f"sums of {n_terms} products of bytes might not fit 32 bits"
     return None
+
+
+def _pays_rounding(layer: Layer) -> bool:
+    """Does a convolution multiply each number often enough, and sum over several channels, as groups of bytes do?"""
+    groups: int = layer.node.attrs["groups"]
+    per_group = layer.weights.shape[1]
+    n_reading = layer.weights.size // max(groups * per_group, 1)
+    return bool((groups == 1 or per_group > 1) and n_reading >= COPIED_ROWS)
 
 
 def shares_scale(node: Node) -> bool:

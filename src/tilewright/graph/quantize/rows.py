@@ -1,12 +1,13 @@
-"""Products whose left operand is rounded row by row, with scales that each call chooses: dynamic quantisation.
+"""Products whose left operand is rounded row by row, or image by image, with scales that each call chooses.
 
 In: a graph in f32, its layers, weights in bytes. Out: a graph whose layers multiply bytes. No data are needed.
 Not its business: scales that data chose (``insert``), which instruction multiplies bytes.
 
 A row is what one result sums over, a token of a transformer. Its scale and zero point follow from its least and
-greatest number by the formula of ``encoding_of``, so an outlier costs its own row precision and no other. The product
-is one of integers from the start, exact on every machine: ``sum (q - zero) w`` is ``sum q w - zero * sum w``, and the
-last sum is known.
+greatest number by the formula of ``encoding_of``, so an outlier costs its own row precision and no other. What the
+results of a convolution sum over are windows that share numbers, so an image of a batch is the least that can have a
+scale of its own; its padding is rounded with it. The product is one of integers from the start, exact on every machine:
+``sum (q - zero) w`` is ``sum q w - zero * sum w``, and the last sum is known.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Builder, Graph, Node
+from tilewright.core.graph import Attrs, AttrValue, Builder, Graph, Node
 from tilewright.core.types import Array, DType, product
+from tilewright.graph.forms.affine import result_axis, spread
 from tilewright.graph.quantize.encoding import ByteWeights
 from tilewright.graph.quantize.places import Layer
+from tilewright.ops.convolution import spatial_axes
 from tilewright.ops.over_time import looped
 
 
 class _Rows(NamedTuple):
-    """Bytes [M, K], and a scale f32[M, 1] and a zero point i32[M, 1] for each row."""
+    """Bytes [M, K], and a scale f32[M, 1] and a zero point i32[M, 1] for each row; of images, all in their rank."""
 
     stored: Node
     scale: Node
@@ -53,8 +56,23 @@ class RowForm:
         """The results of a node in bytes, by the weights of the layer ``of``."""
         if of.is_scan:
             return looped(b, node, partial(self._product_of_states, self.weights[of.node]))
-        x = _rounded(b, node.inputs[0], self.dtype, self.shifts.get(of.operand))
-        return (_product(b, x, self.weights[of.node], node.shape),)
+        return (self._multiplied(b, node, of, node.inputs[0], {}),)
+
+    def _multiplied(
+        self, b: Builder, node: Node, of: Layer, x: Node, rounded: dict[tuple[Node, AttrValue], _Rows]
+    ) -> Node:
+        """A product or a convolution of ``x``, which others that read it with equal padding share in bytes."""
+        is_window = node.op is ops.conv
+        key = (x, node.attrs["pads"] if is_window else ())
+        if key not in rounded:
+            rounded[key] = (
+                _rounded_images(b, x, node.attrs, self.dtype)
+                if is_window
+                else _rounded(b, x, self.dtype, self.shifts.get(of.operand))
+            )
+        if is_window:
+            return _convolution(b, rounded[key], self.weights[of.node], node)
+        return _product(b, rounded[key], self.weights[of.node], node.shape)
 
     def _product_of_states(self, weights: ByteWeights, b: Builder, state: Node, first: Dim, last: Dim) -> Node:
         """A state, each of its rows rounded, by some columns of weights."""
@@ -65,7 +83,7 @@ class RowForm:
         """The graph with its layers in bytes; ``corrections`` are added to their results, a number for each column."""
         pool, multiplied = self.graph.pool, {layer.node: layer for layer in self.layers}
         made: dict[Node, Node] = {}
-        rows: dict[Node, _Rows] = {}
+        rounded: dict[tuple[Node, AttrValue], _Rows] = {}
         for node in self.graph.nodes():
             if node in made:  # one of the results of a scan
                 continue
@@ -77,11 +95,10 @@ class RowForm:
                 results = self.layer(b, pool.with_inputs(node, inputs), multiplied[node])
                 made.update(zip(pool.results(node), results, strict=True))
                 continue
-            x = node.inputs[0]
-            if x not in rows:
-                rows[x] = _rounded(b, inputs[0], self.dtype, self.shifts.get(x))
-            y = _product(b, rows[x], self.weights[node], node.shape)
-            made[node] = b(ops.add, y, b.const(corrections[node].astype(np.float32))) if node in corrections else y
+            y = self._multiplied(b, node, multiplied[node], inputs[0], rounded)
+            if node in corrections:
+                y = b(ops.add, y, b.const(spread(corrections[node].astype(np.float32), result_axis(node), y.type.rank)))
+            made[node] = y
         return self.graph.with_outputs([made[n] for n in self.graph.outputs])
 
 
@@ -105,12 +122,41 @@ def _rounded(b: Builder, x: Node, dtype: DType, shifts: Array | None) -> _Rows:
     return _Rows(stored, scale, b(ops.cast, point, dtype=types.i32))
 
 
+def _rounded_images(b: Builder, x: Node, attrs: Attrs, dtype: DType) -> _Rows:
+    """Each image of ``x``, with the padding of a convolution around it, over the range of its numbers and 0."""
+    pads: list[Sequence[Dim]] = [(0, 0)] * x.type.rank
+    for axis, own in zip(spatial_axes(attrs["layout"], x.type.rank), attrs["pads"], strict=True):
+        pads[axis] = own
+    padded = b(ops.pad, x, b.const(0.0, types.f32), pads=tuple(pads)) if any(map(any, pads)) else x
+    found = _rounded(b, b(ops.reshape, padded, shape=(x.shape[0], product(padded.shape[1:]))), dtype, None)
+    each = (x.shape[0], *[1] * (x.type.rank - 1))
+    stored, scale, zero = (
+        b(ops.reshape, part, shape=shape) for part, shape in zip(found, (padded.shape, each, each), strict=True)
+    )
+    return _Rows(stored, scale, zero)
+
+
+def _convolution(b: Builder, x: _Rows, weights: ByteWeights, node: Node) -> Node:
+    """The convolution of ``stored - zero``, which is padded already, by the scales of channels and images."""
+    attrs = {**node.attrs, "pads": ((0, 0),) * len(node.attrs["pads"]), "out_dtype": types.i32}
+    sums = b(ops.conv, x.stored, b.const(weights.numbers), **attrs)
+    axis, rank = result_axis(node), node.type.rank
+    others = tuple(range(1, weights.numbers.ndim))
+    of_channels = b.const(spread(weights.numbers.sum(axis=others, dtype=np.int32), axis, rank))
+    scale = weights.scale if not weights.scale.ndim else spread(weights.scale, axis, rank)
+    return _scaled(b, sums, x, of_channels, scale)
+
+
+def _scaled(b: Builder, sums: Node, x: _Rows, of_columns: Node, scale: Array) -> Node:
+    """Sums of ``stored * numbers`` as floats; ``of_columns`` are the sums of numbers, whose scales are ``scale``."""
+    steps = b(ops.sub, sums, b(ops.mul, x.zero, of_columns))
+    # Weights are no extremes, rows may be: by the column's scale first, what the result can hold is not exceeded.
+    of_weights = b(ops.mul, b(ops.cast, steps, dtype=types.f32), b.const(scale))
+    return b(ops.mul, of_weights, x.scale)
+
+
 def _product(b: Builder, x: _Rows, weights: ByteWeights, shape: Sequence[Dim]) -> Node:
     """``(stored - zero) @ numbers``, in integers, by the scales of columns and rows; of so many rows and columns."""
     sums = b(ops.matmul, x.stored, b.const(weights.numbers), out_dtype=types.i32)
     of_columns = b.const(weights.numbers.sum(axis=0, dtype=np.int32))
-    steps = b(ops.sub, sums, b(ops.mul, x.zero, of_columns))
-    # Weights are no extremes, rows may be: by the column's scale first, what the result can hold is not exceeded.
-    of_weights = b(ops.mul, b(ops.cast, steps, dtype=types.f32), b.const(weights.scale))
-    y = b(ops.mul, of_weights, x.scale)
-    return b(ops.reshape, y, shape=tuple(shape))
+    return b(ops.reshape, _scaled(b, sums, x, of_columns, weights.scale), shape=tuple(shape))

@@ -6,6 +6,7 @@ so that data stream through native code. Not its business: what follows from the
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,8 @@ WHICH = "which layer"
 class Moments:
     """The sums of ``x x^T`` over the rows that a layer sums over, f64[groups, K, K], and the number of rows.
 
-    ``reaches`` is the sum of squares of how far the rows' numbers reach. No batch is added where there are rows enough
+    ``reaches`` is the sum of squares of how far the numbers of ``n_reaches`` rows reach, or of images, of which calls
+    that choose scales choose one for each. No batch is added where there are rows enough
     already: ``ENOUGH_ROWS`` for each place, and for ``LEAST_ROWS`` places.
     """
 
@@ -52,6 +54,7 @@ class Moments:
     sums: Array = field(init=False)
     n_rows: int = 0
     reaches: float = 0.0
+    n_reaches: int = 0
 
     def __post_init__(self) -> None:
         groups, depth, _ = matrices_of(self.layer, self.layer.weights).shape
@@ -65,12 +68,14 @@ class Moments:
         rows = rows_of(self.layer, array, most)
         self.sums += rows.transpose(0, 2, 1) @ rows
         self.n_rows += rows.shape[1]
-        self.reaches += float(np.square(row_reaches(rows.reshape(-1, rows.shape[2]))).sum())
+        scaled = rows[0] if self.layer.is_matrix else array.reshape(len(array), math.prod(array.shape[1:]))
+        self.reaches += float(np.square(row_reaches(scaled), dtype=np.float64).sum())
+        self.n_reaches += len(scaled)
 
     @property
     def row_reach(self) -> float:
-        """How far a row's numbers reach: the root of the mean square."""
-        return float(np.sqrt(self.reaches / self.n_rows))
+        """How far the numbers of a row, or of an image, reach: the root of the mean square."""
+        return float(np.sqrt(self.reaches / self.n_reaches))
 
 
 def observe(

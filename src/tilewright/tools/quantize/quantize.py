@@ -92,12 +92,12 @@ def quantize(
     """Quantise a model's products and convolutions to 8 bits, by what its tensors hold on ``data``; or its weights.
 
     With ``mode="dynamic"`` each call chooses the scales of activations, one for each row that a product sums over (a
-    token): then no data are needed, and convolutions stay f32. With data channels are made more equal and weights
-    chosen there, too; without, ``smooth`` and ``rounding`` are None and ``"nearest"``. With ``mode="weights"``
-    activations stay in f32, and the weights of matrix products, recurrences and embeddings are stored as ``weights``
-    says: ``"int4"`` (the default), ``"int8"``, the code books ``"nf4"`` and ``"fp4"``, ``"fp8"`` (E4M3), ``"fp8e5m2"``
-    or ``"fp16"``, with a scale for each ``group`` of 32, 64 or 128 (f16 has none); with data their codes are chosen by
-    GPTQ.
+    token), and for each image that a convolution reads: then no data are needed. With data channels are made more equal
+    and weights chosen there, too; without, ``smooth`` and ``rounding`` are None and ``"nearest"``. With
+    ``mode="weights"`` activations stay in f32, and the weights of matrix products, recurrences and embeddings are
+    stored as ``weights`` says: ``"int4"`` (the default), ``"int8"``, the code books ``"nf4"`` and ``"fp4"``, ``"fp8"``
+    (E4M3), ``"fp8e5m2"`` or ``"fp16"``, with a scale for each ``group`` of 32, 64 or 128 (f16 has none); with data
+    their codes are chosen by GPTQ.
 
     ``source`` and the four options after ``mode`` are those of ``tilewright.compile``. ``data`` are samples without
     labels: an array or a dict of arrays by input name, whose first axis is cut into batches (of ``batch_size`` where

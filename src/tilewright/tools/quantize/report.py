@@ -59,7 +59,8 @@ class QuantizeReport:
             how = f"GPTQ over {self.n_batches} batches" if self.n_batches else "the nearest codes"
             done, n = self.n_quantised, len(self.layers)
             return self._table(f"{done} of {n} products with weights of {self.options['weights']}, by {how}")
-        ranges = f"of {self.n_batches} batches" if self.options.get("mode") != DYNAMIC else "of each row by the call"
+        by_calls = self.options.get("mode") == DYNAMIC
+        ranges = "of each row or image by the call" if by_calls else f"of {self.n_batches} batches"
         n_bits = ACTIVATIONS[self.options.get("activations", "u8")].bits
         bits = "8 bits" if n_bits == types.u8.bits else f"8 bits, activations in {n_bits}"
         rounding = "weights by GPTQ" if self.options.get("rounding") == GPTQ else "the nearest weights"
