@@ -40,6 +40,35 @@ def test_int4_wraps() -> None:
     agree(lambda x: x.astype(jnp.int4) < 3, x)
 
 
+@pytest.mark.parametrize("source", [jnp.float32, jnp.bfloat16, jnp.float8_e5m2])
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint4, jnp.int2, jnp.uint2])
+def test_floats_saturate_to_narrow_integers(dtype, source) -> None:
+    """Integers keep their low bits."""
+    x = np.array([np.nan, np.inf, -np.inf, -300, -8.5, -2.5, -1, -0.5, 1.5, 3, 7.5, 15, 16, 300], np.float32)
+    agree(lambda x: x.astype(dtype), x.astype(source))
+    agree(lambda x: x.astype(dtype), np.arange(-20, 20, dtype=np.int32))
+
+
+@pytest.mark.parametrize("source", [jnp.float32, jnp.float16, jnp.int32, jnp.float8_e4m3fn])
+def test_powers_of_two_have_no_zero_and_no_sign(source) -> None:
+    agree(lambda x: x.astype(jnp.float8_e8m0fnu), np.array([0, 1, -1, 3, -5, 12, 6, 7]).astype(source))
+
+
+OF_BITS = [jnp.int2, jnp.uint4, jnp.int4, jnp.float4_e2m1fn, jnp.float8_e4m3fn, jnp.int16, jnp.bfloat16, jnp.uint32]
+
+
+@pytest.mark.one_in(4)
+@pytest.mark.parametrize("target", OF_BITS)
+@pytest.mark.parametrize("source", OF_BITS)
+def test_bits_of_narrow_numbers(source, target) -> None:
+    """Of elements wider than those read the parts along a last axis, of narrower ones the last axis joined."""
+    few = {jnp.int2: 2, jnp.uint4: 4, jnp.int4: 4, jnp.float4_e2m1fn: 4}
+    n_bits = [few.get(t, 8 * jnp.dtype(t).itemsize) for t in (source, target)]
+    codes = np.random.default_rng(0).integers(0, 1 << n_bits[0], (3, max(n_bits[1] // n_bits[0], 1)))
+    whole = codes.astype(f"uint{max(n_bits[0], 8)}")
+    agree(lambda x: lax.bitcast_convert_type(x, target), whole.view(jnp.dtype(source)))
+
+
 FLOATS_OF_8_BITS = [
     jnp.float8_e4m3fn, jnp.float8_e5m2, jnp.float8_e4m3, jnp.float8_e3m4, jnp.float8_e4m3b11fnuz,
 ]  # fmt: skip

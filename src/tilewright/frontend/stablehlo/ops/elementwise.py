@@ -246,7 +246,14 @@ def convert(c: Operation) -> Value:
     x = decoded(c, x)
     if not target.dtype.is_narrow:
         return c.cast(x, target.dtype)
-    return encoded(c, c.cast(x, i32 if target.dtype in WHOLE else f32), target.dtype)
+    if target.dtype not in WHOLE:
+        return encoded(c, c.cast(x, f32), target.dtype)
+    return encoded(c, _within(c, c.cast(x, i32), target.dtype) if x.dtype.is_float else x, target.dtype)
+
+
+def _within(c: Operation, x: Node, dtype: DType) -> Node:
+    """The nearest number that ``dtype`` has: floats saturate, where integers keep their low bits."""
+    return c.b(ops.clamp, x, c.b.const(int(dtype.min), x.dtype), c.b.const(int(dtype.max), x.dtype))
 
 
 def _bitcast(c: Operation) -> Value:
@@ -262,7 +269,7 @@ def _bitcast(c: Operation) -> Value:
 
 
 def _real_bitcast(c: Operation, x: Node, target: DType) -> Node:
-    if x.dtype.bits != target.bits and (x.dtype.is_narrow or target.is_narrow):
+    if max(x.dtype.bits, target.bits) % min(x.dtype.bits, target.bits):
         raise NoForm(f"bits of {x.dtype} as {target}", "convert them")
     return read_as(c.b, x, target)
 

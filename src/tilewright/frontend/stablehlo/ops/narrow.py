@@ -6,11 +6,12 @@ and keep their low ones; floats are computed in f32 and rounded once. Not its bu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.types import WHOLE, DType, i32
+from tilewright.core.types import WHOLE, DType, f8e8m0, i32
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import Operation, Result, Value
 
@@ -61,7 +62,9 @@ def decoded(c: Operation, x: Node) -> Node:
 
 
 def encoded(c: Operation, x: Node, dtype: DType) -> Node:
-    """Floats rounded to ``dtype``, or the low bits of integers."""
+    """Floats rounded to ``dtype``, or the low bits of integers. Powers of two have neither zero nor a sign: NaN."""
     if dtype in WHOLE:
         return c.b(ops.encode, c.cast(x, i32), dtype=dtype)
+    if dtype is f8e8m0:
+        x = c.b(ops.where, c.b(ops.gt, x, c.b.const(0, x.dtype)), x, c.b.const(math.nan, x.dtype))
     return c.b(ops.encode, x, dtype=dtype, saturate=False)
