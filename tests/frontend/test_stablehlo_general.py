@@ -266,3 +266,20 @@ def test_a_choice_without_results(tmp_path: Path, choice: str) -> None:
     )
     x = np.ones(3, np.float32)
     assert_equal(tw.compile(path, cache=False)(np.int32(1), np.bool_(True), x), x)
+
+
+EMPTY = {
+    "window": lambda x: lax.reduce_window(x, 0.0, lax.add, (4, 1), (1, 1), "VALID"),
+    "window with gaps": lambda x: lax.reduce_window(x, 0.0, lax.add, (2, 1), (1, 1), "VALID", None, (3, 1)),
+    "convolution": lambda x: lax.conv(x[None], np.ones((2, 3, 4), np.float32), (1,), "VALID"),
+    "of complex numbers": lambda x: lax.conv(x[None] * 1j, np.ones((2, 3, 4), np.complex64), (1,), "VALID"),
+    "transposed": lambda x: lax.conv_general_dilated(x[None], np.ones((2, 3, 4), np.float32), (1,), [(0, 0)], (2,)),
+    "cropped": lambda x: lax.conv_general_dilated(x[None], np.ones((2, 3, 2), np.float32), (1,), [(-1, -1)]),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_where_no_window_fits_the_result_is_empty(name: str) -> None:
+    """And the gradient is zeros."""
+    x, function = np.ones((3, 2), np.float32), EMPTY[name]
+    agree(lambda x: (function(x), jax.grad(lambda x: abs(function(x)).sum())(x)), x)

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+import numpy as np
+
 from tilewright.core.diag import CompileError, Loc, OpError, Problem
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Builder, Node, Pool
@@ -209,8 +211,22 @@ class BlockWalker:
         if self._is_inside_scalars and (op.regions or any(len(getattr(r.type, "shape", ())) for r in op.results)):
             raise NoForm("a region whose operations are not of scalars", "use operations of single elements there")
         call = Operation(self, Builder(self.scope.pool, location_of(op)), op, operands)
+        if _is_empty(op):
+            return [_empty(call, k) for k in range(len(op.results))]
         results: Result = convert(call)
         return (results,) if isinstance(results, Node | Pair) else results
+
+
+def _is_empty(op: Any) -> bool:
+    """Has every result no elements? Then nothing is left to compute, as where no window fits into an operand."""
+    types = [r.type for r in op.results]
+    return bool(types) and all(hasattr(t, "rank") and t.has_static_shape and 0 in t.shape for t in types)
+
+
+def _empty(call: Operation, k: int) -> Value:
+    stated = call.type(k)
+    none = call.b.const(np.zeros([n or 0 for n in stated.shape], stated.dtype.numpy))
+    return Pair(none, none) if stated.is_complex else none
 
 
 def _native_name(op: Any) -> str:
