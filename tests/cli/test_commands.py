@@ -14,6 +14,8 @@ import torch._inductor.config
 import tilewright
 from cli.models import RNG, Cli, expected, linear_model
 from tilewright.cli import bench, machines
+from tilewright.cli.inputs import load_inputs
+from tilewright.runtime.manifest import TensorSpec
 
 # --- compile, run ---------------------------------------------------------------------------------------------------
 
@@ -586,3 +588,11 @@ def test_version(cli: Cli) -> None:
     assert cli("--version") == (0, f"tilewright {tilewright.__version__}\n", "")
     ran = subprocess.run([sys.executable, "-m", "tilewright", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"tilewright {tilewright.__version__}\n"
+
+
+def test_a_complex_number_as_an_input_file(tmp_path: Path) -> None:
+    """It has no axis of its own, and two parts."""
+    for a in (np.array(1 + 2j, np.complex64), np.array([[1j, 2]], np.complex64).T):
+        np.save(tmp_path / "x.npy", a)
+        (given,) = load_inputs([str(tmp_path / "x.npy")], [TensorSpec("x", "float32", (*a.shape, 2))]).values()
+        np.testing.assert_array_equal(given, np.stack([a.real, a.imag], -1))

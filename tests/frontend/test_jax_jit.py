@@ -48,6 +48,41 @@ def test_static_arguments_by_place_and_name() -> None:
         SMALL(lambda x, n: x, static_argnums=1)(x, [1])
 
 
+def test_static_arguments_that_the_function_lacks() -> None:
+    x = jnp.arange(3.0)
+    assert_equal(SMALL(lambda *a: a[0] ** a[1], static_argnums=1)(x, 2), x**2)
+    with pytest.raises(tw.OptionError, match="static_argnums has 5, and <lambda> takes 1 argument"):
+        SMALL(lambda x: x, static_argnums=5)
+    with pytest.raises(tw.OptionError, match="static_argnames has 'n', which <lambda> does not take"):
+        SMALL(lambda x: x, static_argnames="n")
+
+
+@pytest.mark.parametrize("result", [(), None, {"none": None}, []])
+def test_no_array_as_a_result(result) -> None:
+    assert SMALL(lambda x: result)(np.ones(3, np.float32)) == result
+
+
+@pytest.mark.parametrize("x", [1 + 2j, np.complex64(1 - 1j), jnp.full((), 2j), np.array([[1j, 2]], np.complex64).T])
+def test_a_complex_number_as_an_argument(x) -> None:
+    made, expected = SMALL(lambda x: x * 2)(x), jax.jit(lambda x: x * 2)(x)
+    assert (made.shape, made.dtype) == (expected.shape, expected.dtype)
+    assert_equal(made, expected)
+
+
+def test_settings_of_jax_belong_to_a_signature() -> None:
+    """What is traced depends on them: other random bits, other types, another error, no compile at all."""
+    f, draw = SMALL(lambda x, y: x + y), SMALL(lambda: jax.random.bits(jax.random.key(0), (3,)))
+    whole, x = np.arange(3, dtype=np.int32), np.ones(3, np.float32)
+    f(whole, x)
+    with jax.numpy_dtype_promotion("strict"), pytest.raises(Exception, match="promotion"):
+        f(whole, x)
+    for is_new in (True, False):
+        with jax.threefry_partitionable(is_new):
+            assert_equal(draw(), draw.__wrapped__())
+    with jax.disable_jit():
+        assert SMALL(lambda x: float(x.sum()))(x) == 3.0
+
+
 class Scaled:
     def __call__(self, x):
         return x * 3

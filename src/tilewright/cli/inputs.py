@@ -82,7 +82,7 @@ def _as_parts(a: Array, spec: TensorSpec) -> Array:
     """Complex numbers as their parts along a last axis, where a graph takes those."""
     if COMPLEX_OF.get(spec.dtype) != a.dtype.name or len(spec.shape) != a.ndim + 1:
         return a
-    return np.ascontiguousarray(a)[..., None].view(spec.dtype)
+    return np.asarray(a, order="C")[..., None].view(spec.dtype)
 
 
 def _as_bfloat16(a: Array) -> Array:

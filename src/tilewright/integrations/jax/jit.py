@@ -1,15 +1,16 @@
 """``tilewright.jax.jit``: a drop-in for ``jax.jit`` on the CPU.
 
 In: a Python function over JAX's arrays. Out: a function that is called like it. JAX traces and lowers it once for each
-signature (structure, shapes, element types, weak types, static arguments); what that gives is compiled by Tilewright,
-and every other call goes straight to the compiled code. So ``vmap``, ``grad``, ``scan`` and random keys inside mean
-what they mean to JAX. Not its business: reading StableHLO (``frontend.stablehlo``).
+signature (structure, shapes, element types, weak types, static arguments, JAX's settings); what that gives is compiled
+by Tilewright, and every other call goes straight to the compiled code. So ``vmap``, ``grad``, ``scan`` and random keys
+inside mean what they mean to JAX. Not its business: reading StableHLO (``frontend.stablehlo``).
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +19,10 @@ import jax
 from jax.extend.source_info_util import register_exclusion
 
 from tilewright.build import driver
-from tilewright.core.diag import name_of
+from tilewright.core.diag import OptionError, name_of
 from tilewright.core.types import Array
 from tilewright.frontend.stablehlo.importer import import_module
-from tilewright.integrations.jax.arrays import Give, giver, kind_of, taker
+from tilewright.integrations.jax.arrays import Give, giver, kind_of, taker, trace_context
 from tilewright.runtime.errors import InputError
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.python.model import CompiledModel
@@ -30,6 +31,7 @@ register_exclusion(__file__)  # what comes of the user's lines names them, not t
 
 _flatten = jax.tree_util.tree_flatten
 _unflatten = jax.tree_util.tree_unflatten
+_LEAF: Any = jax.tree_util.tree_structure(0)
 Names = str | Sequence[str] | None
 Places = int | Sequence[int] | None
 
@@ -118,11 +120,13 @@ class Jitted:
         given, static = self._split(*self._static, args, kwargs) if self._static else ((args, kwargs), ())
         leaves, tree = _flatten(given)
         try:
-            key = (tree, static, jax.config.read("jax_enable_x64"), *[kind_of(x) for x in leaves])
+            key = (tree, static, trace_context(), *[kind_of(x) for x in leaves])
             found = self._found.get(key)
         except TypeError as e:
             raise _unusable(e, leaves, static) from e
         if found is None:
+            if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
+                return self.__wrapped__(*args, **kwargs)
             found = self._compiled(key, leaves, args, kwargs)
         return found(leaves)
 
@@ -162,10 +166,11 @@ class Jitted:
             giver(info, name in made.complex_outputs)
             for info, name in zip(traced.jaxpr.out_avals, graph.output_names, strict=True)
         )
-        is_leaf = bool(jax.tree_util.treedef_is_leaf(tree))
+        is_leaf = tree == _LEAF  # JAX's treedef_is_leaf says so of None and of an empty tuple, too
         return _CompiledSignature(driver.compile(graph, **self._options), takes, gives, tree, is_leaf)
 
     __name__: str
+    __wrapped__: Callable[..., Any]
 
 
 def _static_of(
@@ -175,11 +180,21 @@ def _static_of(
     if not places and not names:
         return None
     try:
-        known = list(inspect.signature(function).parameters)
+        parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a built-in without a signature
         return places, names
-    counted = {k % len(known) for k in places} | {known.index(n) for n in names if n in known}
-    return tuple(sorted(counted)), tuple(dict.fromkeys([*names, *(known[k] for k in sorted(counted))]))
+    kinds = {p.kind for p in parameters.values()}
+    known = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    most = math.inf if inspect.Parameter.VAR_POSITIONAL in kinds else len(known)
+    for k in places:
+        if not -len(known) <= k < most:
+            raise OptionError(f"static_argnums has {k}, and {name_of(function)} takes {len(known)} arguments by place")
+    for n in names:
+        if n not in parameters and inspect.Parameter.VAR_KEYWORD not in kinds:
+            remedy = f"its arguments are {', '.join(parameters)}"
+            raise OptionError(f"static_argnames has {n!r}, which {name_of(function)} does not take", remedy=remedy)
+    counted = sorted({k % len(known) if k < 0 else k for k in places} | {known.index(n) for n in names if n in known})
+    return tuple(counted), tuple(dict.fromkeys([*names, *(known[k] for k in counted if k < len(known))]))
 
 
 def _unusable(error: TypeError, leaves: Sequence[Any], static: tuple[Any, ...]) -> InputError:

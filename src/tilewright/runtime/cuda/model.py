@@ -226,7 +226,7 @@ class GpuModel:
     def _call_on_gpu(self, given: Sequence[Any]) -> list[Any]:
         """Inputs where they lie, but for arrays of the host among them; results in memory of their own."""
         pairs = list(zip(given, self.inputs, strict=True))
-        lent = [self._borrowed(v, spec) if is_on_gpu(v) else np.ascontiguousarray(v) for v, spec in pairs]
+        lent = [self._borrowed(v, spec) if is_on_gpu(v) else np.asarray(v, order="C") for v, spec in pairs]
         wrong = [found for found in lent if isinstance(found, Violation)]
         if wrong:
             raise input_error(wrong)
