@@ -15,7 +15,9 @@ import pytest
 
 import tilewright as tw
 from frontend.onnx_build import BOOL, F32, I64, answers, info, model, node
+from tilewright.build import kernels
 from tilewright.core.types import Array
+from tilewright.frontend import source
 
 ROOT = Path(__file__).parents[1]
 QUICK, BLOCK = 25, 25
@@ -224,3 +226,17 @@ def test_loops_that_end() -> None:
     run, x = compiled(m), np.ones(2, np.float32)
     for trips, go, expected in ((3, True, 8), (0, True, 1), (-5, True, 1), (3, False, 1)):
         np.testing.assert_array_equal(run(x, np.array(trips), np.array(go)), [expected, expected])
+
+
+@pytest.mark.parametrize("where", ["read_model", "optimised_and_split"])
+def test_a_model_without_memory_for_it_is_told(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*args: object, **options: object) -> None:
+        raise MemoryError("8 GiB")
+
+    if where == "read_model":
+        monkeypatch.setattr(source.onnx_frontend, "import_onnx", none)
+    else:
+        monkeypatch.setattr(kernels, "run_pipeline", none)
+    with pytest.raises(tw.TilewrightError, match="there is no memory for") as told:
+        compiled(unary(node("Relu", ["x"], ["y"])))
+    assert "8 GiB" in str(told.value) and told.value.remedy

@@ -13,6 +13,7 @@ from tilewright.build.manifest import manifest_of
 from tilewright.build.options import Clock, Options
 from tilewright.codegen.cpu.llvm import compile_text
 from tilewright.codegen.cpu.program import poll_slots
+from tilewright.core.diag import within_memory
 from tilewright.core.types import Array
 from tilewright.runtime.artifact import Artifact, ObjectImage
 
@@ -26,6 +27,7 @@ class Parts:
     weights: Array
 
 
+@within_memory("the model's weights")
 def make_parts(split: SplitGraph, clock: Clock) -> Parts:
     """Compile the kernels and lay out the weights."""
     pending = split.kernels.start()

@@ -26,6 +26,7 @@ from tilewright.codegen.cpu.control import scratch_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.deep import deeply
+from tilewright.core.diag import within_memory
 from tilewright.core.dims import is_known
 from tilewright.core.estimates import DOUBT
 from tilewright.core.expr import Sym
@@ -439,6 +440,7 @@ class SplitGraph:
         )  # fmt: skip
 
 
+@within_memory("what the model computes from constants")
 def optimise_and_split(
     graph: Graph,
     options: Options,

@@ -7,13 +7,14 @@ every problem at once. Not its business: errors of loading and running (``runtim
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tilewright.runtime.errors import TilewrightError
+from tilewright.runtime.errors import ResourceError, TilewrightError
 
 
 @dataclass(frozen=True)
@@ -119,3 +120,14 @@ class OptionError(TilewrightError):
     """An option's name or value is not one of those offered."""
 
     code = "TW0206"
+
+
+@contextmanager
+def within_memory(what: str) -> Iterator[None]:
+    """``ResourceError`` where there is no memory for ``what``, as for a model whose sizes are damaged."""
+    try:
+        yield
+    except MemoryError as error:
+        reason = f": {error}" if str(error) else ""
+        remedy = "check the model's sizes, or free memory"
+        raise ResourceError(f"there is no memory for {what}{reason}", remedy=remedy) from error

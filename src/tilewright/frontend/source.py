@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tilewright.core.diag import OptionError, name_of
+from tilewright.core.diag import OptionError, name_of, within_memory
 from tilewright.core.graph import Graph
 from tilewright.core.specialize import fix_symbols
 from tilewright.core.types import Array
@@ -63,6 +63,7 @@ def import_source(
     return import_called(source, example_inputs, dynamic_shapes, input_shapes, fix_dims).graph
 
 
+@within_memory("reading the model")
 def import_called(
     source: Source,
     example_inputs: Examples | None = None,
