@@ -169,7 +169,7 @@ def _conv_of(xs: Sequence[Array], a: Attrs) -> Array:
     x, w = x.astype(acc), w.astype(acc)
     x = padded_array(x if a.layout == "NCHW" else np.moveaxis(x, -1, 1), a.pads, 0)
     n, groups, per_group = x.shape[0], a.groups, w.shape[0] // a.groups
-    weights = w.reshape(groups, per_group, w.shape[1], -1)
+    weights = w.reshape(groups, per_group, w.shape[1], math.prod(w.shape[2:]))
     sizes = next(taps_of(x, w.shape[2:], a.strides, a.dilations))[1].shape[2:]
     total = np.zeros((n, groups, per_group, math.prod(sizes)), acc)
     with np.errstate(all="ignore"):
@@ -197,6 +197,8 @@ def _conv_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((random(rng, (1, 2, 7)), random(rng, (3, 2, 3))), conv_attrs(1, strides=(2,), pads=((-1, 3),)))
     yield Sample((random(rng, (1, 1, 3, 3, 2)), random(rng, (2, 1, 2, 2, 1))), conv_attrs(3, pads=((1, 0),) * 3))
     yield Sample((random(rng, (0, 2, 3)), random(rng, (2, 2, 1))), conv_attrs(1))
+    yield Sample((random(rng, (1, 2, 3)), random(rng, (0, 2, 2))), conv_attrs(1))
+    yield Sample((random(rng, (1, 0, 3)), random(rng, (2, 0, 2))), conv_attrs(1))
     small = random(rng, (1, 2, 4), types.u8, (0, 255)), random(rng, (2, 2, 3), types.i8, (-128, 127))
     yield Sample(small, conv_attrs(1, pads=((1, 1),), out_dtype=types.i32))
 
@@ -335,11 +337,13 @@ def _joined(
 def _phase_weights(b: Builder, w: Node, a: Attrs, kinds: Sequence[PhaseKind]) -> Node:
     """Weights (I, O/groups, kernel) as (groups, phases, O/groups by I/groups, taps of a phase, last first)."""
     (n_in, depth, *kernel), n = w.shape, len(kinds)
-    reach = [kind.n_taps * s for kind, s in zip(kinds, a.strides, strict=True)]
+    # Phases of a single tap are no further apart than the kernel's taps, however large the stride is.
+    width = [s if kind.n_taps > 1 else kind.phases.stop for kind, s in zip(kinds, a.strides, strict=True)]
+    reach = [kind.n_taps * s for kind, s in zip(kinds, width, strict=True)]
     ends = [(0, r - k) for r, k in zip(reach, kernel, strict=True)]  # cut, or filled up with what is cut off below
     wide = b(pad, w, b.const(0, w.dtype), pads=((0, 0), (0, 0), *ends))
     per_group = floordiv(n_in, a.groups)
-    pairs = [d for kind, s in zip(kinds, a.strides, strict=True) for d in (kind.n_taps, s)]
+    pairs = [d for kind, s in zip(kinds, width, strict=True) for d in (kind.n_taps, s)]
     split = b(reshape, wide, shape=(a.groups, per_group, depth, *pairs))
     starts, stops = [0] * len(split.shape), list(split.shape)
     for k, kind in enumerate(kinds):
@@ -445,6 +449,8 @@ def _transpose_samples(rng: np.random.Generator) -> Iterator[Sample]:
         (random(rng, (1, 2, 3)), random(rng, (2, 1, 2))),
         conv_attrs(1, strides=(3,), pads=((-1, -2),), output_padding=(0,)),
     )
+    yield Sample((random(rng, (1, 2, 3)), random(rng, (2, 0, 2))), conv_attrs(1, strides=(2,), output_padding=(0,)))
+    yield Sample((random(rng, (1, 0, 3)), random(rng, (0, 2, 2))), conv_attrs(1, strides=(2,), output_padding=(0,)))
 
 
 conv_transpose = OpDef(

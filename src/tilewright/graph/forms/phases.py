@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import known
+from tilewright.core.dims import known, numbers
 from tilewright.core.estimates import ASSUMED_SIDE
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
@@ -35,7 +35,8 @@ class SharePhases(Pass):
     """Rewrites transposed convolutions to one tiled convolution for all phases.
 
     It does not fire where the kinds of phases apart are modelled as fast, nor where the stride divides the kernel, so
-    that there is one kind. Otherwise as ``Winograd``, whose options it has.
+    that there is one kind, nor where it is larger, so that some phases have zeros alone. Otherwise as ``Winograd``,
+    whose options it has.
     """
 
     name: ClassVar[str] = "share-phases"
@@ -80,6 +81,8 @@ def _shared(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
         return None
     together = phases_together(w.shape[2:], a.strides)
     if phases_apart(w.shape[2:], a.strides) == together:
+        return None
+    if any(s > k for s, k in zip(a.strides, numbers(w.shape[2:]), strict=True)):
         return None
     return best_tiling(b, _convolutions(b, node, together).pop(), options)
 
