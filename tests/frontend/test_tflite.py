@@ -266,6 +266,50 @@ def test_a_file_is_said_to_end_early() -> None:
         import_tflite(content[: len(content) // 4], "cut")
 
 
+HUGE = 2**31 - 1
+
+
+@pytest.mark.parametrize(("name", "at", "value"), [("RANGE", 1, HUGE), ("MIRROR_PAD", 1, [[HUGE, 0], [0, 0]])])
+def test_a_file_of_few_bytes_asks_for_no_gigabytes(name: str, at: int, value: object) -> None:
+    operands, *rest = CASES[name]
+    operands = [Const(np.array(value, np.int32)) if k == at else x for k, x in enumerate(operands)]
+    with pytest.raises(tw.ImportFailed, match="elements are more than"):
+        import_tflite(model_of(name, operands, *rest)[0], "huge")
+
+
+def test_a_range_has_an_end() -> None:
+    ends = [Const(np.array(v, np.float32)) for v in (0, np.inf, 1)]
+    with pytest.raises(tw.ImportFailed, match="has no end"):
+        import_tflite(model_of("RANGE", ends, *CASES["RANGE"][1:])[0], "endless")
+
+
+def test_parts_are_counted_before_they_are_made() -> None:
+    (_, *case, values), many = CASES["UNPACK"], np.broadcast_to(np.float32(0), (HUGE, 8))
+    with pytest.raises(tw.ImportFailed, match=f"{HUGE} parts are no 3 results"):
+        import_tflite(model_of("UNPACK", [many], *case, values)[0], "parts")
+    *case, values = CASES["SPLIT"]
+    with pytest.raises(tw.ImportFailed, match=f"{HUGE} parts are no 2 results"):
+        import_tflite(model_of("SPLIT", *case, {**values, "NumSplits": HUGE})[0], "parts")
+
+
+def test_a_stride_of_any_size_takes_no_more_weights() -> None:
+    *case, values = CASES["TRANSPOSE_CONV"]
+    tw.compile(model_of("TRANSPOSE_CONV", *case, {**values, "StrideH": HUGE})[0], cache=False, threads=1)
+
+
+@pytest.mark.parametrize("reach", [3, HUGE])
+def test_a_norm_of_channels_reaches_no_further_than_they_do(reach: int) -> None:
+    operands, options, n, shape, dtype, values = CASES["LOCAL_RESPONSE_NORMALIZATION"]
+    contents = [
+        model_of("LOCAL_RESPONSE_NORMALIZATION", operands, options, n, shape, dtype, {**values, "Radius": r})[0]
+        for r in (IMAGE.shape[-1], reach, -1)
+    ]
+    whole, further = (evaluate_graph(import_tflite(c, "norm").graph, [IMAGE])[0] for c in contents[:2])
+    np.testing.assert_array_equal(whole, further)
+    with pytest.raises(tw.ImportFailed, match="a reach of -1 channels"):
+        import_tflite(contents[2], "norm")
+
+
 @pytest.mark.slow  # 2,000 files
 def test_many_damaged_files_are_refused() -> None:
     assert reads_or_refuses([network()[0]], range(1000, 3000)) >= 500

@@ -297,3 +297,12 @@ def test_scales_must_fit_their_tensor() -> None:
     refused(plain("ABS", Operand(codes(3, 4), Codes(np.inf))), "its scales must be finite")
     refused(plain("ABS", Operand(codes(3, 4), Codes(0.1, 300))), "its zero points are no numbers of i8")
     refused(plain("MAXIMUM", x8(3, 4), x8(3, 4, scale=0.1), made=PLAIN), "must have one scale and zero point")
+
+
+def test_a_file_of_few_bytes_asks_for_no_gigabytes() -> None:
+    """Neither by the size that it is resized to nor by a shape."""
+    n = 2**31 - 1
+    large = Operand(np.broadcast_to(I8(0), (1, n, 2, 2)), PLAIN)
+    rule = "elements are more than the 134217728 that are read"
+    refused(pool("AVERAGE_POOL_2D", large, PLAIN), rule)
+    refused(plain("RESIZE_BILINEAR", x8(1, 2, 2, 3), known(n, 4), made=PLAIN, options="ResizeBilinearOptions"), rule)

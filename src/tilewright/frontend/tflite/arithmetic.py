@@ -6,6 +6,7 @@ In: calls. Out: nodes. Not its business: windows (``windows``), moves and lookup
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 
@@ -118,18 +119,18 @@ def _l2_normalization(c: TfliteCall) -> Node:
 
 
 def _local_response(c: TfliteCall) -> Node:
-    """Over neighbours along the last axis: a sum of squares in a window of channels."""
+    """Over neighbours along the last axis: a sum of squares in a window of channels.
+
+    A window reaches no further than there are channels, because a file may state any reach.
+    """
     x, reach = c.x(), c.option("Radius")
-    n, axis = c.size(x)[-1], len(x.shape) - 1
-    square = c.b(ops.mul, x, x)
-    around = ((0, 0),) * axis + ((reach, reach),)
-    padded = c.b(ops.pad, square, c.number(0, x), pads=around, mode="constant")
-    total = None
-    for k in range(2 * reach + 1):
-        starts = (0,) * axis + (k,)
-        part = c.b(ops.slice, padded, starts=starts, stops=(*c.size(x)[:-1], k + n), steps=(1,) * (axis + 1))
-        total = part if total is None else c.b(ops.add, total, part)
-    assert total is not None
+    *outer, n = c.size(x)
+    if reach < 0:
+        raise OpError(f"a reach of {reach} channels must be at least 0")
+    reach = min(reach, max(n - 1, 0))
+    square = c.shaped(c.b(ops.mul, x, x), (prod(outer), 1, n, 1))
+    pads, size = ((reach, reach), (0, 0)), (2 * reach + 1, 1)
+    total = c.shaped(c.b(ops.avg_pool, square, kernel=size, strides=(1, 1), pads=pads, divisor=1), c.size(x))
     base = c.b(ops.add, c.b(ops.mul, total, c.number(c.option("Alpha"), x)), c.number(c.option("Bias"), x))
     return c.b(ops.mul, x, c.b(ops.pow, base, c.number(-c.option("Beta"), x)))
 

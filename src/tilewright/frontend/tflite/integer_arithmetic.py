@@ -17,7 +17,7 @@ from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array
 from tilewright.frontend.tflite.arithmetic import axes_of
-from tilewright.frontend.tflite.call import Converter, TfliteCall
+from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
 from tilewright.frontend.tflite.codes import centred, coded, nearest, of, rescaled, result
 from tilewright.frontend.tflite.fixed_point import multiplier_of
 from tilewright.frontend.tflite.moves import joined, space_to_batch
@@ -139,6 +139,7 @@ def _average_pool(c: TfliteCall) -> Node:
     if min(kernel) < 1 or prod(kernel) << x.dtype.bits > 1 << 24:
         raise OpError(f"a window of {kernel} is not averaged in whole numbers")
     pads = around(c, (height, width), kernel, strides, (1, 1))
+    check_size(max(channels * prod(kernel), height, width))
     ones = c.b.const(np.ones((channels, 1, *kernel), np.int32))
     image = c.cast(c.transposed(x, (0, 3, 1, 2)), types.i32)
     sums = c.b(ops.conv, image, ones, strides=strides, dilations=(1, 1), pads=pads, groups=channels, layout="NCHW")
@@ -210,6 +211,7 @@ def _between_pixels(c: TfliteCall, x: Node, axis: int, out: int) -> Node:
     n, one = c.size(x)[axis], 1 << PLACE_BITS
     if n < 1 or out < 1:
         raise OpError(f"{n} pixels are not resized to {out}")
+    check_size(out)
     step = (one * n + out // 2) // out
     if c.option("AlignCorners") and out > 1:
         step = (one * (n - 1) + (out - 1) // 2) // (out - 1)

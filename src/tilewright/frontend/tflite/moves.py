@@ -6,7 +6,7 @@ In: calls. Out: nodes. Not its business: arithmetic (``arithmetic``), windows (`
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import ceil, isfinite, prod
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import CONST, Node
 from tilewright.core.types import Array, i64
-from tilewright.frontend.tflite.call import Converter, TfliteCall
+from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
 
 
 def _reshape(c: TfliteCall) -> Node:
@@ -74,12 +74,16 @@ def _parts(c: TfliteCall, x: Node, axis: int, lengths: Sequence[int]) -> list[No
 def _unpack(c: TfliteCall) -> list[Node]:
     size = c.size(c.x())
     axis = c.axis(c.option("Axis"), len(size))
+    if size[axis] != len(c.shapes):
+        raise OpError(f"{size[axis]} parts are no {len(c.shapes)} results")
     return [c.shaped(p, (*size[:axis], *size[axis + 1 :])) for p in _parts(c, c.x(), axis, [1] * size[axis])]
 
 
 def _split(c: TfliteCall) -> list[Node]:
     (axis,), x, n = c.ints(0), c.x(1), c.option("NumSplits")
     axis = c.axis(axis, len(x.shape))
+    if n != len(c.shapes):
+        raise OpError(f"{n} parts are no {len(c.shapes)} results")
     if n < 1 or c.size(x)[axis] % n:
         raise OpError(f"{c.size(x)[axis]} elements are no {n} equal parts")
     return _parts(c, x, axis, [c.size(x)[axis] // n] * n)
@@ -133,10 +137,12 @@ def _pad(c: TfliteCall) -> Node:
 def _mirror_pad(c: TfliteCall) -> Node:
     """By looking elements up: with the border element again, or without it."""
     x, symmetric = c.x(), c.option("Mode") == 1
-    for axis, (lo, hi) in enumerate(c.known(1).reshape(-1, 2)):
+    pads = c.ints(1)
+    for axis, (lo, hi) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         if lo or hi:
             n = c.size(x)[axis]
-            places = np.pad(np.arange(n), (int(lo), int(hi)), mode="symmetric" if symmetric else "reflect")
+            check_size(n + lo + hi)
+            places = np.pad(np.arange(n), (lo, hi), mode="symmetric" if symmetric else "reflect")
             x = c.b(ops.gather, x, c.b.const(places.astype(np.int64)), axis=axis)
     return x
 
@@ -196,6 +202,10 @@ def _range(c: TfliteCall) -> Node:
     start, stop, step = (c.known(k).item() for k in range(3))
     if step == 0:
         raise OpError("a range has steps of 0")
+    n = (stop - start) / step
+    if not isfinite(n):
+        raise OpError(f"a range from {start} to {stop} by {step} has no end")
+    check_size(ceil(n))
     return _constant(c, np.arange(start, stop, step))
 
 

@@ -13,7 +13,7 @@ from tilewright import ops
 from tilewright.core.diag import OpError
 from tilewright.core.graph import Node
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.tflite.call import Converter, TfliteCall
+from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
 
 SAME = 0
 """The padding that makes a result as large as its operand over the stride; the other is none."""
@@ -144,6 +144,7 @@ def _resize(mode: str) -> Converter:
     def convert(c: TfliteCall) -> Node:
         n, _, _, channels = c.size(c.x())
         height, width = c.ints(1)
+        check_size(max(height, width))
         aligned, centred = bool(c.option("AlignCorners")), bool(c.option("HalfPixelCenters"))
         coordinates = "align_corners" if aligned else "half_pixel" if centred else "asymmetric"
         # Without either, a place is cut to the element before it; with one of them a half goes to the next.
