@@ -17,6 +17,7 @@ from tilewright.core.types import Array, TensorType, f32
 from tilewright.frontend.onnx.importer import import_onnx
 from tilewright.graph.pipeline import passes_for
 from tilewright.graph.quantize.books import BOOKS
+from tilewright.graph.quantize.codes import real_rows, rounded_rows
 from tilewright.target.target import Target
 from tilewright.tools.tokens import product_bytes
 
@@ -80,6 +81,42 @@ def test_the_report_has_each_product_and_why_one_stays() -> None:
     assert "1 of 3 products with weights of nf4, by the nearest codes" in str(quantised.report)
     better = tw.quantize(two_layers(), mode="weights", weights="int8").report.layers[0].sqnr_db
     assert better is not None and better > first.sqnr_db + 15
+
+
+def places(size: int, kernel: int = 1, layout: str = "NCHW") -> tuple[Graph, Array]:
+    """A convolution of 64 channels, as the squeezed ones of an image net, and its weights."""
+    b, w = Builder(Pool()), normal(32, 64, kernel, kernel)
+    x = b.pool.input("x", TensorType(f32, (2, 64, size, 2) if layout == "NCHW" else (2, size, 2, 64)))
+    ones, pads = (1, 1), ((kernel // 2,) * 2,) * 2
+    attrs = {"strides": ones, "dilations": ones, "pads": pads, "groups": 1, "layout": layout}
+    return Graph("g", b.pool, (x,), (b.at(Loc("layer"))(ops.conv, x, b.const(w), **attrs),), ("y",)), w
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+@pytest.mark.parametrize("with_data", [False, True])
+def test_convolutions_of_few_places_are_products_by_codes(layout: str, with_data: bool, tmp_path: Path) -> None:
+    graph, w = places(3, layout=layout)
+    x = normal(*(int(n) for n in graph.inputs[0].shape if isinstance(n, int)))
+    quantised = tw.quantize(graph, [x] if with_data else None, mode="weights", weights="int8")
+    (layer,) = quantised.report.layers
+    assert layer.type == "f32 x int8" and layer.sqnr_db is not None and layer.sqnr_db > 40
+    found = np.asarray(tw.compile(quantised, cache=False)(x))
+    rows = np.moveaxis(x, 1, 3) if layout == "NCHW" else x
+    codes, steps = rounded_rows(w.reshape(32, 64), BOOKS["int8"], 32)
+    wanted = rows @ real_rows(codes, steps, BOOKS["int8"]).T
+    last = np.moveaxis(found, 1, 3) if layout == "NCHW" else found
+    # With data codes are others, as near to the exact results as those are.
+    exact, scale = rows @ w.reshape(32, 64).T, float(np.abs(wanted).max())
+    np.testing.assert_allclose(last, exact if with_data else wanted, atol=(0.02 if with_data else 1e-4) * scale)
+    quantised.save(tmp_path / "q.onnx")
+    again = tw.compile(tmp_path / "q.onnx", cache=False)
+    np.testing.assert_allclose(np.asarray(again(x)), found, atol=1e-4 * scale)
+
+
+@pytest.mark.parametrize(("size", "kernel"), [(33, 1), (3, 3)])
+def test_convolutions_that_read_weights_often_stay_with_a_reason(size: int, kernel: int) -> None:
+    (layer,) = tw.quantize(places(size, kernel)[0], mode="weights").report.layers
+    assert layer.type == "f32" and "at many places" in layer.why
 
 
 def test_with_data_codes_are_chosen_for_results() -> None:

@@ -19,7 +19,7 @@ from tilewright.core.opdef import Trait
 from tilewright.core.types import DType
 from tilewright.graph.forms.scans import SCANS
 from tilewright.graph.quantize.recurrent import RECURRENT, why_whole
-from tilewright.graph.quantize.weights import QuantizeWeights
+from tilewright.graph.quantize.weights import QuantizeWeights, weights_at_places
 
 BYTES, HALF_WORDS = (types.i8, types.u8), (types.i16, types.u16)
 MOVES = (ops.reshape, ops.transpose, ops.pad, ops.slice, ops.expand)
@@ -138,6 +138,8 @@ def why_no_codes(node: Node, asked: QuantizeWeights) -> str:
     w = node.inputs[1]
     if node.op in RECURRENT:
         return why_whole(node) or "neither the inputs' weights nor the state's have whole groups and words of codes"
+    if node.op is ops.conv and w.op is CONST:
+        return _why_no_coded_weights(node, asked)
     if node.op is not ops.matmul and node.op not in SCANS:
         return f"codes are for matrix products, and this is {node.op.name}"
     if w.op is not CONST:
@@ -146,6 +148,17 @@ def why_no_codes(node: Node, asked: QuantizeWeights) -> str:
         return "its weights are a batch of matrices"
     weights = w.attrs["data"].array
     return asked.why_not(weights, len(weights) if node.op in SCANS else 0)
+
+
+def _why_no_coded_weights(node: Node, asked: QuantizeWeights) -> str:
+    """Why a convolution's weights have no codes."""
+    matrix = weights_at_places(node)
+    if matrix is not None:
+        return asked.why_not(matrix)
+    return (
+        "it reads each weight at many places, where codes would take longer than f32: "
+        "tilewright.quantize multiplies it in bytes with mode='dynamic' or 'static'"
+    )
 
 
 def _made_of(node: Node, kinds: tuple[DType, ...]) -> bool:
