@@ -144,10 +144,10 @@ def _average_pool(c: TfliteCall) -> Node:
     image = c.cast(c.transposed(x, (0, 3, 1, 2)), types.i32)
     sums = c.b(ops.conv, image, ones, strides=strides, dilations=(1, 1), pads=pads, groups=channels, layout="NCHW")
     sums = c.transposed(sums, (0, 2, 3, 1))
-    counts = [
-        np.array([min(at * s - lo + k, size) - max(at * s - lo, 0) for at in range(out)], np.int32)
-        for size, k, s, (lo, _), out in zip((height, width), kernel, strides, pads, c.size(sums)[1:3], strict=True)
-    ]
+    counts = []
+    for size, k, s, (lo, _), out in zip((height, width), kernel, strides, pads, c.size(sums)[1:3], strict=True):
+        first = np.arange(out) * s - lo
+        counts.append((np.minimum(first + k, size) - np.maximum(first, 0)).astype(np.int32))
     count = (counts[0][:, None] * counts[1])[..., None]
     if count.size and count.min() < 1:
         raise OpError("a window lies outside of the image")
