@@ -156,6 +156,17 @@ def test_functions_of_the_largest_complex_numbers(name: str) -> None:
             np.testing.assert_allclose(a, b.astype(np.float32), rtol=2e-5, atol=1e-44)
 
 
+def test_a_number_by_an_infinite_one_is_zero() -> None:
+    """So is the logistic function of what overflows."""
+    far = [complex(re, im) for re, im in ((np.inf, -np.inf), (1, np.inf), (-np.inf, np.nan), (np.inf, 2))]
+    agree(lambda y: (3 - 2j) / y, np.array(far, np.complex64))
+    agree(
+        lax.logistic,
+        np.array([-89 + 1j, -200 + 1j, -1e30 - 2j, -np.inf + 1j, -20 + 0.5j, 3], np.complex64),
+        tolerance=1e-6,
+    )
+
+
 def test_the_exponential_of_no_angle_is_nan() -> None:
     wide = [complex(re, im) for re in (-np.inf, -3e38, 0, 3e38) for im in (0, 1, np.inf, np.nan)]
     agree(jnp.exp, jnp.asarray(np.array(wide, np.complex64)), tolerance=1e-6)

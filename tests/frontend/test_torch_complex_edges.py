@@ -55,6 +55,24 @@ def test_functions(functions: tuple[Callable[..., torch.Tensor], ...]) -> None:
     check(*functions, operands=(NUMBERS,))
 
 
+FAR = (709.5, 709.9, 710.5, 711.0, 1200.0, 1e300)
+ANGLES = (0.5, 1.0, math.pi / 2, math.pi, 1e-200, 709.5)
+
+
+@pytest.mark.parametrize("functions", [(torch.exp, torch.sinh, torch.cosh), (torch.sin, torch.cos, torch.exp2)])
+def test_a_part_is_finite_where_the_other_overflows(functions: tuple[Callable[..., torch.Tensor], ...]) -> None:
+    pairs = [complex(s * far, t * angle) for far in FAR for angle in ANGLES for s in (1, -1) for t in (1, -1)]
+    numbers = torch.tensor(pairs, dtype=torch.complex128)
+    check(*functions, operands=(torch.cat([numbers, 1j * numbers]),))
+
+
+def test_inverse_tangents_beside_their_poles() -> None:
+    numbers = torch.tensor(
+        [complex(s, t) for s in (1, -1) for t in (1e-200, -1e-12, 1e-8, 1e-7, 0.5)], dtype=torch.complex128
+    )
+    check(torch.atanh, torch.atan, operands=(torch.cat([numbers, 1j * numbers]),))
+
+
 @pytest.mark.parametrize(
     "exponents",
     [(-2, -1, -0.5), (0, 0.5, 1, 2, 3, 0j, 3 + 0j), (7,), (1.5,), (-1.5,), (math.inf,), (1.5 + 0.5j,), (-1j,)],

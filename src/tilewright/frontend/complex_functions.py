@@ -21,6 +21,7 @@ from tilewright.frontend.complex_pairs import (
     Pair,
     conjugate,
     exponential,
+    growing,
     logarithm,
     product,
     quotient,
@@ -58,7 +59,8 @@ def exponential_less_one(b: Builder, x: Pair) -> Pair:
     """``exp(x) - 1``: ``expm1(a) cos(b) - 2 sin(b / 2) ** 2``, which keeps small numbers."""
     half = b(ops.sin, b(ops.mul, x.im, b.const(0.5, x.dtype)))
     lost = b(ops.mul, b.const(2, x.dtype), b(ops.mul, half, half))
-    re = b(ops.sub, b(ops.mul, b(ops.expm1, x.re), b(ops.cos, x.im)), lost)
+    size, rest = growing(b, ops.expm1, x.re)
+    re = b(ops.sub, b(ops.mul, b(ops.mul, size, b(ops.cos, x.im)), rest), lost)
     return Pair(re, exponential(b, x).im)
 
 
@@ -137,13 +139,21 @@ def area_sine(b: Builder, x: Pair) -> Pair:
 
 
 def area_tangent(b: Builder, x: Pair) -> Pair:
-    """``atanh(x)``: far from the origin the real part is that of ``1 / x``, the imaginary one a quarter of a turn."""
+    """``atanh(x)``: far from the origin the real part is that of ``1 / x``, the imaginary one a quarter of a turn.
+
+    Right above and below 1 and -1, where the square of the imaginary part may underflow, it is ``log(2 / |im|) / 2``.
+    """
     one, zero, square = b.const(1, x.dtype), b.const(0, x.dtype), b(ops.mul, x.im, x.im)
     size = b(ops.abs, x.re)
     minus, plus = b(ops.sub, one, size), b(ops.add, one, size)
     apart = b(ops.add, b(ops.mul, minus, minus), square)
     ratio = b(ops.div, b(ops.mul, b.const(4, x.dtype), size), apart)
     re = b(ops.mul, b.const(0.25, x.dtype), b(ops.log1p, ratio))
+    aside = b(ops.abs, x.im)
+    is_aside = b(ops.lt, aside, b.const(math.sqrt(np.finfo(x.dtype.numpy).eps), x.dtype))
+    is_pole = b(ops.logical_and, b(ops.eq, minus, zero), is_aside)
+    at_pole = b(ops.sub, b.const(math.log(2), x.dtype), b(ops.log, aside))
+    re = b(ops.where, is_pole, b(ops.mul, b.const(0.5, x.dtype), at_pole), re)
     im = b(ops.atan2, b(ops.add, x.im, x.im), b(ops.sub, b(ops.mul, minus, plus), square))
     im = b(ops.mul, b.const(0.5, x.dtype), im)
     largest = b(ops.maximum, size, b(ops.abs, x.im))

@@ -157,9 +157,9 @@ def polar(b: Builder, size: Node, angle: Node) -> Pair:
 
 def exponential(b: Builder, x: Pair) -> Pair:
     """``exp(x)``: of minus infinity zero, whatever the angle is; not so where that of a finite number underflows."""
-    size, cosine_ = b(ops.exp, x.re), b(ops.cos, x.im)
+    (size, rest), cosine_ = growing(b, ops.exp, x.re), b(ops.cos, x.im)
     is_zero = b(ops.eq, x.re, b.const(-math.inf, x.dtype))
-    re, im = (zero_or_product(b, size, part, is_zero) for part in (cosine_, b(ops.sin, x.im)))
+    re, im = (b(ops.mul, zero_or_product(b, size, part, is_zero), rest) for part in (cosine_, b(ops.sin, x.im)))
     return Pair(infinite_at_no_angle(b, b(ops.eq, x.re, b.const(math.inf, x.dtype)), cosine_, re), im)
 
 
@@ -202,6 +202,23 @@ def square_root(b: Builder, x: Pair) -> Pair:
     return scaled(b, root, back)
 
 
+def growing(b: Builder, f: OpDef, x: Node) -> tuple[Node, Node]:
+    """``f(x)`` of ``exp``, ``expm1``, ``cosh`` or ``sinh`` as two factors, the second positive, that are finite.
+
+    By a sine or cosine one part of a result may be finite where ``f(x)`` alone overflows: multiply it by the first
+    factor before the second. Up to one below the logarithm of the largest number the second is 1.
+    """
+    limit, is_even = math.log(x.dtype.max), f in (ops.cosh, ops.sinh)
+    size = b(ops.abs, x) if is_even else x
+    is_far = b(ops.gt, size, b.const(limit - 1, x.dtype))
+    # Twice the limit makes any normal number infinite; a little less, so that rounding makes neither factor so.
+    most = b.const(2 * limit * (1 - 2.0**-10), x.dtype)
+    half = b(ops.mul, b.const(0.5, x.dtype), b(ops.minimum, size, most))
+    made = b(f, b(ops.where, is_far, with_sign_of(b, half, x), x))
+    again = b(ops.mul, b.const(2, x.dtype), b(ops.abs, made)) if is_even else made
+    return made, b(ops.where, is_far, again, b.const(1, x.dtype))
+
+
 def zero_or_product(b: Builder, x: Node, y: Node, is_exactly_zero: Node | None = None) -> Node:
     """``x * y``, and zero where one of them is zero, whatever the other one is (C11, annex G).
 
@@ -228,7 +245,11 @@ def _of_axes(b: Builder, real: tuple[OpDef, OpDef], imaginary: tuple[OpDef, OpDe
 
     def part(f: OpDef, g: OpDef) -> Node:
         u, v = b(f, x.re), b(g, x.im)
-        made = zero_or_product(b, u, v)
+        if f in (ops.cosh, ops.sinh):
+            u, rest = growing(b, f, x.re)
+        else:
+            v, rest = growing(b, g, x.im)
+        made = b(ops.mul, zero_or_product(b, u, v), rest)
         if ops.cos not in (f, g):
             return made
         cosine_, size = (u, x.im) if f is ops.cos else (v, x.re)

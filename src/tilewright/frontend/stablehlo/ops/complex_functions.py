@@ -28,6 +28,7 @@ from tilewright.frontend.complex_functions import (
 )
 from tilewright.frontend.complex_pairs import (
     Pair,
+    conjugate,
     exponential,
     hyperbolic_cosine,
     hyperbolic_sine,
@@ -41,6 +42,7 @@ from tilewright.frontend.complex_pairs import (
 )
 from tilewright.frontend.complex_pairs import cosine as trigonometric_cosine
 from tilewright.frontend.complex_pairs import sine as trigonometric_sine
+from tilewright.frontend.nodes import with_sign_of
 from tilewright.frontend.stablehlo.operation import Operation
 
 
@@ -49,7 +51,14 @@ def multiply(c: Operation, x: Pair, y: Pair) -> Pair:
 
 
 def divide(c: Operation, x: Pair, y: Pair) -> Pair:
-    return quotient(c.b, x, y)
+    """A finite number divided by an infinite one is zero, as in XLA and C11's annex G."""
+    made, (zero, one, infinite) = quotient(c.b, x, y), (c.b.const(n, x.dtype) for n in (0, 1, math.inf))
+    ends = [with_sign_of(c.b, c.b(ops.where, c.b(ops.isinf, part), one, zero), part) for part in (y.re, y.im)]
+    nothing = scaled(c.b, product(c.b, x, conjugate(c.b, Pair(*ends))), zero)
+    is_far = c.b(ops.logical_or, c.b(ops.isinf, y.re), c.b(ops.isinf, y.im))
+    is_finite = c.b(ops.lt, c.b(ops.maximum, c.b(ops.abs, x.re), c.b(ops.abs, x.im)), infinite)
+    is_gone = c.b(ops.logical_and, is_far, is_finite)
+    return Pair(c.b(ops.where, is_gone, nothing.re, made.re), c.b(ops.where, is_gone, nothing.im, made.im))
 
 
 def larger(is_before: OpDef) -> Callable[[Operation, Pair, Pair], Pair]:
@@ -136,7 +145,8 @@ def square(c: Operation, x: Pair) -> Pair:
 
 def logistic(c: Operation, x: Pair) -> Pair:
     e = exp(c, Pair(c.b(ops.neg, x.re), c.b(ops.neg, x.im)))
-    return inverse(c.b, Pair(c.b(ops.add, c.b.const(1, x.dtype), e.re), e.im))
+    one, none = c.b.const(1, x.dtype), c.b.const(0, x.dtype)
+    return divide(c, Pair(one, none), Pair(c.b(ops.add, one, e.re), e.im))
 
 
 def expm1(c: Operation, x: Pair) -> Pair:
