@@ -490,7 +490,7 @@ def test_quantised_lstm(direction, draw, zero) -> None:
     one |= {"ws": each[:, 0], "rs": each[:, 1], "wz": np.full(n, zero), "rz": np.full(n, zero)}
     rows = {"ws": each, "rs": each[:, ::-1].copy(), "wz": np.full(each.shape, zero), "rz": np.full(each.shape, zero)}
     feeds = {"x": f32(steps, batch, wide)}
-    full = feeds | {"l": i32([5, 3, 1]), "h": f32(n, batch, hidden), "c": f32(n, batch, hidden)}
+    full = feeds | {"l": i32([5, 3, 0]), "h": f32(n, batch, hidden), "c": f32(n, batch, hidden)}
     form = {"n": 3, "rtol": 2e-2, "hidden_size": hidden, "direction": direction}
     dims = {"x": ["T", "B", wide], "l": ["B"], "h": [n, "B", hidden], "c": [n, "B", hidden]}
     check("DynamicQuantizeLSTM", "x w r b - - - - ws wz rs rz", feeds, one, dims, **form)

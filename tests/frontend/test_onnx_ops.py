@@ -278,6 +278,17 @@ def test_recurrences() -> None:
         check(opset, "RNN", [f32(3, 2, 4)], weights, n_outputs=2, hidden_size=5, direction="reverse")
 
 
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize(("name", "n_gates"), [("RNN", 1), ("GRU", 3), ("LSTM", 4)])
+def test_a_sequence_without_steps_ends_with_zeros(name: str, n_gates: int, direction: str) -> None:
+    """Whatever state it begins with: ONNX does not say, and ONNX Runtime has it so."""
+    n, rows = 1 + (direction == "bidirectional"), 5 * n_gates
+    weights = {"w": f32(n, rows, 4), "r": f32(n, rows, 5), "b": f32(n, 2 * rows), "l": ints([0, 3, 1], np.int32)}
+    weights |= {"h": f32(n, 3, 5), **({"c": f32(n, 3, 5)} if name == "LSTM" else {})}
+    n_outputs = 3 if name == "LSTM" else 2
+    check(14, name, [f32(3, 3, 4)], weights, n_outputs=n_outputs, hidden_size=5, direction=direction)
+
+
 def test_products() -> None:
     check(
         7, "Gemm", [f32(3, 2)], {"b": f32(4, 3), "c": f32(4)}, alpha=0.5, beta=2.0, transA=1, transB=1, symbolic=False

@@ -17,7 +17,7 @@ from tilewright.core.graph import Node
 from tilewright.core.types import f32, i32
 from tilewright.frontend.onnx.call import Call, Results, Table
 from tilewright.frontend.onnx.ops.contract import centred
-from tilewright.frontend.onnx.ops.rnn import attributes
+from tilewright.frontend.onnx.ops.rnn import attributes, begun
 
 FORMS = {
     "Elu": "Elu<alpha={alpha}>", "HardSigmoid": "HardSigmoid<alpha={alpha}, beta={beta}>",
@@ -86,6 +86,8 @@ def _of(c: Call, x: Node, d: int) -> Node:
 def _direction(c: Call, d: int, x: Node, state: Sequence[Dim], attrs: dict[str, Any], reverse: bool) -> Sequence[Node]:
     lengths, peepholes = c.opt(4), c.opt(7)
     initial = [c.full(0, f32, state) if c.opt(i) is None else _of(c, c.x(i), d) for i in (5, 6)]
+    if lengths is not None:
+        initial = [begun(c, s, lengths, 0) for s in initial]
     hidden = state[1]
     peep = [] if peepholes is None else [
         c.slice_axis(_of(c, peepholes, d), 0, k * hidden, (k + 1) * hidden) for k in range(3)

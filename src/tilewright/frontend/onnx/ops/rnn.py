@@ -47,9 +47,20 @@ def _recurrent(op: OpDef) -> Converter:
         lengths = c.opt(4)
         if lengths is not None:
             extra.append(c.cast(lengths, i32))
+            states = [begun(c, s, lengths, 0 if layout else 1) for s in states]
         return c.results(c(op, x, w, r, bias, *states, *extra, hidden=hidden, layout=layout, **attrs))
 
     return convert
+
+
+def begun(c: Call, state: Node, lengths: Node, axis: int) -> Node:
+    """The state that each sequence along ``axis`` begins with: zeros for one of no steps, so that it ends with zeros.
+
+    ONNX does not say what such a sequence ends with; ONNX Runtime gives zeros, and has a test that it does.
+    """
+    is_none = c(ops.eq, lengths, c.const(0, lengths.dtype))
+    shape = tuple(lengths.shape[0] if k == axis else 1 for k in range(len(state.shape)))
+    return c(ops.where, c(ops.reshape, is_none, shape=shape), c.const(0, state.dtype), state)
 
 
 def attributes(c: Call, kind: str) -> dict[str, Any]:
