@@ -31,6 +31,11 @@ class Branching(torch.nn.Module):
         return x if x.sum() > 0 else -x
 
 
+class Aligned(torch.nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.nn.functional.ctc_loss(x, torch.ones(2, 2, dtype=torch.int64), torch.ones(2), torch.ones(2))
+
+
 def quantised() -> torch.nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -62,6 +67,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], Any, str]] = {
     "all meta": (lambda: Net().to("meta"), (X.to("meta"),), "to_empty"),
     "arrays": (Net, (X.numpy(),), "torch.from_numpy"),
     "another width": (Net, (torch.ones(2, 5),), r"check that module\(\*example_inputs\) runs"),
+    "what tracing can't follow": (Aligned, (torch.ones(3, 2, 4),), "compute F.ctc_loss outside of the module"),
     "control flow": (Branching, (X,), "keep Python control flow in forward free of data"),
 }
 
@@ -81,6 +87,16 @@ def test_names_of_dynamic_sizes_have_their_remedy() -> None:
     shapes = {"x": {0: torch.export.Dim("rows")}}
     with pytest.raises(CompileError, match=r"write dynamic_shapes as torch\.export takes it"):
         tw.compile(Net(), (X,), dynamic_shapes=shapes, cache=False)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_a_sequence_that_tracing_unrolls_is_told_so(kind: type[torch.nn.Module]) -> None:
+    layer, x, dim = kind(3, 2), torch.ones(4, 1, 3), torch.export.Dim
+    with pytest.raises(CompileError, match="give that size a number, as PyTorch's tracing does"):
+        tw.compile(layer, (x,), dynamic_shapes=({0: dim("steps")},), cache=False)
+    made = tw.compile(layer, (x,), dynamic_shapes=({0: dim.AUTO},), cache=False, threads=1)
+    with pytest.raises(tw.InputError, match="makes a number of a Dim"):
+        made(torch.ones(5, 1, 3))
 
 
 @pytest.mark.parametrize("shapes", [3, "rows", {0}, object()])

@@ -100,7 +100,8 @@ class ShapeBinder:
             if given != size:
                 yield Violation(
                     spec.name, f"size {given}", f"the model is compiled for size {size}",
-                    "pass that size, or compile with a symbolic dimension here", dim=place.dim,
+                    "pass that size, or compile with a symbolic dimension here (torch.export makes a number of a "
+                    "Dim.AUTO where its trace needs one)", dim=place.dim,
                 )  # fmt: skip
             return
         expected = evaluate(size, values)

@@ -106,6 +106,11 @@ def capture_failure(module: torch.nn.Module, error: Exception) -> ImportFailed:
 
 OTHERWISE = "torch.compile(module, backend='tilewright') compiles the parts that it can"
 
+UNROLLED = (
+    "nn.LSTM, nn.GRU and nn.RNN take every length of a sequence under torch.compile(module, backend='tilewright') and "
+    "from ONNX"
+)
+
 INSTEAD: Mapping[str, str] = {
     "equal": "write (a == b).all() for torch.equal, which torch.cov and torch.corrcoef call as well: spell those by "
     "x = x - x.mean(1, keepdim=True) and x @ x.mT / (x.shape[1] - 1)",
@@ -119,6 +124,8 @@ def _remedy(text: str) -> str:
     words = text.lower()
     if "data-dependent" in words or "datadependent" in words or "control flow" in words:
         return f"keep Python control flow in forward free of data; {OTHERWISE}"
+    if "specialized it to be a constant" in words:
+        return f"give that size a number, as PyTorch's tracing does; {UNROLLED}"
     if "dynamic_shapes" in words or "constraints violated" in words:
         return _SHAPES_REMEDY
     if "same device" in words:
