@@ -8,7 +8,8 @@ import pytest
 from codegen.native import innermost_loops
 from tilewright import ops
 from tilewright.build.driver import compile_graph
-from tilewright.build.options import Options, graph_passes
+from tilewright.build.options import Options
+from tilewright.build.passes import graph_passes
 from tilewright.build.texts import kernel_texts
 from tilewright.choose.default import schedule_with_steps
 from tilewright.core import types

@@ -20,7 +20,8 @@ from frontend.gradients import check_gradients
 from tilewright import ops
 from tilewright.build.deploy import export_modules
 from tilewright.build.kernels import optimise_and_split
-from tilewright.build.options import Clock, Options, graph_passes
+from tilewright.build.options import Clock, Options
+from tilewright.build.passes import graph_passes
 from tilewright.core.expr import Dim, Sym, floordiv, substitute
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.passes import run_pipeline

@@ -3,6 +3,7 @@
 import numpy as np
 
 from tilewright import ops
+from tilewright.build.passes import FormPrices
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.graph import CONST, INPUT, PROJ, Builder, Graph, Pool
 from tilewright.core.passes import run_pipeline
@@ -72,8 +73,8 @@ def assert_same(before, after, *, rtol=1e-5, atol=1e-6, seed=0, low=-3.0):
 
 
 def optimised(graph):
-    """The graph behind all passes for a wide machine."""
-    return run_pipeline(graph, passes_for(2, target=WIDE))
+    """The graph behind all passes for a wide machine, forms chosen by price."""
+    return run_pipeline(graph, FormPrices(WIDE).given_to(passes_for(2, target=WIDE)))
 
 
 def n_of(graph, op):

@@ -14,7 +14,8 @@ from ops.oracle import as_tuple, samples_of
 from test_every_op import assert_close
 from tilewright import ops
 from tilewright.build import driver
-from tilewright.build.options import Options, graph_passes
+from tilewright.build.options import Options
+from tilewright.build.passes import graph_passes
 from tilewright.core import types
 from tilewright.core.evaluate import evaluate_graph
 from tilewright.core.expr import Sym

@@ -77,8 +77,8 @@ def is_in_planes(graph):
         ((1, 17, 20), 17, 3, {}, True),
         ((1, 32, 1000), 32, 3, {"pads": ((1, 1),)}, False),
         ((1, 100, 1000), 100, 3, {"pads": ((1, 1),)}, False),
-        ((1, 17, 1000), 17, 3, {"strides": (2,)}, False),
-        ((1, 34, 1000), 34, 3, {"groups": 2}, False),
+        ((1, 17, 1000), 17, 3, {"strides": (2,)}, True),
+        ((1, 34, 1000), 34, 3, {"groups": 2}, True),
         ((1, 17, Sym("t", 3)), 17, 3, {}, False),
     ],
 )
@@ -96,17 +96,18 @@ def test_narrow_convolutions_on_sequences_keep_their_order(shape, n_out, kernel,
         ((1, 4, 16, 16, 16), 100, (3, 3, 3), {}, False),
         ((1, 36, 37, 37), 36, (3, 3), {"groups": 12}, True),
         ((1, 512, 56, 56), 512, (3, 3), {"groups": 64, "pads": ((1, 1), (1, 1))}, True),
-        ((1, 512, 56, 56), 512, (3, 3), {"groups": 32, "pads": ((1, 1), (1, 1))}, False),  # tiled
+        ((1, 512, 56, 56), 512, (3, 3), {"groups": 32, "pads": ((1, 1), (1, 1))}, True),
         ((1, 32, 56, 56), 512, (3, 3), {"groups": 16, "pads": ((1, 1), (1, 1))}, True),  # 2 planes for 32
         ((1, 256, 28, 28), 256, (3, 3), {"groups": 4, "pads": ((1, 1), (1, 1))}, False),
         ((Sym("n", 1), 100, 57, 57), 100, (3, 3), {"groups": 25}, True),
         ((1, 3, 17, 17), 16, (3, 3), {"pads": ((1, 1), (1, 1))}, False),  # rows fill vectors worse
         ((1, 12, 57, 57), 64, (3, 3), {}, False),  # too many channels read all planes
-        ((1, 16, 57, 57), 16, (3, 3), {}, False),  # too many planes
-        ((1, 32, 32, 32), 32, (7, 7), {"groups": 8}, False),  # too many taps
+        ((1, 16, 57, 57), 16, (3, 3), {}, True),
+        ((1, 32, 32, 32), 32, (7, 7), {"groups": 8}, True),
         ((1, 3, 57, 57), 8, (1, 7), {}, True),
         ((1, 32, 28, 28), 64, (1, 3), {"pads": ((0, 0), (1, 1))}, False),
-        ((1, 36, 37, 37), 36, (3, 3), {"groups": 12, "strides": (2, 2)}, False),
+        ((1, 36, 37, 37), 36, (3, 3), {"groups": 12, "strides": (2, 2)}, True),
+        ((1, 36, 37, 37), 36, (3, 3), {"groups": 12, "strides": (4, 4)}, False),
     ],
 )
 def test_narrow_convolutions_on_images_keep_their_order(shape, n_out, kernel, attrs, stays):

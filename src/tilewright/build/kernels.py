@@ -12,15 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tilewright.build.exact import Sizes, exact_graphs
-from tilewright.build.options import Clock, Options, graph_passes, storing_passes
+from tilewright.build.options import Clock, Options
+from tilewright.build.passes import FormPrices, graph_passes, storing_passes
 from tilewright.build.versions import MOST_VERSIONS, form_at, symbol_of
 from tilewright.choose.candidates import candidates
 from tilewright.choose.cheapest import cheapest, seconds_of
-from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by, schedule_with_steps
+from tilewright.choose.default import OnBroken, Scheduled, forgive, refuse, schedule_by
 from tilewright.choose.shares import times_of
 from tilewright.codegen.cpu.control import scratch_of
 from tilewright.codegen.cpu.llvm import compile_text, emit
@@ -115,6 +115,7 @@ class KernelBuilder:
         gpu: Gpu | None = None,
         emulates: bool = True,
         found: str = "",
+        prices: FormPrices | None = None,
     ) -> None:
         self.target = target
         self.on_gpu = None if gpu is None else _gpu_kernels(gpu, emulates, checks)
@@ -137,7 +138,7 @@ class KernelBuilder:
         self.beside: set[str] = set()
         self.by_size: Sequence[Pass] = ()
         self.paying: dict[tuple[str, str], bool] = {}
-        self.by_rules: dict[str, Scheduled] = {}
+        self.prices = prices or FormPrices(target, checks.on_broken)
         self.stoppable: set[str] = set()
         self.failures: dict[str, int] = {}
         self.weights = weights or Weights()
@@ -204,11 +205,11 @@ class KernelBuilder:
 
     def _pays(self, made: GroupComputation, general: KernelSpec, sizes: Mapping[Sym, int]) -> bool:
         """Does a kernel of its own take less of the time of the general one than prices may be off by?"""
-        name = _name(made)
+        name = made.name
         if name in self.book.heads or general.name in self.book.heads:
             return name in self.book.heads
         if (pair := (name, general.name)) not in self.paying:
-            own = self._by_rules(made, name)
+            own = self.prices.by_rules(made)
             of_all = seconds_of(self.kernels[general.name], self.target, sizes)
             self.paying[pair] = seconds_of(own.kernel, self.target) < (1 - DOUBT) * of_all
         return self.paying[pair]
@@ -222,7 +223,7 @@ class KernelBuilder:
         """The kernel of a computation; equal computations share one."""
         spec = self.specs.get(made.text)
         if spec is None:
-            name = _name(made)
+            name = made.name
             with self.clock.stage("schedule"):
                 kernel = deeply(lambda: self._scheduled(made, name))
             spec = self.specs[made.text] = _spec(kernel, made, self.target)
@@ -257,7 +258,7 @@ class KernelBuilder:
             if found is not None:
                 self.by_search[name] = self.found[name]
         if found is None:
-            found = self._cheapest(made, name, self.priced) if self.priced else self._by_rules(made, name)
+            found = self._cheapest(made, name, self.priced) if self.priced else self.prices.by_rules(made)
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule
@@ -266,13 +267,6 @@ class KernelBuilder:
     def _cheapest(self, made: GroupComputation, name: str, machine: Target) -> Scheduled:
         parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
         return cheapest(candidates(*parts, machine=machine), machine)
-
-    def _by_rules(self, made: GroupComputation, name: str) -> Scheduled:
-        """The rules' schedule, made once: a version is priced before it is taken."""
-        if name not in self.by_rules:
-            parts = (made.computation, self.target, made.constants, name, self.checks.on_broken)
-            self.by_rules[name] = schedule_with_steps(*parts)
-        return self.by_rules[name]
 
     def _by_lines(self, made: GroupComputation, name: str, lines: Sequence[Line]) -> Scheduled:
         if self.on_gpu is not None:
@@ -357,11 +351,6 @@ class KernelBuilder:
 
     def parameter_counts(self) -> dict[str, int]:
         return {name: len(kernel.params) for name, kernel in self.kernels.items()}
-
-
-def _name(made: GroupComputation) -> str:
-    """The symbol of a computation's kernel."""
-    return "k_" + sha256(made.text.encode()).hexdigest()[:16]
 
 
 def _lines(steps: str) -> list[Line]:
@@ -455,7 +444,8 @@ def optimise_and_split(
     ``is_export``: the code is for a program that has no library to call.
     """
     checks = checks or default_checks()
-    passes = graph_passes(options, target, is_export=is_export)
+    prices = FormPrices(target, checks.on_broken)
+    passes = graph_passes(options, target, is_export=is_export, prices=prices)
 
     def optimised(of: Graph) -> Graph:
         check_sizes(of, target.most_bytes)
@@ -469,7 +459,7 @@ def optimise_and_split(
         graph = run_pipeline(graph, storing_passes(options), check=checks.verify)
         exact = [(sizes, optimised(g)) for sizes, g in exact_graphs(graph, options.specialize)]
         graph = optimised(graph)
-    return split_graph(graph, passes, options, target, clock, checks, exact)
+    return split_graph(graph, passes, options, target, clock, checks, exact, prices)
 
 
 def split_graph(
@@ -480,6 +470,7 @@ def split_graph(
     clock: Clock,
     checks: Checks,
     exact: Sequence[tuple[Sizes, Graph]] = (),
+    prices: FormPrices | None = None,
 ) -> SplitGraph:
     """Split a graph that is optimised already; sub-graphs of its control flow still go through ``passes``.
 
@@ -487,8 +478,9 @@ def split_graph(
     """
     weights = Weights(by_content=bool(exact))
     kernels = KernelBuilder(
-        target, clock, options.schedule, checks, weights, options.priced, options.gpu, options.emulate, options.found
-    )
+        target, clock, options.schedule, checks, weights, options.priced, options.gpu, options.emulate, options.found,
+        prices,
+    )  # fmt: skip
     with clock.stage("partition"):
         program, planner = kernels.plan(graph, passes, options)
         sized = tuple(SizedProgram(sizes, kernels.plan(g, passes, options)[0]) for sizes, g in exact)

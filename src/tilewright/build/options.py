@@ -1,7 +1,7 @@
 """What a user chooses about a compile, and the clock that says where its time went.
 
-In: the options of ``compile``, ``export`` and the command line. Out: ``Options``, checked, and their passes.
-Not its business: what a stage does with them.
+In: the options of ``compile``, ``export`` and the command line. Out: ``Options``, checked.
+Not its business: their passes (``build.passes``), what a stage does with them.
 """
 
 from __future__ import annotations
@@ -17,13 +17,7 @@ from typing import Any
 
 from tilewright.build.exact import Sizes, read_exact_sizes
 from tilewright.core.diag import OptionError
-from tilewright.core.passes import Pass
-from tilewright.graph.forms.even_sums import EvenSums
-from tilewright.graph.forms.in_parts import InParts
-from tilewright.graph.pipeline import passes_for, passes_for_gpu
-from tilewright.graph.precision import Precision
 from tilewright.graph.quantize.books import BOOKS
-from tilewright.graph.quantize.recurrent import OPENING
 from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.runtime.errors import FileError
 from tilewright.target.gpu import Gpu, gpu_names, is_gpu
@@ -203,20 +197,3 @@ class Clock:
             took = time.perf_counter() - start
             self.seconds[name] = self.seconds.get(name, 0.0) + took - self._inner
             self._inner = outer + took
-
-
-def storing_passes(options: Options) -> tuple[Pass, ...]:
-    """The passes that decide in which bits weights are stored: before all others, and once for all sizes."""
-    return (*OPENING, FEW_BITS[options.precision]) if options.precision in FEW_BITS else ()
-
-
-def graph_passes(options: Options, target: Target, *, is_export: bool = False) -> tuple[Pass, ...]:
-    """The passes that the options ask for; ``is_export``: the code will run where there are no libraries."""
-    level = options.optimize if isinstance(options.optimize, int) else 2
-    if options.gpu is not None:
-        return passes_for_gpu(level)
-    known = target if options.accuracy == "default" and options.optimize != SIZE else None
-    per_lane = target.bf16_per_lane if options.precision == "bf16" else 1
-    rounded = (Precision(),) if options.precision == "bf16" else ()
-    last = (*EvenSums.on(target), InParts.on(target, per_lane)) if level > 1 and known is not None else ()
-    return (*passes_for(level, target=known, per_lane=per_lane, has_libraries=not is_export), *rounded, *last)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from tilewright import ops
 from tilewright.build.kernels import KernelBuilder, default_checks
-from tilewright.build.options import LEVELS, Clock, Options, graph_passes, storing_passes
+from tilewright.build.options import LEVELS, Clock, Options
+from tilewright.build.passes import FormPrices, graph_passes, storing_passes
 from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.codegen.cpu.program import emit_program
 from tilewright.core.diag import OptionError
@@ -49,7 +50,7 @@ def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Grap
 def chosen_passes(options: Options, passes: str | None) -> tuple[Pass, ...]:
     """The level's passes, or those that the text ``passes`` spells."""
     if passes is not None:
-        return parse_pipeline(passes, PASSES)
+        return FormPrices(options.machine).given_to(parse_pipeline(passes, PASSES))
     return (*storing_passes(options), *graph_passes(options, options.machine))
 
 

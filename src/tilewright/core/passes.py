@@ -3,7 +3,8 @@
 In: a graph and a sequence of passes. Out: the last pass's graph; what each did on the way, by a callback or a dump
 folder. Not its business: which passes there are and their order (``graph.pipeline``).
 
-A pass is a frozen dataclass; its text is derived from its name and the options that differ from their defaults:
+A pass is a frozen dataclass; its text is derived from its name and those fields that differ from their defaults, but
+for what is not compared:
 ``fold-constants{max-bytes=4096}``. A pipeline's text is its passes' texts, joined by commas.
 """
 
@@ -16,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -44,7 +45,7 @@ class Pass(ABC):
     def text(self) -> str:
         """``name{option=value ...}``, without options at their defaults."""
         shown = []
-        for f in fields(self):
+        for f in _options(self):
             value = getattr(self, f.name)
             if value != f.default:
                 shown.append(f"{f.name.replace('_', '-')}={_print_option(value)}")
@@ -53,13 +54,18 @@ class Pass(ABC):
     @classmethod
     def with_options(cls, options: Mapping[str, str]) -> Self:
         """The pass from its options' texts; raises :class:`OptionError`."""
-        known = {f.name.replace("_", "-"): f for f in fields(cls)}
+        known = {f.name.replace("_", "-"): f for f in _options(cls)}
         values = {}
         for key, text in options.items():
             if key not in known:
                 raise OptionError(f"pass {cls.name} has no option {key!r}; it has {sorted(known) or 'none'}")
             values[known[key].name] = _parse_option(f"{cls.name}: {key}", text, known[key].default)
         return cls(**values)
+
+
+def _options(of: Pass | type[Pass]) -> list[Field[Any]]:
+    """The fields that are options: those that count where passes are compared."""
+    return [f for f in fields(of) if f.compare]
 
 
 def _print_option(value: Any) -> str:

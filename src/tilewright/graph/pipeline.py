@@ -165,7 +165,7 @@ def passes_for(
         Layout(),  # channels last, as few transposes as possible
         SkipPoints(),  # when it is known which are left
         *(  # transposed convolutions before their phases are apart
-            (TapProducts.on(target, per_lane), SharePhases.on(target, per_lane)) if target is not None else ()
+            (TapProducts(per_lane), SharePhases.on(target, per_lane)) if target is not None else ()
         ),
         Decompose(keep),  # in the layout that was chosen
         Canonicalize(),  # transposes of ones are reshapes

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 
 from tilewright.core.compute import (
     Buffer,
@@ -52,6 +53,11 @@ class GroupComputation:
     text: str
     author: AuthorSchedule | None = None
     places: Mapping[Sym, int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The symbol of its kernel."""
+        return "k_" + sha256(self.text.encode()).hexdigest()[:16]
 
 
 def computation_of(group: Group, facts: dict[Node, Facts], order: dict[Node, int]) -> GroupComputation:

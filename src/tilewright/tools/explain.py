@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.build.kernels import optimise_and_split
-from tilewright.build.options import FEW_BITS, Clock, Options, graph_passes, storing_passes
+from tilewright.build.options import FEW_BITS, Clock, Options
+from tilewright.build.passes import graph_passes, storing_passes
 from tilewright.choose.candidates import candidates
 from tilewright.choose.cost.price import Price, price_of
 from tilewright.core.diag import OptionError

@@ -68,12 +68,6 @@ def _together(b: Rewriting, node: Node, options: Winograd) -> Node | None:
     return by_phases(b, x, w, a, phases_together(w.shape[2:], a.strides), lambda *_, **__: shared.made())
 
 
-def cycles_of_phases(b: Rewriting, node: Node, options: Winograd) -> float:
-    """Modelled cycles of a transposed convolution channels last, in the form of its phases that takes the fewest."""
-    shared = _shared(b, node, options)
-    return min(_cycles_apart(b, node, options), float("inf") if shared is None else shared.cycles)
-
-
 def _shared(b: Rewriting, node: Node, options: Winograd) -> Tiling | None:
     """The tiles of all phases together; None where those are one kind anyway, or no tile is precise enough."""
     w, a = node.inputs[1], node.attrs

@@ -1,20 +1,17 @@
-"""The pass ``in-planes``: lone 1x1 convolutions on images in N, C order are products; some other windows stay in it.
+"""The pass ``in-planes``: lone convolutions and windows on images in N, C order, which may stay in it.
 
 In: a graph after ``layout``. Out: an equal graph. Not its business: which convolutions are channels-last
 (``layout``), the product's loops (``tile``).
 
 Where the image comes and goes in N, C order there is another way than channels last: weights times planes, with pixels
-in the lanes, and nothing is transposed. It pays in four cases:
+in the lanes, and nothing is transposed. A 1x1 convolution is a product of matrices then.
 
-- 1x1 convolutions, but where places leave more lanes idle (49 of 64) than channels do and a transpose takes.
-- Convolutions of a sequence with stride 1, whose taps are neighbours in its lanes.
-- Convolutions of an image or a volume where few planes are summed: of one group, or of several.
-- Windows that don't mix channels: depthwise convolutions and pools of few taps.
-
-The modelled cycles of a core decide: channels last has two transposes (a 1x1 convolution one, as it reads its image in
-either order), which go through the caches that the image does not fit, and then the products of whole vectors of
-channels, or Winograd's form; planes have the products of rows of pixels, whose taps are loads that cross lines, and,
-with a stride, shuffles. ``docs/choices.md`` ("Windows and planes") has measured times.
+Of a convolution that mixes channels both forms are priced (``priced``): what it takes to transpose the image and the
+result, how many lanes channels leave idle and how many rows of pixels do, whether Winograd's form is worth it, shows in
+the kernels of each. Windows that don't mix channels, depthwise convolutions and pools, may follow each other, and go by
+the modelled cycles of a core: channels last has two transposes, which go through the caches that the image does not
+fit, and then whole vectors of channels; planes have rows of pixels, whose taps are loads that cross lines, and, with a
+stride, shuffles. ``docs/choices.md`` ("Windows and planes") has measured times.
 
 An image that is enlarged and then brought into N, C order is brought there first, while it is small.
 """
@@ -29,16 +26,15 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import are_known, is_known, numbers
-from tilewright.core.estimates import IDLE, PASSED_CYCLES, SHUFFLED_STRIDE, over_batches
+from tilewright.core.estimates import PASSED_CYCLES, SHUFFLED_STRIDE
 from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.opdef import Trait
-from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import f32, product
 from tilewright.graph.facts import inverse
 from tilewright.graph.forms.layout import PER_AXIS, to_last
+from tilewright.graph.forms.priced import PricedPass
 from tilewright.graph.forms.separate import WIDE, axis_by_axis
-from tilewright.graph.forms.winograd import Winograd, best_tiling, convolution_cycles
 from tilewright.target.target import Target
 
 POOLS = (ops.max_pool, ops.avg_pool)
@@ -46,16 +42,12 @@ WINDOWS = (ops.conv, *POOLS)
 
 
 @dataclass(frozen=True)
-class InPlanes(Pass):
-    """``transpose(f(conv(transpose(x), w)))`` becomes ``f(w @ x)``, the channels of x before its pixels.
+class InPlanes(PricedPass):
+    """``transpose(f(conv(transpose(x), w)))`` becomes ``f(conv(x, w))``, of 1x1 kernels ``f(w @ x)``, by price.
 
-    ``f`` is arithmetic with constants of one element or one for each channel; groups become a batch. It does not fire
-    on other kernels than 1x1 of stride 1 without padding, on weights or sizes known at run time only, where the result
-    is read in channels-last order, too, or where channels fill vectors of ``lanes`` f32 so much better than pixels do
-    that it is worth a transpose.
-
-    Convolutions of windows, of stride 1, are ``f(conv(x, w))`` where that takes fewer cycles, for kernels of any size
-    and dilation, with any padding; of several groups those of several rows alone.
+    ``f`` is arithmetic with constants of one element or one for each channel; groups of a product become a batch. It
+    does not fire on weights or sizes known at run time only, on strides along a row of more than ``SHUFFLED_STRIDE``,
+    nor where the result is read in channels-last order, too.
 
     Depthwise convolutions (of weights known at run time, too) and pools, one behind the other too, stay as they were,
     where they take fewer cycles so and strides are at most ``SHUFFLED_STRIDE``. They alone do where a lane adds several
@@ -64,12 +56,11 @@ class InPlanes(Pass):
     ``transpose(resize(x))`` becomes ``resize(transpose(x))`` where the resize makes known sizes larger and nothing
     else reads it.
 
-    Of the machine: ``fmas`` and ``loads`` of vectors, and instructions to ``issue``, that a cycle begins; the ``sums``
+    Of the machine: ``lanes`` of f32; ``fmas`` and ``loads`` of vectors that a cycle begins; the ``sums``
     that a tile of a window has at once; whether ``masks`` are for nothing, or take as long as a vector; bytes that
     a load brings in a cycle, and of a cache's line; the first cache's bytes, and how far apart addresses of one of its
     sets are. An image of ``near_bytes`` stays in a core's own cache, which gives ``near_speed`` bytes in a cycle; the
-    one behind it has ``llc_bytes`` and gives ``cache_bytes``, memory ``memory_bytes``. ``block_bytes`` is of
-    ``Winograd``.
+    one behind it has ``llc_bytes`` and gives ``cache_bytes``, memory ``memory_bytes``.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -77,7 +68,6 @@ class InPlanes(Pass):
     per_lane: int = 1
     fmas: float = 2.0
     loads: float = 2.0
-    issue: float = 4.0
     sums: int = 8
     masks: bool = True
     load_bytes: int = 64
@@ -89,29 +79,16 @@ class InPlanes(Pass):
     llc_bytes: int = 16 << 20
     cache_bytes: float = 8.0
     memory_bytes: float = 4.5
-    block_bytes: int = 1 << 19
 
     @staticmethod
     def on(target: Target, per_lane: int) -> InPlanes:
         """The pass for a machine."""
-        tiles = Winograd.on(target, per_lane)
         return InPlanes(
-            tiles.lanes, per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles, target.issue_width,
+            target.lanes(f32), per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles,
             target.window_sums, target.has_masks, target.vector_bytes // target.load_cycles, target.line_bytes,
             target.l1_bytes, target.set_span, target.l2_part_bytes, target.l2_bytes_per_cycle,
-            target.llc_kept_bytes, tiles.cache_bytes, tiles.memory_bytes, tiles.block_bytes,
+            target.llc_kept_bytes, target.llc_bytes_per_cycle, target.memory_bytes_per_cycle,
         )  # fmt: skip
-
-    @property
-    def tiles(self) -> Winograd:
-        """What the other way, channels last, may be rewritten to."""
-        return Winograd(
-            self.lanes,
-            self.per_lane,
-            cache_bytes=self.cache_bytes,
-            memory_bytes=self.memory_bytes,
-            block_bytes=self.block_bytes,
-        )
 
     @property
     def vector_bytes(self) -> int:
@@ -205,19 +182,35 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
     *steps, conv = arithmetic_above(b, node.inputs[0]) or (node,)
     if conv.op in POOLS and _rows_pay(conv, options):
         return as_they_came(b, _rows_first(b.at(conv.loc), conv), steps)
-    if options.per_lane > 1 or conv.op is not ops.conv:
+    if options.per_lane > 1 or conv.op is not ops.conv or not _is_lone(conv):
         return None
-    is_pointwise = _is_pointwise(b, conv, options)
-    if not (is_pointwise or _is_narrow(b, conv, options)):
-        return None
-    n_out, groups = conv.shape[-1], conv.attrs["groups"]
-    x, weights = conv.inputs[0].inputs[0], conv.inputs[1]  # in N, C order
-    if not is_pointwise:
-        return as_they_came(b, b.at(conv.loc)(ops.conv, x, weights, **{**conv.attrs, "layout": "NCHW"}), steps)
+    kept = _as_it_came(b, node, conv, steps)
+    found = options.cheapest(b.pool, (node, kept), conv.inputs[0].inputs[0])
+    return None if found is node else found
+
+
+def _is_lone(conv: Node) -> bool:
+    """Do constant weights meet an image in N, C order, of known sizes but for the batch, and is nothing else asked?"""
+    (x, w), a = conv.inputs, conv.attrs
+    is_plain = a["layout"] == "NHWC" and w.op is CONST and a["out_dtype"] is None and w.dtype.is_float
+    is_plain &= a["groups"] == 1 or w.shape[1] != 1  # planes by themselves are windows
+    is_renamed = x.op is ops.reshape and x.shape[-1] == 1 and x.inputs[0].shape == (x.shape[0], 1, *x.shape[1:-1])
+    if not is_plain or not (is_moved(x) or is_renamed) or a["strides"][-1] > SHUFFLED_STRIDE:
+        return False
+    return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
+
+
+def _as_it_came(b: Rewriting, node: Node, conv: Node, steps: list[Node]) -> Node:
+    """``node``, made of a lone convolution by ``steps``, in N, C order: of 1x1 kernels weights times planes."""
+    x, w, a = conv.inputs[0].inputs[0], conv.inputs[1], conv.attrs
+    is_product = set(w.shape[2:]) == {1} and not any(map(any, a["pads"])) and set(a["strides"]) == {1}
+    if not is_product:
+        return as_they_came(b, b.at(conv.loc)(ops.conv, x, w, **{**a, "layout": "NCHW"}), steps)
     n_batch, n_in, *sizes = x.shape
+    n_out, groups = conv.shape[-1], a["groups"]
     per_group = (groups, n_out // groups, n_in // groups)
     planes = b(ops.reshape, x, shape=(n_batch, groups, per_group[2], product(sizes)))
-    y = b.at(conv.loc)(ops.matmul, b.const(weights.attrs["data"].array.reshape(per_group)), planes)
+    y = b.at(conv.loc)(ops.matmul, b.const(w.attrs["data"].array.reshape(per_group)), planes)
     return b(ops.reshape, as_they_came(b, y, steps, groups, -1, 1), shape=node.shape)
 
 
@@ -343,83 +336,6 @@ def arithmetic_above(b: Rewriting, x: Node) -> list[Node] | None:
 def is_moved(x: Node) -> bool:
     """Was it an image in N, C order?"""
     return x.op is ops.transpose and x.attrs["perm"] == to_last(x.type.rank)
-
-
-def _is_lone(conv: Node) -> bool:
-    """Do constant weights meet an image in N, C order, of known sizes but for the batch, and is nothing else asked?"""
-    x, w = conv.inputs
-    a = conv.attrs
-    if a["layout"] != "NHWC" or w.op is not CONST or a["out_dtype"] is not None or not w.dtype.is_float:
-        return False
-    is_renamed = x.op is ops.reshape and x.shape[-1] == 1 and x.inputs[0].shape == (x.shape[0], 1, *x.shape[1:-1])
-    if not (is_moved(x) or is_renamed) or set(a["strides"]) != {1}:
-        return False
-    return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
-
-
-def _is_pointwise(b: Rewriting, conv: Node, options: InPlanes) -> bool:
-    """A 1x1 convolution that is faster as weights times planes.
-
-    Either order multiplies whole vectors, of channels or of places. Channels last reads the image as it came, an
-    element for all lanes, and brings the result back.
-    """
-    w, a = conv.inputs[1], conv.attrs
-    if not _is_lone(conv) or set(w.shape[2:]) != {1} or any(p != (0, 0) for p in a["pads"]):
-        return False
-    depth, channels, places = numbers((w.shape[1], conv.shape[-1], product(conv.shape[1:-1])))
-    rows = channels // a["groups"]
-    tiles = [(m, options.sums // m) for m in range(1, min(rows, options.sums) + 1)]
-    loading = min(options.crossing / m + 1 / n for m, n in tiles) / options.loads
-    planes = channels * depth * options.of_a_row(places) * max(loading, 1 / options.fmas)
-    back = options.transposes((places, channels))
-    if a["groups"] > 1:
-        return planes < back + _grouped_cycles(conv, options)
-    last = convolution_cycles(b, conv, options.tiles) / options.fmas
-    return over_batches(conv.shape[0], float) * (planes - back) < last
-
-
-def _is_narrow(b: Rewriting, conv: Node, options: InPlanes) -> bool:
-    """A convolution by windows that is faster with places in the lanes.
-
-    Each vector of places is loaded for all channels of its group, each weight for one of them. Where planes that fill
-    half a vector are summed, it has to be by ``IDLE``: the cycles miss that lanes may be what is summed.
-    """
-    if not _is_lone(conv):
-        return False
-    groups: int = conv.attrs["groups"]
-    depth, *taps = numbers(conv.inputs[1].shape[1:])
-    *rows, columns, channels = numbers(conv.shape[1:])
-    per_group, products = channels // groups, prod(taps) * depth
-    if prod(taps) == 1 or (groups > 1 and (depth == 1 or len(taps) == 1 or taps[0] == 1)):
-        return False
-    loading = (1 + options.crossing / per_group) / options.loads
-    vectors = options.of_a_row(columns, are_whole=depth == 1 and columns > options.lanes)
-    planes = prod(rows) * vectors * channels * products * max(loading, 1 / options.fmas)
-    *sizes, n_in = numbers(conv.inputs[0].shape[1:])
-    given, made = (prod(sizes), n_in), (prod(rows) * columns, channels)
-    last = options.transposes(*((given, made) if is_moved(conv.inputs[0]) else (made,)))
-    images = over_batches(conv.shape[0], float)
-    if groups == 1:
-        planes *= IDLE if 2 * depth > options.lanes else 1
-        return images * (planes - last) < convolution_cycles(b, conv, options.tiles) / options.fmas
-    tiled = best_tiling(b, conv, options.tiles)
-    if tiled is not None and images * (planes - last) >= tiled.cycles / options.fmas:
-        return False
-    return planes < last + _grouped_cycles(conv, options)
-
-
-def _grouped_cycles(conv: Node, options: InPlanes) -> float:
-    """Cycles of a convolution of several groups, of one image, channels last."""
-    groups: int = conv.attrs["groups"]
-    products = prod(numbers(conv.inputs[1].shape[1:]))
-    *places, channels = numbers(conv.shape[1:])
-    per_group = channels // groups
-    if per_group > options.lanes:
-        vectors, each = groups * _vectors(per_group, options.lanes), 1 / options.fmas
-    else:  # of as many groups as fit a vector: what is read for one of them is brought to its lanes besides
-        vectors = _vectors(channels, options.lanes // per_group * per_group)
-        each = 1 / options.fmas + 1 / options.issue
-    return prod(places) * vectors * products * each
 
 
 def _vectors(n: int, lanes: int) -> int:

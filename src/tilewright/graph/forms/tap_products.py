@@ -7,12 +7,13 @@ Every element of the image, times the weights of every tap, is a product of matr
 whose lanes are places: no transpose brings the image in or the result back, and no lane is idle for want of channels.
 Its rows then go to the places that the taps have in the result, where neighbours' overlap and are added up. That takes
 as many multiplications as the phases do, and passes the results of all taps through memory once more; Winograd's form
-of the phases takes fewer. ``docs/choices.md`` ("Transposed convolutions") has measured times.
+of the phases takes fewer. Both are priced (``priced``). ``docs/choices.md`` ("Transposed convolutions") has measured
+times.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import product as choices
 from math import prod
 from typing import ClassVar
@@ -21,33 +22,28 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import are_known, numbers
-from tilewright.core.estimates import IDLE, PASSED_CYCLES, over_batches
 from tilewright.core.expr import ceildiv, maximum
 from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import f32
 from tilewright.graph.facts import inverse
 from tilewright.graph.forms.layout import to_last
-from tilewright.graph.forms.phases import cycles_of_phases
-from tilewright.graph.forms.planes import InPlanes, arithmetic_above, as_they_came, is_moved
-from tilewright.target.target import Target
+from tilewright.graph.forms.planes import arithmetic_above, as_they_came, is_moved
+from tilewright.graph.forms.priced import PricedPass
 
 
 @dataclass(frozen=True)
-class TapProducts(InPlanes):
+class TapProducts(PricedPass):
     """``transpose(f(conv_transpose(transpose(x), w)))`` becomes ``f(sums of the taps of w @ x)``.
 
     ``f`` is arithmetic with constants of one element or one for each channel. It fires on f32 images of known sizes,
-    but for the batch, and on constant weights of one group without dilation, where that takes fewer modelled cycles by
-    ``IDLE``; on those that ``layout`` left in N, C order always. Options are those of ``in-planes``.
+    but for the batch, and on constant weights of one group without dilation, where its price is less; on those that
+    ``layout`` left in N, C order always. ``per_lane`` is how many products of one lane the phases add at once: where
+    that is more than one, they stay.
     """
 
     name: ClassVar[str] = "tap-products"
-
-    @staticmethod
-    def on(target: Target, per_lane: int) -> TapProducts:
-        """The pass for a machine."""
-        return TapProducts(**asdict(InPlanes.on(target, per_lane)))
+    per_lane: int = 1
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def between_transposes(b: Rewriting, node: Node) -> Node | None:
@@ -67,11 +63,10 @@ def _between_transposes(b: Rewriting, node: Node, options: TapProducts) -> Node 
     *steps, made = arithmetic_above(b, node.inputs[0]) or (node,)
     if made.op is not ops.conv_transpose or not _fits(made, "NHWC") or not is_moved(made.inputs[0]):
         return None
-    phases = cycles_of_phases(b, made, options.tiles) / options.fmas + _transposes(made, options)
-    if _cycles(made, options) * IDLE >= phases:
-        return None
-    y = _sums_of_taps(b.at(made.loc), made.inputs[0].inputs[0], made)
-    return as_they_came(b, y, steps)
+    x = made.inputs[0].inputs[0]
+    summed = as_they_came(b, _sums_of_taps(b.at(made.loc), x, made), steps)
+    found = options.cheapest(b.pool, (node, summed), x)
+    return None if found is node else found
 
 
 def _as_it_came(b: Rewriting, node: Node) -> Node | None:
@@ -83,23 +78,6 @@ def _fits(node: Node, layout: str) -> bool:
     is_plain = a["groups"] == 1 and set(a["dilations"]) == {1} and a["layout"] == layout and w.op is CONST
     is_real = x.dtype is w.dtype is node.dtype is f32
     return is_plain and is_real and are_known((*x.shape[1:], *node.shape[1:])) and 0 not in node.shape
-
-
-def _cycles(node: Node, options: TapProducts) -> float:
-    """Of the product, and of its results' way to their places."""
-    depth, *rows = numbers(node.inputs[1].shape)
-    vectors = -(-prod(numbers(node.inputs[0].shape[1:-1])) // options.lanes) * prod(rows)
-    moved = 2 * options.far(vectors * options.lanes) + vectors * PASSED_CYCLES
-    return over_batches(node.shape[0], lambda n: n * (vectors * depth / options.fmas + moved))
-
-
-def _transposes(node: Node, options: TapProducts) -> float:
-    """Of the image and of the result, channels last, with the turns that the phases take."""
-    *sizes, n_in = numbers(node.inputs[0].shape[1:])
-    *places, n_out = numbers(node.shape[1:])
-    turns = prod(places) * -(-n_out // options.lanes) * PASSED_CYCLES
-    moved = options.transposes((prod(sizes), n_in), (prod(places), n_out)) + turns
-    return moved * over_batches(node.shape[0], float)
 
 
 def _sums_of_taps(b: Builder, x: Node, node: Node) -> Node:

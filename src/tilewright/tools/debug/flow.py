@@ -13,7 +13,8 @@ import numpy as np
 
 from tilewright.build.assemble import Parts, assemble, make_parts
 from tilewright.build.kernels import Checks, split_graph
-from tilewright.build.options import Clock, Options, graph_passes, storing_passes
+from tilewright.build.options import Clock, Options
+from tilewright.build.passes import graph_passes, storing_passes
 from tilewright.choose.default import refuse
 from tilewright.core.diag import UNKNOWN, CompileError
 from tilewright.core.graph import Graph
