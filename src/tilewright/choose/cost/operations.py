@@ -248,7 +248,7 @@ class Operations:
         node.add("store", n * self._registers(buffer.dtype, whole, around, in_memory=True))
         rest = around.n_lanes % per_register
         if rest & (rest - 1):  # a power of two has a register, or an instruction, of its own
-            node.add("partial", n)
+            node.add("store" if self.target.has_masks else "partial", n)
 
     def _update(self, s: Update, around: Around) -> None:
         """The new value and the operation; a product that is added is one instruction with the addition."""
