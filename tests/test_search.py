@@ -230,6 +230,8 @@ def test_the_model_itself_is_measured_whatever_the_budget(plant: Callable[[str, 
     plant("none", 0)
     found = run(None, budget=1e-9)
     assert found.before == found.after > 0.0 and found.n_candidates == 0 and not found.faults
+    (note,) = found.notes
+    assert "no schedule was measured" in note and "give more time" in note
 
 
 def test_inputs_go_over_whatever_their_names_are(tmp_path: Path) -> None:

@@ -107,6 +107,17 @@ def test_a_budget_is_a_time(model: Path, budget: object) -> None:
         tilewright.tune(model, [], budget=budget)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"seed": "x"}, "seed='x'"), ({"progress": 3}, "progress=3"), ({"store": 3}, "store=3"),
+     ({"output": b"f"}, "output="), ({"output": "no/such/folder/f.schedule"}, "there is no folder")],
+)  # fmt: skip
+def test_mistakes_are_told_before_the_search(model: Path, options: dict[str, object], what: str) -> None:
+    with pytest.raises(tilewright.TilewrightError, match=what) as caught:
+        tilewright.tune(model, [], **options)  # type: ignore[arg-type]
+    assert caught.value.remedy
+
+
 def test_a_model_by_found_schedules_gets_other_weights(model: Path, store: FoundSchedules) -> None:
     """Compiled or from the cache: by the schedules that it has, also when they are found no more."""
     fresh, cached = (tilewright.compile(model, threads=1) for _ in range(2))

@@ -225,7 +225,7 @@ def _row(found: Any) -> tuple[str, str, str, float, float]:
 
 
 def _no_export(why: str) -> InputError:
-    return InputError(f"this is no export of schedules: {why}", remedy="give what exported() wrote")
+    return InputError(f"this is no export of schedules: {why}", remedy="give a file that tilewright found export wrote")
 
 
 @dataclass(frozen=True)

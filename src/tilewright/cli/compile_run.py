@@ -18,7 +18,7 @@ from tilewright.cli import inputs, show
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import replacing
+from tilewright.runtime.files import check_writable, replacing
 from tilewright.runtime.models import load
 from tilewright.runtime.python.model import CompiledModel, LoadedModel
 
@@ -146,7 +146,7 @@ def refit_command(
 
     if model.suffix != ".tw":
         raise InputError(f"{model} is not compiled", remedy="compile it with --refit first")
-    path = show.check_writable(output or show.check_model(model))
+    path = check_writable(output or show.check_model(model))
     refit(model, weights, path)
     show.line(f"wrote {path} ({show.human_bytes(path.stat().st_size)})")
 
@@ -175,7 +175,7 @@ def compile_command(
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="run it, or compile the model that it was made of")
     fixed = inputs.parse_sizes(fix, "--fix")
-    path = show.check_writable(output or show.check_model(model).with_suffix(".tw"))
+    path = check_writable(output or show.check_model(model).with_suffix(".tw"))
     made = obtain(
         model,
         target=target,
@@ -210,7 +210,7 @@ def run_command(
 ) -> None:
     """Run a model on arrays from files or on random ones."""
     if output is not None:
-        show.check_writable(output)
+        check_writable(output)
     sizes = inputs.parse_sizes(size, "--size")
     made = obtain(model, threads=threads, precision=precision, quiet=json)
     arrays = inputs.gather(input, made.inputs, made.symbols, sizes, seed)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from tilewright.cli import show
 from tilewright.cli.compile_run import Json
 from tilewright.core.diag import OptionError
-from tilewright.runtime.files import write_text
+from tilewright.runtime.files import check_writable, write_text
 from tilewright.target.gpu import Gpu, is_gpu
 from tilewright.target.target import Target
 from tilewright.tools.conformance import coverage, workers
@@ -73,7 +73,7 @@ def page_command(
 ) -> None:
     """Keep a suite's run as data, and write the coverage page from all that are kept."""
     facts, found = read_json(outcomes)
-    show.check_writable(page)
+    check_writable(page)
     made = coverage.record(facts, found, note)
     folder = page.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _command(known: SuiteEntry) -> Callable[..., None]:
                 f"this suite needs {', '.join(missing)}", remedy=f"pip install 'tilewright[{known.extra}]'"
             )
         if output is not None:
-            show.check_writable(output)
+            check_writable(output)
         elif resume:
             raise OptionError("--resume needs the file to go on with", remedy="name it by --output")
         suite = workers.load_suite(known.module)

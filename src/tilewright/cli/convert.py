@@ -14,6 +14,7 @@ from tilewright.build import texts
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source, Target
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import check_writable
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +46,7 @@ def export_command(
     if output is None and not to:
         to = "onnx"
     suffix = next((s for s, kind in convert.SUFFIXES.items() if kind == to), "")
-    path = show.check_writable(output or Path(f"{model.with_suffix('').name}.exported{suffix}"))
+    path = check_writable(output or Path(f"{model.with_suffix('').name}.exported{suffix}"))
     is_text = model.suffix == ".txt"
     made = convert.convert(
         texts.read_graph(model) if is_text else model, path, to=to or None, optimize=optimized,

@@ -16,7 +16,7 @@ from tilewright.cli import show
 from tilewright.cli.compile_run import Json
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import reading, write_text
+from tilewright.runtime.files import check_writable, reading, write_text
 from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 
@@ -81,7 +81,7 @@ def export_command(
 
     It is for another machine of the same kind, or for version control.
     """
-    path, database = show.check_writable(file), _store(store)
+    path, database = check_writable(file), _store(store)
     write_text(path, database.exported())
     show.line(f"wrote {len(database.all())} schedules to {path}")
 

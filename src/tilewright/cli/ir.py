@@ -21,7 +21,7 @@ from tilewright.codegen.gpu import compile_kernel, emit
 from tilewright.core.diag import OptionError
 from tilewright.core.text import print_graph, save_graph
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import write_text
+from tilewright.runtime.files import check_writable, write_text
 from tilewright.target import target as targets
 from tilewright.target.gpu import Gpu, is_gpu
 from tilewright.tile.flatten import flatten
@@ -67,7 +67,7 @@ def ir_command(
     if print_after and stage != "graph":
         raise typer.BadParameter(f"prints graphs; it does not go with --stage {stage}", param_hint="'--print-after'")
     if output is not None:
-        show.check_writable(output)
+        check_writable(output)
     if model.suffix == ".tw":
         raise InputError(f"{model} is machine code", remedy="give the model that it was compiled from")
     # A text may be a graph or kernels; kernels have left the graph behind and go on from there.

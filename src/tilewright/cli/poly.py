@@ -17,6 +17,7 @@ from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Json, Seed, Target
 from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import check_writable
 
 if TYPE_CHECKING:
     import ast
@@ -59,7 +60,7 @@ def poly_command(
     from tilewright.tools.loop_report import loop_report
     from tilewright.tools.loop_run import beside_python, program_graph
 
-    if output is not None and show.check_writable(output).suffix != ".c":
+    if output is not None and check_writable(output).suffix != ".c":
         raise OptionError(f"{output} is no C file", remedy="end its name in .c")
     chosen = _chosen(file, function)
     sizes = inputs.parse_sizes(size, "--size")

@@ -19,7 +19,7 @@ from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.graph.prune.importance import POWERS
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import replacing, writing
+from tilewright.runtime.files import check_writable, replacing, writing
 from tilewright.tools.prune.prune import CHANNELS, LAYER, SCOPES, STRUCTURES, prune
 
 
@@ -58,7 +58,7 @@ def prune_command(
     show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="prune the model that it was made of")
-    path = show.check_writable(output or model.with_suffix(".pruned.onnx"))
+    path = check_writable(output or model.with_suffix(".pruned.onnx"))
     graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     high, _, wide = block.partition("x")
     found = prune(

@@ -17,6 +17,7 @@ from tilewright.build.options import GROUPS
 from tilewright.cli import inputs, show
 from tilewright.cli.compile_run import Fix, Json, Source
 from tilewright.runtime.errors import InputError
+from tilewright.runtime.files import check_writable
 from tilewright.tools.quantize.measure import CalibrationWarning
 from tilewright.tools.quantize.quantize import quantize
 from tilewright.tools.quantize.scheme import AUTO, GPTQ, OFFERED, OFFERED_STORED, STATIC, STORED, STORED_WEIGHTS
@@ -101,7 +102,7 @@ def quantize_command(
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="quantise the model that it was made of")
     kind = (weights or STORED_WEIGHTS) if mode == STORED else "int8"
-    path = show.check_writable(output or model.with_suffix(f".{kind}.onnx"))
+    path = check_writable(output or model.with_suffix(f".{kind}.onnx"))
     graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationWarning)  # the report has them

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tilewright.core.types import DTYPES, NARROW
-from tilewright.runtime.errors import FileError, InputError
+from tilewright.runtime.errors import InputError
 
 UNBOUNDED = 10_000
 """Columns of an output that is not a terminal: nothing there is cut or wrapped."""
@@ -84,15 +84,6 @@ def check_model(path: Path) -> Path:
         raise InputError(f"there is no file {path}", remedy="check the path")
     if path.is_dir():
         raise InputError(f"{path} is a folder", remedy="give a model's file")
-    return path
-
-
-def check_writable(path: Path) -> Path:
-    """``path``, where a file can be written; raises ``FileError`` before any work is done for nothing."""
-    if path.is_dir():
-        raise FileError(f"can't write {path}: it is a folder", remedy="name a file")
-    if not path.parent.is_dir():
-        raise FileError(f"can't write {path}: there is no folder {path.parent}", remedy="make the folder first")
     return path
 
 

@@ -30,7 +30,7 @@ from tilewright.cli.compile_run import (
 )
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.errors import InputError
-from tilewright.runtime.files import write_atomically
+from tilewright.runtime.files import check_writable, write_atomically
 from tilewright.tools.search import search
 
 
@@ -74,7 +74,7 @@ def tune_command(
     show.check_model(model)
     if model.suffix == ".tw":
         raise InputError(f"{model} is compiled already", remedy="tune the model that it was made of")
-    path = show.check_writable(output or model.with_suffix(".schedule"))
+    path = check_writable(output or model.with_suffix(".schedule"))
     graph = texts.read_graph(model, fix_dims=inputs.parse_sizes(fix, "--fix"))
     specs = [manifest.tensor_spec(name, n) for name, n in zip(graph.input_names, graph.inputs, strict=True)]
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))

@@ -15,10 +15,13 @@ import os
 import stat
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tilewright.runtime.errors import FileError
 from tilewright.runtime.plain import dataclass
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TEMPORARY = ".tmp"
 """Suffix of files being written; one that stays behind belongs to a process that was killed."""
@@ -75,6 +78,15 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
     except OSError:  # nothing there, or nothing that can be looked at: opening says so
         return False
     return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def check_writable(path: Path) -> Path:
+    """``path``, where a file can be written; raises ``FileError`` before any work is done for nothing."""
+    if path.is_dir():
+        raise FileError(f"can't write {path}: it is a folder", remedy="name a file")
+    if not path.parent.is_dir():
+        raise FileError(f"can't write {path}: there is no folder {path.parent}", remedy="make the folder first")
+    return path
 
 
 @contextlib.contextmanager

@@ -225,8 +225,13 @@ class _ScheduleSearch:
         usual = statistics.median(begun.calls[0])
         chosen, found = self.confirmed or ({}, Tuned("", (), 0, usual, usual))
         self.log.found([FoundSchedule(g.name, str(chosen[g.name]), g.before, g.after) for g in found.gains])
-        notes = (f"what was measured could not be kept: {self.log.problem}",) if self.log.problem else ()
-        return replace(found, n_candidates=self.n_tried, faults=tuple(self.faults), notes=notes)
+        return replace(found, n_candidates=self.n_tried, faults=tuple(self.faults), notes=tuple(self._notes()))
+
+    def _notes(self) -> Iterator[str]:
+        if not self.n_tried and self.end.is_near():
+            yield f"no schedule was measured: one round takes {self.end.longest:.1f} s here; give more time"
+        if self.log.problem:
+            yield f"what was measured could not be kept: {self.log.problem}"
 
     def _rounds(self, begun: Measurement, seconds: float, random: Random, tell: Tell, *, goes_on: bool) -> None:
         ticks = {name: min(t) for name, t in begun.ticks[0].items()}
@@ -349,8 +354,10 @@ def _ticks_a_second(ticks: Ticks, calls: Sequence[float]) -> float:
 
 def _check(graph: Graph, options: Options) -> None:
     if symbols := graph.symbols():
-        names = " ".join(f"--fix {s.name}=..." for s in symbols)
-        raise OptionError("only fixed sizes can be measured", remedy=f"give them: {names}")
+        names = ", ".join(f"{s.name!r}: ..." for s in symbols)
+        given = " ".join(f"--fix {s.name}=..." for s in symbols)
+        remedy = f"give them: fix_dims={{{names}}}, on the command line {given}"
+        raise OptionError("only fixed sizes can be measured", remedy=remedy)
     if not Target.parse(options.target).is_native:
         raise OptionError(f"code for {options.target!r} can't be measured here", remedy="tune on that machine")
 

@@ -18,7 +18,7 @@ from tilewright.build.options import Level, Options, read_schedule
 from tilewright.core.diag import OptionError
 from tilewright.frontend.source import Source
 from tilewright.runtime.cache import Cache
-from tilewright.runtime.files import write_text, writing
+from tilewright.runtime.files import check_writable, write_text, writing
 from tilewright.runtime.threads import checked_threads
 from tilewright.tools.debug.compare import Inputs, load_source
 from tilewright.tools.search import Tuned, search
@@ -53,12 +53,22 @@ def tune(
     The other arguments are ``compile``'s. Ctrl-C ends the search and keeps what was found. ``progress`` is told
     "round", how many there were, and 0, since nobody knows how many there will be.
 
-    Raises ``OptionError`` for options and for symbolic sizes that ``fix_dims`` leaves open, ``InputError`` for inputs
-    that don't fit, ``CompileError`` for a model that is refused, ``ExecutionError`` where the model itself can't run.
+    Raises ``OptionError`` for options and for symbolic sizes that ``fix_dims`` leaves open, ``FileError`` for a place
+    where no file can be written, ``InputError`` for inputs that don't fit, ``CompileError`` for a model that is
+    refused, ``ExecutionError`` where the model itself can't run.
     """
     start = time.perf_counter()
     if type(budget) not in (int, float) or not 0 < budget < math.inf:
         raise OptionError(f"budget={budget!r:.80} is no time to search", remedy="give seconds, more than 0")
+    if type(seed) is not int:
+        raise OptionError(f"seed={seed!r:.80} is no integer", remedy="give one, such as 0")
+    if progress is not None and not callable(progress):
+        raise OptionError(f"progress={progress!r:.80} can't be called", remedy="give a function, or None")
+    for what, path in (("output", output), ("store", store)):
+        if path is not None and not isinstance(path, str | os.PathLike):
+            raise OptionError(f"{what}={path!r:.80} is no path", remedy="give one as text or pathlib.Path, or None")
+    if output is not None:
+        check_writable(Path(output))
     options = Options("native", precision, optimize, accuracy, read_schedule(schedule))
     graph, arrays = load_source(source, inputs, dynamic_shapes, input_shapes, fix_dims)
     found = search(
