@@ -212,6 +212,37 @@ REFUSED = {
 }
 
 
+@tw.kernel
+def multiplied(a: tl.f32("m", "k"), b: tl.f32("k", "n")):
+    (m, k), n = a.shape, b.shape[1]
+    return tl.compute((m, n), lambda i, j: tl.sum(lambda p: a[i, p] * b[p, j], k))
+
+
+@tw.kernel
+def chained(a: tl.f32("m", "k"), b: tl.f32("k", "n"), c: tl.f32("n", 2)):
+    y = multiplied(multiplied(a, b), b=c)
+    return tl.compute(y.shape, lambda i, j: y[i, j] + 1)
+
+
+def test_a_kernel_is_a_part_of_another_one():
+    a, b, c = (np.random.default_rng(k).random(s, np.float32) for k, s in enumerate([(3, 4), (4, 5), (5, 2)]))
+    np.testing.assert_allclose(chained(a, b, c), a @ b @ c + 1, rtol=1e-5)
+    assert len(chained.graph().nodes()) == 4  # three operands and one op
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [(lambda a, b: multiplied(a, a), "b of multiplied has the size m, where it takes k, which is n here"),
+     (lambda a, b: multiplied(a, a[0, 0]), "b of multiplied is a[0, 0]"),
+     (lambda a, b: multiplied(a, tl.zeros(3)), "b of multiplied is f32 of 1 dimensions"),
+     (lambda a, b: multiplied(a, tl.zeros((3, 3), tl.f64)), "b of multiplied is f64 of 2 dimensions")],
+)  # fmt: skip
+def test_a_part_takes_its_own_types(wrong, what):
+    wrong.__annotations__ = {"a": tl.f32("m", "n"), "b": tl.f32("n", "m")}
+    with pytest.raises(tw.CompileError, match=re.escape(what)):
+        tw.kernel(wrong)(np.ones((2, 3), np.float32), np.ones((3, 2), np.float32))
+
+
 @pytest.mark.parametrize("function", REFUSED, ids=lambda f: f.__name__)
 def test_what_has_no_meaning_is_refused_at_its_line(function):
     function.__annotations__["x"] = tl.f32("n")

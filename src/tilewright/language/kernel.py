@@ -18,18 +18,19 @@ import numpy as np
 from tilewright.build.deploy import export
 from tilewright.build.driver import compile as compile_graph
 from tilewright.core.diag import Loc, OptionError
-from tilewright.core.expr import Expr
+from tilewright.core.dims import is_known
+from tilewright.core.expr import Dim, Expr, to_text
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.keys import key_of
 from tilewright.core.opdef import AuthorSchedule, OpDef
-from tilewright.core.types import TensorType, tensor_type_of
+from tilewright.core.types import TensorType, bool_, tensor_type_of
 from tilewright.frontend.torch.aten.call import Unsupported
 from tilewright.frontend.torch.custom_ops import kernel_op, torch_types
-from tilewright.language.errors import KernelError, loc_of
+from tilewright.language.errors import KernelError, loc_of, refused
 from tilewright.language.inside import checked
 from tilewright.language.instance import op_of, relations
 from tilewright.language.nests import raised_kernel
-from tilewright.language.trace import Traced, trace
+from tilewright.language.trace import Tensor, Traced, trace
 from tilewright.runtime.python.model import CompiledModel
 
 
@@ -64,8 +65,14 @@ class UserKernel:
         return self._signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it: arrays in, new arrays out; of tensors of PyTorch, tensors out."""
+        """Run it: arrays in, new arrays out; of tensors of PyTorch, tensors out.
+
+        Within another kernel it computes the same as a part of that one, by the schedule of the whole.
+        """
         given = self._bound(args, kwargs)
+        if any(isinstance(v, Tensor) for v in given.values()):
+            self._check_types(given)
+            return self.function(*args, **kwargs)
         tensors = [v for v in given.values() if _is_tensor(v)]
         plain = {p: v for p, v in given.items() if p not in self._operands}
         is_default = all(v is self.signature.parameters[p].default for p, v in plain.items())
@@ -73,6 +80,22 @@ class UserKernel:
             return self.torch(*tensors)
         types = {p: self._type_of(p, v) for p, v in given.items()}
         return self._model(types)(*[v for p, v in given.items() if isinstance(types[p], TensorType)])
+
+    def _check_types(self, given: Mapping[str, Any]) -> None:
+        """``KernelError`` at the line of the kernel that calls where a tensor of its has another type than declared."""
+        sizes: dict[Dim, Dim] = {}
+        for p, value in given.items():
+            declared = self.signature.parameters[p].annotation
+            if not isinstance(declared, TensorType):
+                continue
+            if not isinstance(value, Tensor) or (value.dtype, len(value.shape)) != (declared.dtype, declared.rank):
+                of = f"{value.dtype} of {len(value.shape)} dimensions" if isinstance(value, Tensor) else value
+                raise refused(f"{p} of {self.__name__} is {of!s:.80}", f"it takes {type_text(declared)}")
+            for own, size in zip(declared.shape, value.buffer.shape, strict=True):
+                if sizes.setdefault(own, size) != size or (is_known(own) and own != size):
+                    rule = f"{p} of {self.__name__} has the size {to_text(size)}, where it takes {to_text(own)}"
+                    first = "" if sizes[own] == size else f", which is {to_text(sizes[own])} here"
+                    raise refused(f"{rule}{first}", "give tensors whose sizes are equal by what they are made of")
 
     def _model(self, types: Mapping[str, Any]) -> CompiledModel:
         key = self._key(types)
@@ -91,7 +114,16 @@ class UserKernel:
         try:
             return bind(*args, **kwargs)
         except TypeError as e:
-            raise KernelError(self.__name__, str(e), f"it is called {self.__name__}{self.signature}", self.loc) from e
+            raise KernelError(self.__name__, str(e), f"it is called {self._call_text()}", self.loc) from e
+
+    def _call_text(self) -> str:
+        """How it is called, as a user writes it."""
+        parts = []
+        for p, parameter in self.signature.parameters.items():
+            declared = parameter.annotation
+            text = f"{p}: {type_text(declared)}" if isinstance(declared, TensorType) else p
+            parts.append(text if parameter.default is parameter.empty else f"{text} = {parameter.default!r:.40}")
+        return f"{self.__name__}({', '.join(parts)})"
 
     def _type_of(self, parameter: str, value: Any) -> Any:
         """The type to trace a parameter with: the declared one, or the argument's, or a value that is no tensor."""
@@ -118,6 +150,10 @@ class UserKernel:
         for p, parameter in self.signature.parameters.items():
             if p not in given and isinstance(parameter.annotation, TensorType):
                 given[p] = parameter.annotation
+        lacking = [p for p, x in self.signature.parameters.items() if x.default is x.empty and p not in given]
+        if lacking:
+            remedy = f'write {lacking[0]}: tl.f32("n") in the kernel, or give an array or such a type here'
+            raise KernelError(self.__name__, f"the parameter {lacking[0]} has no type", remedy, self.loc)
         return self._bound((), given)
 
     def _trace(self, types: Mapping[str, Any]) -> tuple[Traced, OpDef]:
@@ -186,6 +222,13 @@ def graph_of(traced: Traced, op: OpDef, loc: Loc) -> Graph:
     inputs = tuple(b.pool.input(x.name, TensorType(x.dtype, x.shape), loc) for x in c.inputs)
     outputs = b.results(b(op, *inputs))
     return Graph(traced.name, b.pool, inputs, outputs, tuple(x.name for x in c.outputs), traced.constraints)
+
+
+def type_text(declared: TensorType) -> str:
+    """A parameter's type as a user writes it: ``tl.f32("h", 3)``."""
+    sizes = ", ".join(str(d) if is_known(d) else f'"{to_text(d)}"' for d in declared.shape)
+    word = "bool_" if declared.dtype is bool_ else declared.dtype.name
+    return f"tl.{word}({sizes})"
 
 
 def _is_tensor(value: Any) -> bool:
