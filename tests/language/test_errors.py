@@ -50,6 +50,8 @@ REFUSED = {
     "an element's element": (element(lambda x, i: x[i][0]), X, "x[i] has no elements", "x[i, j]"),
     "elements of an element": (element(lambda x, i: [*x[i]]), X, "x[i] has no elements", "tl.loop"),
     "a whole tensor": (lambda x: x + 1, X, "all of the tensor x", "tl.compute(x.shape, lambda i0: ...) with x[i0]"),
+    "a tensor's method": (lambda x: x.sum(), X, "sum of all of the tensor x", "tl.sum(lambda i0: x[i0], *x.shape)"),
+    "NumPy's sum of a tensor": (lambda x: np.sum(x, axis=0), X, "sum of all of the tensor x", "tl.sum"),
     "a negative tensor": (lambda x: -x, X, "all of the tensor x", "tl.compute"),
     "a dtype's name": (element(lambda x, i: x[i].cast("f64")), X, "'f64' is no dtype", "tl.f32"),
     "NumPy's dtype": (element(lambda x, i: i.cast(np.float64)), X, "is no dtype", "tl.f32"),
@@ -182,6 +184,26 @@ def test_a_lambda_is_called_with_tensors_of_pytorch():
     torch.testing.assert_close(twice(torch.ones(3)), torch.full((3,), 2.0))
     other = tw.kernel(lambda x: tl.compute(x.shape, lambda i: x[i] * 3))
     torch.testing.assert_close(other(torch.ones(3)), torch.full((3,), 3.0))
+
+
+@tw.kernel
+def masked(a: tl.f32("m", 3), b: tl.bool_("m"), *, by: float = 2.0):
+    return tl.compute(a.shape, lambda i, j: tl.where(b[i], a[i, j] * by, 0))
+
+
+def test_calls_are_told_as_users_write_them():
+    with pytest.raises(tw.CompileError, match=re.escape('masked(a: tl.f32("m", 3), b: tl.bool_("m"), by = 2.0)')):
+        masked(np.ones((2, 3), np.float32))
+    with pytest.raises(tw.CompileError, match="the parameter x has no type") as caught:
+        tw.schedule(tw.kernel(lambda x: tl.compute(x.shape, lambda i: x[i])))
+    assert 'x: tl.f32("n")' in str(caught.value)
+
+
+def test_other_attributes_of_a_tensor_are_absent():
+    """Whoever asks by ``hasattr`` gets an answer."""
+    known = []
+    tw.kernel(lambda x: known.append(hasattr(x, "data")) or x)(X)
+    assert known == [False]
 
 
 # --- schedules ------------------------------------------------------------------------------------------------------

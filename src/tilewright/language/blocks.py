@@ -458,7 +458,7 @@ def dot(a: Any, b: Any, acc: Any = None) -> BlockValue:
 # --- what has another meaning within programs -----------------------------------------------------------------------
 
 
-def full(shape: Any, value: float, dtype: DType) -> Any:
+def full(shape: Any, value: float, dtype: DType = types.f32) -> Any:
     """A tensor that holds one number everywhere, to be written to; within programs a block."""
     return whole_tensor(shape, value, dtype) if _OPEN.get() is None else filled(shape, value, dtype)
 

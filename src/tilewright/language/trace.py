@@ -75,6 +75,10 @@ class Traced:
     lines: Mapping[object, Loc] = field(default_factory=dict)
 
 
+FOLDS = frozenset({"all", "any", "argmax", "argmin", "max", "min", "prod", "sum"})
+"""Methods of arrays that are functions of the language."""
+
+
 class Tensor:
     """A tensor of a kernel that is traced: ``t[i, j]`` is an element, ``t[i, j] = v`` stores one in a loop."""
 
@@ -122,6 +126,13 @@ class Tensor:
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _whole
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _whole
     __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = __abs__ = _whole
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name not in FOLDS:
+            raise AttributeError(f"a tensor of a kernel has no {name!r}")
+        own = self.buffer.name
+        at = ", ".join(f"i{k}" for k in range(len(self.buffer.shape)))
+        raise refused(f"{name} of all of the tensor {own}", f"write tl.{name}(lambda {at}: {own}[{at}], *{own}.shape)")
 
     def copy(self, *, name: str = "") -> Tensor:
         """Another tensor with the same elements, which may be written to."""
@@ -396,7 +407,7 @@ def _elements(found: Trace, axes: Sequence[Axis], function: Callable[..., Any]) 
         del found.elements[len(found.elements) - len(axes) :]
 
 
-def full(shape: Shape, value: float, dtype: DType) -> Tensor:
+def full(shape: Shape, value: float, dtype: DType = types.f32) -> Tensor:
     """A tensor that holds one number everywhere, to be written to in loops."""
     made: Tensor = compute(shape, lambda *_: element(value, checked_dtype(dtype)))
     return made

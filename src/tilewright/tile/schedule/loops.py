@@ -270,7 +270,8 @@ def set_kind(kernel: Kernel, loop: str, kind: str) -> Kernel:
         raise ScheduleError("kind", loop, f"there is no kind {kind!r}", remedy=f"kinds: {' '.join(kinds)}")
     k = Kind(kind)
     if k in (Kind.UNROLL, Kind.STEP, Kind.VECTOR, Kind.DOT) and bounds(target.loop.extent)[1] is None:
-        raise ScheduleError("kind", loop, f"{kind} needs an extent with a known bound, not {target.loop.extent}")
+        rule = f"{kind} needs an extent with a known bound, not {target.loop.extent}"
+        raise ScheduleError("kind", loop, rule, remedy=f"split the loop, and make the inner one {kind}")
     if k is Kind.VECTOR:
         check_exchange(target.body, [target.loop.sym], "kind", loop)
     if k in AT_ONE_TIME and target.loop.extent != 1 and not (k is Kind.WARP and is_folded(kernel, target)):
