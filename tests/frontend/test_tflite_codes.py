@@ -1,7 +1,7 @@
 """Quantised TFLite models: each operator gives LiteRT's reference kernels' codes, bit by bit."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -306,3 +306,15 @@ def test_a_file_of_few_bytes_asks_for_no_gigabytes() -> None:
     rule = "elements are more than the 134217728 that are read"
     refused(pool("AVERAGE_POOL_2D", large, PLAIN), rule)
     refused(plain("RESIZE_BILINEAR", x8(1, 2, 2, 3), known(n, 4), made=PLAIN, options="ResizeBilinearOptions"), rule)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.made is not None and case.made.axis == 0]
+)
+@pytest.mark.filterwarnings("error")
+def test_a_step_of_nothing_gives_no_warning(name: str) -> None:
+    """A file may state a scale of 0: the codes are what they are, or it is told."""
+    try:
+        import_tflite(replace(CASES[name], made=replace(CASES[name].made, scale=F32(0))).model()[0], name)
+    except tw.ImportFailed as failed:
+        assert failed.problems

@@ -64,8 +64,7 @@ def _is_power_of_two(q: Quantisation) -> bool:
 
 
 def _product(c: TfliteCall) -> Node:
-    with np.errstate(all="ignore"):
-        factor = of(c, 0).scale * of(c, 1).scale / result(c).scale
+    factor = of(c, 0).scale * of(c, 1).scale / result(c).scale
     return coded(c, rescaled(c, c.b(ops.mul, centred(c, 0), centred(c, 1)), [float(factor)]))
 
 
@@ -108,9 +107,8 @@ def _larger(op: OpDef) -> Converter:
 
 def _prelu(c: TfliteCall) -> Node:
     x = centred(c, 0)
-    with np.errstate(all="ignore"):
-        one = of(c, 0).scale / result(c).scale
-        slope = of(c, 0).scale * of(c, 1).scale / result(c).scale
+    one = of(c, 0).scale / result(c).scale
+    slope = of(c, 0).scale * of(c, 1).scale / result(c).scale
     below = rescaled(c, c.b(ops.mul, x, centred(c, 1)), [float(slope)])
     positive = c.b(ops.ge, x, c.b.const(0, types.i32))
     return coded(c, c.b(ops.where, positive, rescaled(c, x, [float(one)]), below), _whole(c))
@@ -171,8 +169,7 @@ def _mean(c: TfliteCall) -> Node:
     n = prod([c.size(x)[k] for k in axes])
     if n == 0:
         raise OpError("the mean of no elements has no code")
-    with np.errstate(all="ignore"):
-        multiplier, exponent = multiplier_of(float(np.float64(of(c, 0).scale) / np.float64(result(c).scale)))
+    multiplier, exponent = multiplier_of(float(np.float64(of(c, 0).scale) / np.float64(result(c).scale)))
     shift = min(n.bit_length() - 1, 32, POINT + exponent)
     total = c.b(ops.reduce_sum, x, axes=axes, keepdims=bool(c.option("KeepDims")))
     over, down = c.b.const((multiplier << shift) // n, types.i32), c.b.const(exponent - shift, types.i32)
@@ -184,9 +181,8 @@ def _total(c: TfliteCall) -> Node:
     x, axes, zero = c.cast(c.x(), types.i32), axes_of(c), result(c).zero
     n = prod([c.size(x)[k] for k in axes])
     sums = c.cast(c.b(ops.reduce_sum, x, axes=axes, keepdims=bool(c.option("KeepDims"))), types.f32)
-    with np.errstate(all="ignore"):
-        scale = np.float32(of(c, 0).scale / result(c).scale)
-        bias = np.float32(np.float32(-of(c, 0).zero) * scale * np.float32(n))
+    scale = np.float32(of(c, 0).scale / result(c).scale)
+    bias = np.float32(np.float32(-of(c, 0).zero) * scale * np.float32(n))
     steps = nearest(c, c.b(ops.add, c.b(ops.mul, sums, c.number(float(scale), sums)), c.number(float(bias), sums)))
     low, high = (float(limit - zero) for limit in _whole(c))
     return coded(c, c.cast(c.b(ops.clamp, steps, c.number(low, sums), c.number(high, sums)), types.i32), _whole(c))

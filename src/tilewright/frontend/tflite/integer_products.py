@@ -34,10 +34,9 @@ def _factors(c: TfliteCall, x: int, weights: int, *, in_floats: bool) -> list[fl
     Of one scale for all channels, products that are no convolutions multiply in f32 first.
     """
     step, scales, made = of(c, x).scale, of(c, weights).scales, np.float64(result(c).scale)
-    with np.errstate(all="ignore"):
-        if scales.size == 1 and (in_floats or c.x(x).dtype is types.u8):
-            return [float(np.float64(np.float32(step * scales[0])) / made)]
-        return [float(np.float64(step) * np.float64(s) / made) for s in scales]
+    if scales.size == 1 and (in_floats or c.x(x).dtype is types.u8):
+        return [float(np.float64(np.float32(step * scales[0])) / made)]
+    return [float(np.float64(step) * np.float64(s) / made) for s in scales]
 
 
 def _accumulator(c: TfliteCall, x: int, bias: int) -> DType:

@@ -327,9 +327,8 @@ def _svdf(c: TfliteCall) -> Sequence[Node]:
     (batch, _), (filters, memory) = c.size(x), c.size(times)
     if rank < 1 or filters % rank:
         raise OpError(f"{filters} filters are no whole units of {rank}")
-    with np.errstate(all="ignore"):
-        first = float(np.float64(of(c, 0).scale) * np.float64(of(c, 1).scale) / np.float64(of(c, 4).scale))
-        second = float(np.float64(of(c, 4).scale) * np.float64(of(c, 2).scale) / np.float64(made.scale))
+    first = float(np.float64(of(c, 0).scale) * np.float64(of(c, 1).scale) / np.float64(of(c, 4).scale))
+    second = float(np.float64(of(c, 4).scale) * np.float64(of(c, 2).scale) / np.float64(made.scale))
     found = c.b(ops.matmul, _less(c, x, of(c, 0).zero), c.cast(c.transposed(features, (1, 0)), types.i32))
     now = c.cast(_cut(c, rescaled(c, found, [first])), types.i16)
     kept = c.b(

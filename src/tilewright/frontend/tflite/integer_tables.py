@@ -41,8 +41,7 @@ PART_BITS = 7
 
 def _ratio(c: TfliteCall, times: float = 1.0) -> np.float32:
     """The operand's scale over the result's, in f32."""
-    with np.errstate(all="ignore"):
-        found = np.float32(of(c, 0).scale * np.float32(times) / result(c).scale)
+    found = np.float32(of(c, 0).scale * np.float32(times) / result(c).scale)
     if not np.isfinite(found):
         raise OpError("a scale of 0 divides")
     return found
@@ -62,9 +61,8 @@ def _in_floats(f: Function) -> Callable[[TfliteCall], Node]:
 
 def _direct(c: TfliteCall, f: Function, codes: Array) -> Array:
     q, made = of(c, 0), result(c)
-    with np.errstate(all="ignore"):
-        reals = f((q.scale * (codes - q.zero).astype(np.float32)).astype(np.float32))
-        return _whole(rounded(reals * (np.float32(1) / made.scale)) + np.float32(made.zero))
+    reals = f((q.scale * (codes - q.zero).astype(np.float32)).astype(np.float32))
+    return _whole(rounded(reals * (np.float32(1) / made.scale)) + np.float32(made.zero))
 
 
 def _whole(x: Array) -> Array:
@@ -89,14 +87,13 @@ def sampled(f: Function, scale: np.floating, zero: int, made_scale: np.floating,
     least, most = made_scale * real(low - made_zero), made_scale * real(high - made_zero)
     inverse = real(high - low + 1) / (most - least)
     at = np.arange(STEPS).astype(real)
-    with np.errstate(all="ignore"):
-        here, middle, then = (
-            f(x) for x in (first + at * step, first + at * step + step / real(2), first + (at + real(1)) * step)
-        )
-        start = rounded(here * inverse)
-        line = rounded((then * inverse + start) / real(2))
-        bias = rounded((line - rounded(middle * inverse)) / real(2))
-        end = rounded(f(np.array([last], real)) * inverse)
+    here, middle, then = (
+        f(x) for x in (first + at * step, first + at * step + step / real(2), first + (at + real(1)) * step)
+    )
+    start = rounded(here * inverse)
+    line = rounded((then * inverse + start) / real(2))
+    bias = rounded((line - rounded(middle * inverse)) / real(2))
+    end = rounded(f(np.array([last], real)) * inverse)
     return _whole(np.clip(np.concatenate([start - bias, end]), low, high))
 
 
@@ -141,9 +138,8 @@ def _sqrt(c: TfliteCall) -> Node:
     q, made = of(c, 0), result(c)
 
     def root(codes: Array) -> Array:
-        with np.errstate(all="ignore"):
-            reals = np.sqrt(np.maximum(q.scale * (codes - q.zero).astype(np.float32), np.float32(0)))
-            return _whole(np.trunc(reals / made.scale)) + made.zero
+        reals = np.sqrt(np.maximum(q.scale * (codes - q.zero).astype(np.float32), np.float32(0)))
+        return _whole(np.trunc(reals / made.scale)) + made.zero
 
     return looked_up(c, root)
 
@@ -186,8 +182,7 @@ def _abs(c: TfliteCall) -> Node:
 def _rsqrt(c: TfliteCall) -> Node:
     """Of 8 bits; 0 becomes the greatest code, and so does what is below it, an error there."""
     q, made, most, digits = of(c, 0), result(c), int(c.dtypes[0].max), 20
-    with np.errstate(all="ignore"):
-        factor = float(1.0 / np.float64(np.sqrt(q.scale) * made.scale))
+    factor = float(1.0 / np.float64(np.sqrt(q.scale) * made.scale))
     multiplier, exponent = multiplier_of(factor)
 
     def scaled(x: int, by: int, exponent: int) -> int:
@@ -228,9 +223,8 @@ def _hard_swish(c: TfliteCall) -> Node:
     """``x * relu6(x + 3) / 6`` in fractions of 16 bits, 3 being 1."""
     q, made = of(c, 0), result(c)
     fine = np.float32(1 / 128) * q.scale
-    with np.errstate(all="ignore"):
-        out, out_exponent = _short_multiplier(fine / made.scale)
-        inner, exponent = _short_multiplier(fine / np.float32(3 / 32768))
+    out, out_exponent = _short_multiplier(fine / made.scale)
+    inner, exponent = _short_multiplier(fine / np.float32(3 / 32768))
     if out_exponent > 0:
         raise OpError("the result's scale is too small for hard swish")
 
@@ -334,8 +328,7 @@ def _quantize(c: TfliteCall) -> Node:
     q = c.quantised[0]
     if q is None:
         raise OpError(f"codes of {x.dtype} have no scale", remedy="convert the model anew")
-    with np.errstate(all="ignore"):
-        factor = float(np.float64(q.scale) / np.float64(made.scale))
+    factor = float(np.float64(q.scale) / np.float64(made.scale))
     if x.dtype in CODES:
         return looked_up(c, lambda codes: rescaled_numbers(codes - q.zero, factor) + made.zero)
     if x.dtype is not types.i32:

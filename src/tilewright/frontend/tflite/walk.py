@@ -224,7 +224,8 @@ class SubGraphWalk:
             self.b.at(loc), name, inputs, self.file.options(op), shapes, [t.dtype for t in of_results], quantised,
             made_of, between, self._inner,
         )  # fmt: skip
-        made = _converter(name, [*quantised, *made_of])(call)
+        with np.errstate(all="ignore"):  # scales of a damaged file
+            made = _converter(name, [*quantised, *made_of])(call)
         nodes = [made] if isinstance(made, Node) else list(made)
         if len(nodes) != len(results) + len(states):
             raise OpError(f"it has {len(results)} results and makes {len(nodes) - len(states)}")
