@@ -110,7 +110,7 @@ def test_python_s_range_over_a_size():
     def ranged(x: tl.f32("n")):
         return [x[k] for k in range(x.shape[0])]
 
-    with pytest.raises(tw.CompileError, match=r"tl\.loop, not range"):
+    with pytest.raises(tw.CompileError, match=r"tl\.loop \(tl\.range in programs\), not range"):
         ranged.graph()
 
 

@@ -186,7 +186,7 @@ class IndexExpr(_Expression):
     def __index__(self) -> int:
         if is_known(self.dim):
             return self.dim
-        raise _undecided(f"the index {self}", "go through it with tl.loop, not range")
+        raise _undecided(f"the index {self}", "go through it with tl.loop (tl.range in programs), not range")
 
     def __bool__(self) -> bool:
         raise _undecided(f"the index {self}")
