@@ -91,6 +91,24 @@ def test_a_kernel_is_an_op_of_torch_compile():
     torch.testing.assert_close(compiled(*args), Model()(*args))
 
 
+def test_torch_compile_may_be_the_first_to_ask_for_the_op():
+    """Dynamo can't trace how an op is made; a kernel with a mistake hinders no other one."""
+    import tilewright.integrations.torch_compile.backend  # noqa: F401
+
+    halved = tw.kernel(lambda x: tl.compute(x.shape, lambda i: x[i] / 2))
+    broken = tw.kernel(lambda x: x)
+    broken.function.__annotations__ = {"x": "no_such_name"}
+
+    class Halves(torch.nn.Module):
+        def forward(self, x):
+            return halved.torch(torch.relu(x))
+
+    compiled = torch.compile(Halves(), backend="tilewright", options={"fallback": False})
+    torch.testing.assert_close(compiled(torch.ones(4)), torch.full((4,), 0.5))
+    with pytest.raises(tw.CompileError, match="no_such_name"):
+        _ = broken.torch
+
+
 def test_a_kernel_has_a_reference():
     """Constants are folded by it, and tests compare with it."""
     graph = scaled.graph()

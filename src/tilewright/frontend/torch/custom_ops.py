@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any, Protocol, TypeAlias
+from weakref import WeakSet
 
-from tilewright.core.diag import OptionError
+from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.expr import Dim, Expr, Sym
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import TensorType
@@ -109,6 +111,25 @@ def kernel_op(
 
     call.__name__ = unique
     return call
+
+
+class Offer(Protocol):
+    """What can be an op of PyTorch, which is made when ``torch`` is first asked for."""
+
+    @property
+    def torch(self) -> Any: ...
+
+
+OFFERED: WeakSet[Offer] = WeakSet()
+"""Kernels whose ops nobody may have asked for yet."""
+
+
+def make_offered() -> None:
+    """Make the ops of all kernels: Dynamo, which traces a module that asks for one, can't trace how it is made."""
+    for kernel in list(OFFERED):
+        with suppress(CompileError):  # a kernel with a mistake tells it where it is used
+            _ = kernel.torch
+    OFFERED.clear()
 
 
 def torch_types(tensors: Sequence[Any], sizes: dict[Sym, Any] | None = None) -> list[TensorType]:
