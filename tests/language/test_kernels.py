@@ -91,6 +91,23 @@ def test_a_kernel_is_an_op_of_torch_compile():
     torch.testing.assert_close(compiled(*args), Model()(*args))
 
 
+@tw.kernel
+def endless(x: tl.f32("n")):
+    return endless(x)
+
+
+@tw.kernel
+def halving(x: tl.f32("n"), times=3):
+    half = tl.compute(x.shape, lambda i: x[i] / 2)
+    return halving(half, times - 1) if times > 1 else half
+
+
+def test_a_kernel_may_be_a_part_of_itself_if_that_ends():
+    np.testing.assert_array_equal(halving(np.ones(2, np.float32)), [0.125, 0.125])
+    with pytest.raises(tw.CompileError, match="endless calls itself without an end"):
+        endless(np.ones(2, np.float32))
+
+
 def test_torch_compile_may_be_the_first_to_ask_for_the_op():
     """Dynamo can't trace how an op is made; a kernel with a mistake hinders no other one."""
     import tilewright.integrations.torch_compile.backend  # noqa: F401

@@ -73,7 +73,10 @@ class UserKernel:
         given = self._bound(args, kwargs)
         if any(isinstance(v, Tensor) for v in given.values()):
             self._check_types(given)
-            return self.function(*args, **kwargs)
+            try:
+                return self.function(*args, **kwargs)
+            except RecursionError:
+                raise refused(f"{self.__name__} calls itself without an end", "write a loop: tl.loop") from None
         tensors = [v for v in given.values() if _is_tensor(v)]
         plain = {p: v for p, v in given.items() if p not in self._operands}
         is_default = all(v is self.signature.parameters[p].default for p, v in plain.items())
