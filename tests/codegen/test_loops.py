@@ -5,6 +5,7 @@ import pytest
 
 from codegen.native import HOST, Native, kernel, local, param, random_array, reg
 from tilewright.codegen.cpu import llvm
+from tilewright.codegen.llvm.split import Splits
 from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
@@ -21,6 +22,7 @@ from tilewright.core.expr import Sym, ceildiv, evaluate, maximum, minimum
 from tilewright.target.target import Target
 from tilewright.tile import interp
 from tilewright.tile.ir import Fold, For, If, Kind, Loop, Place, Prefetch, Role, Space, Store, Update
+from tilewright.tile.text import parse_kernel
 
 TARGETS = [HOST, Target.parse("x86-64-v3"), Target.parse("x86-64")]
 f32, i32, i64 = types.f32, types.i32, types.i64
@@ -444,3 +446,20 @@ def test_deep_expressions():
     data, got = np.arange(32, dtype="f"), np.zeros(32, "f")
     Native(kernel([loop(i, 2, lanes(lane, 16, Store(y, (at,), value)))], x, y))(data, got)
     np.testing.assert_array_equal(got, data + 3000)
+
+
+def test_many_nests_in_a_ragged_loop_leave_it_in_whole_tiles_and_one_rest():
+    """Its conditions all change at the last tile: two pieces, and not as many as there are conditions."""
+    nests = "".join(
+        f"""
+      for c{k}[0:8] < 9 unroll
+        for v{k}[0:2] < (min(-48*i + 392, 48) + 15) // 16 unroll
+          for x{k}[0:15] < min(-16*v{k} + min(-48*i + 392, 48), 16) vector
+            out{k}[c{k}, x{k} + 16*v{k} + 48*i] = in0[c{k}, x{k} + 16*v{k} + 48*i]"""
+        for k in range(14)
+    )
+    places = "".join(f"\n  place out{k}: f32[9, 392] global out" for k in range(14))
+    kernel = parse_kernel(
+        f"kernel k\n  place in0: f32[9, 392] global in{places}\n  body\n    for i[0:8] < 9 serial{nests}\n"
+    )
+    assert Splits(kernel.body, kernel.sizes).of(kernel.body[0])

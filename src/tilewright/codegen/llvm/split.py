@@ -10,7 +10,7 @@ which may be symbolic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.codegen.llvm.analysis import COPIED, MAX_UNROLL, statement_values
@@ -18,7 +18,7 @@ from tilewright.codegen.llvm.index import IndexSpace
 from tilewright.core import expr
 from tilewright.core.compute import Index as IndexValue
 from tilewright.core.compute import IndexLike, Inside, Load, Value, walk
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known
 from tilewright.core.expr import Atom, BinaryExpr, Dim, Interval, Mul, Sym
 from tilewright.core.indices import placed
 from tilewright.tile.ir import Fold, For, If, Kind, Prefetch, Stmt, Store, Update
@@ -80,7 +80,7 @@ def pieces(space: IndexSpace, sym: Sym, extent: Dim, conditions: list[Condition]
 def _cuts(space: IndexSpace, sym: Sym, lo: Dim, hi: Dim, conditions: list[Condition]) -> list[Cut]:
     by_place: dict[Dim, Cut] = {}
     for c in conditions:
-        for cut in _condition_cuts(space, sym, c):
+        for cut in _condition_cuts(space.resolve(c.e), c.inner, space.env, sym):
             if space.proved(lo - cut.at) is not True and space.proved(cut.at - hi) is not True:
                 by_place.setdefault(cut.at, cut)
     ordered: list[Cut] = sorted((c for c in by_place.values() if is_known(c.at)), key=lambda c: expr.const_of(c.at))
@@ -92,14 +92,17 @@ def _cuts(space: IndexSpace, sym: Sym, lo: Dim, hi: Dim, conditions: list[Condit
     return ordered
 
 
-def _condition_cuts(space: IndexSpace, sym: Sym, c: Condition) -> Iterator[Cut]:
-    e = _linear_in(space.resolve(c.e), sym)
-    if e is None:
+def _condition_cuts(
+    e: Dim, inner: tuple[tuple[Sym, Interval], ...], outer: Mapping[Sym, Interval], sym: Sym
+) -> Iterator[Cut]:
+    """Where the status of ``e >= 0`` changes: over all values of ``inner``, each of ``outer`` and ``sym``."""
+    linear = _linear_in(e, sym)
+    if linear is None:
         return
-    coef = expr.coef_of(e, sym)
+    coef = expr.coef_of(linear, sym)
     if not coef:
         return
-    low, high = _extremes(space, e - coef * sym, dict(c.inner))
+    low, high = _extremes(linear - coef * sym, dict(inner), outer)
     for rest in (low,) if low == high else (low, high):
         if rest is None:
             continue
@@ -126,12 +129,12 @@ def _linear_in(e: Dim, sym: Sym) -> Dim | None:
     return _linear_in(rest * atom.b + (atom.b - 1) - atom.a, sym)
 
 
-def _extremes(space: IndexSpace, rest: Dim, inner: dict[Sym, Interval]) -> tuple[Dim | None, Dim | None]:
+def _extremes(rest: Dim, inner: Mapping[Sym, Interval], outer: Mapping[Sym, Interval]) -> tuple[Dim | None, Dim | None]:
     """Bounds of ``rest`` over the inner variables, symbolic in everything else."""
     low: Dim | None = expr.const_of(rest)
     high: Dim | None = low
     for atom, coef in expr.terms_of(rest):
-        a, b = _atom_extremes(space, atom, inner)
+        a, b = _atom_extremes(atom, inner, outer)
         if coef < 0:
             a, b = b, a
         low = None if low is None or a is None else low + a * coef
@@ -139,10 +142,12 @@ def _extremes(space: IndexSpace, rest: Dim, inner: dict[Sym, Interval]) -> tuple
     return low, high
 
 
-def _atom_extremes(space: IndexSpace, atom: Atom, inner: dict[Sym, Interval]) -> tuple[Dim | None, Dim | None]:
+def _atom_extremes(
+    atom: Atom, inner: Mapping[Sym, Interval], outer: Mapping[Sym, Interval]
+) -> tuple[Dim | None, Dim | None]:
     if expr.symbols(atom).isdisjoint(inner):
         return atom, atom
-    return expr.bounds(atom, {**space.env, **inner})
+    return expr.bounds(atom, {**outer, **inner})
 
 
 # --- what a body depends on -----------------------------------------------------------------------------------------
@@ -159,6 +164,7 @@ class Splits:
 
     def __init__(self, body: tuple[Stmt, ...], sizes: tuple[Sym, ...]) -> None:
         self._found: dict[int, list[Condition]] = {}
+        self._pieces: dict[tuple[int, int], int] = {}
         order: list[For] = []
         self._collect(body, order)
         for f in order:
@@ -205,8 +211,17 @@ class Splits:
         hi = expr.bounds(f.loop.extent)[1]
         if f.loop.kind in COPIED and hi is not None and hi <= MAX_UNROLL:
             return max(hi, 1)
-        n_pieces = len(self._found[id(f)]) + 1
-        return min(n_pieces, MAX_PIECES, n_pieces if hi is None else max(hi, 1))
+        return min(self._n_pieces(f, hi), MAX_PIECES, MAX_PIECES if hi is None else max(hi, 1))
+
+    def _n_pieces(self, f: For, hi: int | None) -> int:
+        """Pieces of a loop: many conditions change at one place, or at none that it comes to."""
+        found = self._found[id(f)]
+        key = id(f), len(found)
+        if key not in self._pieces:
+            cuts = (cut for c in found for cut in _condition_cuts(c.e, c.inner, {}, f.loop.sym))
+            places = {cut.at for cut in cuts if not is_known(cut.at) or 0 < cut.at < known(hi, cut.at + 1)}
+            self._pieces[key] = len(places) + 1
+        return self._pieces[key]
 
 
 def _weight(body: tuple[Stmt, ...], sym: Sym | None = None) -> int:
