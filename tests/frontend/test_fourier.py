@@ -18,7 +18,7 @@ from tilewright.build.options import Options
 from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32, f64
 from tilewright.frontend.complex_pairs import Pair
-from tilewright.frontend.fourier import transform
+from tilewright.frontend.fourier import _factor, transform
 from tilewright.frontend.torch.export import import_module
 
 
@@ -192,3 +192,8 @@ _IMAGES = given(
 )
 test_random_images = settings(max_examples=3)(_IMAGES(_random_images))
 test_many_random_images = pytest.mark.slow(settings(max_examples=300)(_IMAGES(_random_images)))
+
+
+def test_a_large_prime_is_found_at_once() -> None:
+    assert _factor(2**31 - 1) == 2**31 - 1
+    assert _factor(257 * 263) == 257 and _factor(2 * 65_537) == 2

@@ -116,7 +116,7 @@ def _factor(n: int) -> int:
     if n <= DIRECT:
         return n
     small = [f for f in range(DIRECT, 1, -1) if n % f == 0]
-    return small[0] if small else next(f for f in range(DIRECT + 1, n + 1) if n % f == 0)
+    return small[0] if small else next((f for f in range(DIRECT + 1, math.isqrt(n) + 1) if n % f == 0), n)
 
 
 def _turns(turns: Array, n: int) -> tuple[Array, Array]:
