@@ -383,3 +383,14 @@ def test_places_joined_in_another_order_are_not_the_whole():
     after = Canonicalize().run(before)
     assert show(after).startswith("concat")
     assert_same(before, after)
+
+
+def test_what_is_joined_with_itself_again_and_again_stays_small() -> None:
+    def doubled(b, x):
+        for _ in range(40):
+            x = b(ops.concat, x, x, axis=0)
+        return x
+
+    made = Canonicalize().run(graph_of(doubled, TensorType(f32, (4,))))
+    assert sum(len(n.inputs) for n in made.nodes()) < 20_000
+    assert made.outputs[0].shape == (4 << 40,)

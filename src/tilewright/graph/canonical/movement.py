@@ -25,6 +25,8 @@ from tilewright.graph.facts import array_of, is_scalar
 
 FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
 REDUCTIONS = (*FOLDS, ops.reduce_mean)
+MOST_PARTS = 4096
+"""Of a concatenation of concatenations that becomes one: what is joined with itself many times doubles each time."""
 
 
 # --- reshape, transpose, expand -------------------------------------------------------------------------------------
@@ -265,7 +267,8 @@ def _concat(b: Rewriting, node: Node) -> Node | None:
         return b(ops.concat, *kept, axis=axis)
     if any(x.op is ops.concat and x.attrs["axis"] == axis for x in node.inputs):
         flat = [y for x in node.inputs for y in (x.inputs if x.op is ops.concat and x.attrs["axis"] == axis else (x,))]
-        return b(ops.concat, *flat, axis=axis)
+        if len(flat) <= MOST_PARTS:
+            return b(ops.concat, *flat, axis=axis)
     return _rolled(b, node, axis) or _concat_of_slices(b, node.inputs, axis, node) or _moved_apart(b, node, axis)
 
 
