@@ -15,6 +15,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core.dims import is_known, known_at_most
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, is_nonneg
 from tilewright.core.graph import Node
 from tilewright.core.opdef import Trait
@@ -25,8 +26,6 @@ from tilewright.graph.facts import array_of, is_scalar
 
 FOLDS = (ops.reduce_sum, ops.reduce_prod, ops.reduce_max, ops.reduce_min, ops.reduce_any, ops.reduce_all)
 REDUCTIONS = (*FOLDS, ops.reduce_mean)
-MOST_PARTS = 4096
-"""Of a concatenation of concatenations that becomes one: what is joined with itself many times doubles each time."""
 
 
 # --- reshape, transpose, expand -------------------------------------------------------------------------------------
@@ -267,7 +266,7 @@ def _concat(b: Rewriting, node: Node) -> Node | None:
         return b(ops.concat, *kept, axis=axis)
     if any(x.op is ops.concat and x.attrs["axis"] == axis for x in node.inputs):
         flat = [y for x in node.inputs for y in (x.inputs if x.op is ops.concat and x.attrs["axis"] == axis else (x,))]
-        if len(flat) <= MOST_PARTS:
+        if len(flat) <= EFFORT.nodes:  # what is joined with itself many times doubles each time
             return b(ops.concat, *flat, axis=axis)
     return _rolled(b, node, axis) or _concat_of_slices(b, node.inputs, axis, node) or _moved_apart(b, node, axis)
 
