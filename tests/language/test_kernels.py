@@ -126,6 +126,11 @@ def test_torch_compile_may_be_the_first_to_ask_for_the_op():
         _ = broken.torch
 
 
+def test_the_op_of_a_kernel_whose_argument_is_no_ascii():
+    doubled = tw.kernel(lambda größe: tl.compute(größe.shape, lambda i: größe[i] * 2))  # noqa: PLC2401
+    torch.testing.assert_close(doubled.torch(torch.ones(2)), torch.full((2,), 2.0))
+
+
 def test_a_kernel_has_a_reference():
     """Constants are folded by it, and tests compare with it."""
     graph = scaled.graph()

@@ -25,7 +25,7 @@ from tilewright.core.keys import key_of
 from tilewright.core.opdef import AuthorSchedule, OpDef
 from tilewright.core.types import TensorType, bool_, tensor_type_of
 from tilewright.frontend.torch.aten.call import Unsupported
-from tilewright.frontend.torch.custom_ops import OFFERED, kernel_op, torch_types
+from tilewright.frontend.torch.custom_ops import UNASKED, kernel_op, torch_types
 from tilewright.language.errors import KernelError, loc_of, refused
 from tilewright.language.inside import checked
 from tilewright.language.instance import op_of, relations
@@ -50,7 +50,7 @@ class UserKernel:
         self._known: dict[tuple[object, ...], tuple[Traced, OpDef]] = {}
         self._models: dict[tuple[object, ...], CompiledModel] = {}
         self._torch: Any = None
-        OFFERED.add(self)
+        UNASKED.add(self)
 
     def __repr__(self) -> str:
         return f"<kernel {self.__name__} at {self.loc}>"
@@ -193,7 +193,7 @@ class UserKernel:
     def torch(self) -> Any:
         """The kernel as an op of ``torch.library``: for modules that ``tw.compile`` and ``torch.compile`` take."""
         if self._torch is None:
-            self._torch = kernel_op(self.__name__, self._operands, self._run, self._shapes, self._nodes)
+            self._torch = kernel_op(self.__name__, len(self._operands), self._run, self._shapes, self._nodes)
         return self._torch
 
     def _run(self, arrays: Sequence[Any]) -> Any:

@@ -70,15 +70,16 @@ NAMESPACE = "tilewright_kernels"
 
 def kernel_op(
     name: str,
-    parameters: Sequence[str],
+    n_parameters: int,
     run: Callable[[Sequence[Any]], Any],
     infer: Callable[[Sequence[TensorType]], tuple[TensorType, ...]],
     add: AddNodes,
 ) -> Any:
     """An op of ``torch.library`` that runs by ``run``; its results' types are ``infer``'s, its nodes those of ``add``.
 
-    All parameters are tensors. Kernels of one name get numbered ops; one whose name is no identifier, as that of a
-    lambda, is called ``kernel``.
+    All parameters are tensors, and called by their places, because PyTorch takes no name with other letters than those
+    of ASCII. Kernels of one name get numbered ops; one whose name is no identifier, as that of a lambda, is called
+    ``kernel``.
     """
     import torch
 
@@ -100,7 +101,7 @@ def kernel_op(
             for t in infer(types)
         ]
 
-    schema = f"({', '.join(f'Tensor {p}' for p in parameters)}) -> Tensor[]"
+    schema = f"({', '.join(f'Tensor x{k}' for k in range(n_parameters))}) -> Tensor[]"
     op = torch.library.custom_op(f"{NAMESPACE}::{unique}", called, mutates_args=(), schema=schema)
     op.register_fake(fake)
     KERNELS[f"{NAMESPACE}.{unique}.default"] = add
@@ -120,16 +121,15 @@ class Offer(Protocol):
     def torch(self) -> Any: ...
 
 
-OFFERED: WeakSet[Offer] = WeakSet()
+UNASKED: WeakSet[Offer] = WeakSet()
 """Kernels whose ops nobody may have asked for yet."""
 
 
-def make_offered() -> None:
+def make_unasked() -> None:
     """Make the ops of all kernels: Dynamo, which traces a module that asks for one, can't trace how it is made."""
-    for kernel in list(OFFERED):
-        with suppress(CompileError):  # a kernel with a mistake tells it where it is used
-            _ = kernel.torch
-    OFFERED.clear()
+    while UNASKED:  # taken one at a time, as another thread may add a kernel or take one meanwhile
+        with suppress(CompileError, KeyError):  # a kernel with a mistake tells it where it is used
+            _ = UNASKED.pop().torch
 
 
 def torch_types(tensors: Sequence[Any], sizes: dict[Sym, Any] | None = None) -> list[TensorType]:

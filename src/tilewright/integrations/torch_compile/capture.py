@@ -23,7 +23,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from tilewright.core.diag import CompileError, ImportFailed, Loc, Problem
-from tilewright.frontend.torch.custom_ops import make_offered
+from tilewright.frontend.torch.custom_ops import make_unasked
 from tilewright.integrations.torch_compile.faults import first_line
 from tilewright.integrations.torch_compile.recurrence import keep_lengths_symbolic
 from tilewright.integrations.torch_compile.resampling import keep_resamplings_whole
@@ -92,7 +92,7 @@ def watch() -> None:
         options = _options_of_ours(compiler_fn)
         if options is None:
             return convert(*given, **kwargs)
-        make_offered()
+        make_unasked()
         with _following(_Frame(_place(code, closure), one_graph, is_strict(options))):
             return convert(*given, **kwargs)
 
