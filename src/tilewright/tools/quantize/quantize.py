@@ -239,7 +239,7 @@ def _spared(names: Collection[str], layers: Sequence[Layer], whole: Collection[s
     """The layers of these names; ``OptionError`` for a name that no layer has, and no recurrence that stays whole."""
     unknown = sorted(set(names) - {x.name for x in layers} - set(whole))
     if unknown:
-        shown = ", ".join(repr(x.name) for x in layers[:20])
+        shown = ", ".join(map(repr, list(dict.fromkeys(x.name for x in layers))[:20]))
         raise OptionError(f"there is no layer {unknown[0]!r} to spare", remedy=f"the layers are {shown}")
     return {x.node: SPARED for x in layers if x.name in names}
 
