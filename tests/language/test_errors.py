@@ -52,6 +52,8 @@ REFUSED = {
     "a whole tensor": (lambda x: x + 1, X, "all of the tensor x", "tl.compute(x.shape, lambda i0: ...) with x[i0]"),
     "a tensor's method": (lambda x: x.sum(), X, "sum of all of the tensor x", "tl.sum(lambda i0: x[i0], *x.shape)"),
     "NumPy's sum of a tensor": (lambda x: np.sum(x, axis=0), X, "sum of all of the tensor x", "tl.sum"),
+    "NumPy's function of a tensor": (lambda x: np.exp(x, dtype="f4"), X, "all of the tensor x", "tl.compute"),
+    "an array and a tensor": (lambda x: X * x, X, "all of the tensor x", "tl.compute"),
     "a negative tensor": (lambda x: -x, X, "all of the tensor x", "tl.compute"),
     "a dtype's name": (element(lambda x, i: x[i].cast("f64")), X, "'f64' is no dtype", "tl.f32"),
     "NumPy's dtype": (element(lambda x, i: i.cast(np.float64)), X, "is no dtype", "tl.f32"),
@@ -74,6 +76,8 @@ REFUSED = {
     "combine of one": (
         lambda x: tl.fold(lambda i: x[i], 3, start=0, combine=lambda a: a), X, "can't be called with two", "lambda",
     ),
+    "an element of a tensor": (lambda x: scaled(x[0]), X, "x of scaled is", 'tl.f32("n")'),
+    "an array beside an index": (element(lambda x, i: scaled(X, i)), X, "x of scaled is", 'tl.f32("n")'),
     "complex numbers": (lambda x: x.copy(), X.astype(np.complex64), "x is a tensor of complex64", "dtype"),
     "objects": (lambda x: x.copy(), np.array([None]), "x is a tensor of object", "dtype"),
     "texts": (lambda x: x.copy(), np.array(["a"]), "x is a tensor of <U1", "dtype"),

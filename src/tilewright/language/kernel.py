@@ -29,9 +29,14 @@ from tilewright.frontend.torch.custom_ops import UNASKED, kernel_op, torch_types
 from tilewright.language.errors import KernelError, loc_of, refused
 from tilewright.language.inside import checked
 from tilewright.language.instance import op_of, relations
+from tilewright.language.lanes import BlockValue
 from tilewright.language.nests import raised_kernel
 from tilewright.language.trace import Tensor, Traced, trace
+from tilewright.language.values import Element, IndexExpr
 from tilewright.runtime.python.model import CompiledModel
+
+INSIDE = (Tensor, Element, IndexExpr, BlockValue)
+"""What values are while another kernel is traced: one that gets any of them is a part of that kernel."""
 
 
 class UserKernel:
@@ -71,7 +76,7 @@ class UserKernel:
         Within another kernel it computes the same as a part of that one, by the schedule of the whole.
         """
         given = self._bound(args, kwargs)
-        if any(isinstance(v, Tensor) for v in given.values()):
+        if any(isinstance(v, INSIDE) for v in given.values()):
             self._check_types(given)
             try:
                 return self.function(*args, **kwargs)

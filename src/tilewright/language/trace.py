@@ -116,7 +116,7 @@ class Tensor:
     def __iter__(self) -> Iterator[Element]:
         raise refused("a tensor has no elements to go through", "write a loop over indices")
 
-    def _whole(self, *_: object) -> NoReturn:
+    def _whole(self, *_: object, **__: object) -> NoReturn:
         name = self.buffer.name
         at = ", ".join(f"i{k}" for k in range(len(self.buffer.shape)))
         remedy = f"write tl.compute({name}.shape, lambda {at}: ...) with {name}[{at}]"
@@ -125,7 +125,7 @@ class Tensor:
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _whole
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _whole
     __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _whole
-    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = __abs__ = _whole
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __invert__ = __abs__ = __array_ufunc__ = _whole
 
     def __getattr__(self, name: str) -> NoReturn:
         if name not in FOLDS:
