@@ -3,9 +3,9 @@
 In: a graph and a sequence of passes. Out: the last pass's graph; what each did on the way, by a callback or a dump
 folder. Not its business: which passes there are and their order (``graph.pipeline``).
 
-A pass is a frozen dataclass; its text is derived from its name and those fields that differ from their defaults, but
-for what is not compared:
-``fold-constants{max-bytes=4096}``. A pipeline's text is its passes' texts, joined by commas.
+A pass is a frozen dataclass. Its text is derived from its name and its options that differ from their defaults, as in
+``fold-constants{max-bytes=4096}``; its options are the fields by which passes are compared. A pipeline's text is its
+passes' texts, joined by commas.
 """
 
 from __future__ import annotations

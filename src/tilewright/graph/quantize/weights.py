@@ -62,9 +62,8 @@ class QuantizeWeights(Pass):
     taken by number, where such rows are what a product with quantised weights sums over: embeddings. It does not fire
     on other dtypes than f32; on matrices whose sums are no whole groups, whose columns fill no whole words, or that
     hold numbers beyond the format; on einsums, and on convolutions but for those that are products of the channels at
-    each of at most ``MOST_PLACES`` places. Biases, norms and other small tensors stay as they are,
-    and so do tables whose rows no input chooses: those rows are constants, and the error of a few of them would be in
-    every result.
+    each of at most ``MOST_PLACES`` places. Biases, norms and other small tensors stay as they are, and so do tables
+    whose rows no input chooses: those rows are constants, and the error of a few of them would be in every result.
     """
 
     name: ClassVar[str] = "quantize-weights"

@@ -45,9 +45,9 @@ WHICH = "which layer"
 class Moments:
     """The sums of ``x x^T`` over the rows that a layer sums over, f64[groups, K, K], and the number of rows.
 
-    ``reaches`` is the sum of squares of how far the numbers of ``n_reaches`` rows reach, or of images, of which calls
-    that choose scales choose one for each. No batch is added where there are rows enough
-    already: ``ENOUGH_ROWS`` for each place, and for ``LEAST_ROWS`` places.
+    ``reaches`` is the sum of squares of how far the numbers reach that have one scale where calls choose scales: those
+    of a row or, for a convolution, of an image. There are ``n_reaches`` of these. No batch is added where there are
+    rows enough already: ``ENOUGH_ROWS`` for each place, and for ``LEAST_ROWS`` places.
     """
 
     layer: Layer
