@@ -214,7 +214,10 @@ class Splits:
         return min(self._n_pieces(f, hi), MAX_PIECES, MAX_PIECES if hi is None else max(hi, 1))
 
     def _n_pieces(self, f: For, hi: int | None) -> int:
-        """Pieces of a loop: many conditions change at one place, or at none that it comes to."""
+        """Pieces of a loop: many conditions change at one place, or at none that it comes to.
+
+        A loop's conditions only become fewer, so that their number tells whether the answer is still that of before.
+        """
         found = self._found[id(f)]
         key = id(f), len(found)
         if key not in self._pieces:

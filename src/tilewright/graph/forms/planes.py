@@ -184,8 +184,8 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
         return as_they_came(b, _rows_first(b.at(conv.loc), conv), steps)
     if options.per_lane > 1 or conv.op is not ops.conv or not _is_lone(conv):
         return None
-    kept = _as_it_came(b, node, conv, steps)
-    found = options.cheapest(b.pool, (node, kept), conv.inputs[0].inputs[0])
+    of_planes = _of_planes(b, node, conv, steps)
+    found = options.cheapest(b.pool, (node, of_planes), conv.inputs[0].inputs[0])
     return None if found is node else found
 
 
@@ -200,8 +200,8 @@ def _is_lone(conv: Node) -> bool:
     return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
 
 
-def _as_it_came(b: Rewriting, node: Node, conv: Node, steps: list[Node]) -> Node:
-    """``node``, made of a lone convolution by ``steps``, in N, C order: of 1x1 kernels weights times planes."""
+def _of_planes(b: Rewriting, node: Node, conv: Node, steps: list[Node]) -> Node:
+    """``node``, which ``steps`` make of a lone convolution, without transposes: of 1x1 kernels weights times planes."""
     x, w, a = conv.inputs[0].inputs[0], conv.inputs[1], conv.attrs
     is_product = set(w.shape[2:]) == {1} and not any(map(any, a["pads"])) and set(a["strides"]) == {1}
     if not is_product:
