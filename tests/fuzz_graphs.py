@@ -21,7 +21,7 @@ from contractions import contraction
 from edges import edge_graph
 from graphs import RandomGraph, random_graph
 from networks import network
-from tilewright.build import assemble, driver, kernels, keys
+from tilewright.build import assemble, driver, kernels, keys, passes
 from tilewright.choose.default import RULE_BROKE, Scheduled
 from tilewright.codegen.cpu.llvm import Emitted
 from tilewright.core.graph import Graph
@@ -113,7 +113,7 @@ def kernels_shared() -> Iterator[None]:
     A kernel's name is the digest of its computation's text, of which everything after it is a function of an
     unchanged compiler.
     """
-    schedule, emit = kernels.schedule_with_steps, kernels.emit
+    schedule, emit = passes.schedule_with_steps, kernels.emit
 
     def schedule_once(computation, machine, constants, name, on_broken):
         key = name, machine
@@ -127,8 +127,12 @@ def kernels_shared() -> Iterator[None]:
             _TEXTS[key] = emit(kernel, target, part=part, polls=polls)
         return _TEXTS[key]
 
-    once = {"schedule_with_steps": schedule_once, "emit": emit_once, "compile_text": _compiled_once}
-    with mock.patch.multiple(kernels, **once), mock.patch.object(assemble, "compile_text", _compiled_once):
+    patched = (
+        mock.patch.object(passes, "schedule_with_steps", schedule_once),
+        mock.patch.multiple(kernels, emit=emit_once, compile_text=_compiled_once),
+        mock.patch.object(assemble, "compile_text", _compiled_once),
+    )
+    with patched[0], patched[1], patched[2]:
         yield
 
 
