@@ -29,7 +29,7 @@ class Negated(PricedPass):
 
     def run(self, graph, journal=None):
         b, (y,) = Builder(graph.pool), graph.outputs
-        return graph.with_outputs([self.cheapest(b.pool, (y, b(ops.neg, b(ops.neg, y))), graph.inputs[0])])
+        return graph.with_outputs([self.cheapest((y, b(ops.neg, b(ops.neg, y))), graph.inputs[0])])
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ def test_a_form_alone_reads_its_operand_as_an_input():
 
     graph = graph_of(build, "f32[2,3]")
     root, operand = graph.outputs
-    part = alone(graph.pool, root, operand)
+    part = alone(root, operand)
     assert show(part) == "add(neg(operand), mul(operand, 3.0))"
     assert [n.type for n in part.inputs] == [operand.type]
     long = root
     for _ in range(5000):
         long = graph.pool.add(ops.neg, [long], {}, root.loc)
-    assert len(alone(graph.pool, long, operand).nodes()) == len(part.nodes()) + 5000, "nothing recurses"
+    assert len(alone(long, operand).nodes()) == len(part.nodes()) + 5000, "nothing recurses"
 
 
 def test_a_price_is_no_option():

@@ -185,7 +185,7 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
     if options.per_lane > 1 or conv.op is not ops.conv or not _is_lone(conv):
         return None
     of_planes = _of_planes(b, node, conv, steps)
-    found = options.cheapest(b.pool, (node, of_planes), conv.inputs[0].inputs[0])
+    found = options.cheapest((node, of_planes), conv.inputs[0].inputs[0])
     return None if found is node else found
 
 

@@ -65,7 +65,7 @@ def _between_transposes(b: Rewriting, node: Node, options: TapProducts) -> Node 
         return None
     x = made.inputs[0].inputs[0]
     summed = as_they_came(b, _sums_of_taps(b.at(made.loc), x, made), steps)
-    found = options.cheapest(b.pool, (node, summed), x)
+    found = options.cheapest((node, summed), x)
     return None if found is node else found
 
 
