@@ -21,7 +21,8 @@ from contractions import contraction
 from edges import edge_graph
 from graphs import RandomGraph, random_graph
 from networks import network
-from tilewright.build import assemble, driver, kernels, keys, passes
+from tilewright.build import assemble, driver, kernels, keys
+from tilewright.choose import default
 from tilewright.choose.default import RULE_BROKE, Scheduled
 from tilewright.codegen.cpu.llvm import Emitted
 from tilewright.core.graph import Graph
@@ -113,9 +114,11 @@ def kernels_shared() -> Iterator[None]:
     A kernel's name is the digest of its computation's text, of which everything after it is a function of an
     unchanged compiler.
     """
-    schedule, emit = passes.schedule_with_steps, kernels.emit
+    schedule, emit = default.schedule_with_steps, kernels.emit
 
-    def schedule_once(computation, machine, constants, name, on_broken):
+    def schedule_once(computation, machine, constants=(), name="kernel", on_broken=default.refuse, **others):
+        if others:
+            return schedule(computation, machine, constants, name, on_broken, **others)
         key = name, machine
         if key not in _SCHEDULED:
             _SCHEDULED[key] = schedule(computation, machine, constants, name, on_broken)
@@ -128,7 +131,7 @@ def kernels_shared() -> Iterator[None]:
         return _TEXTS[key]
 
     patched = (
-        mock.patch.object(passes, "schedule_with_steps", schedule_once),
+        mock.patch.object(default, "schedule_with_steps", schedule_once),
         mock.patch.multiple(kernels, emit=emit_once, compile_text=_compiled_once),
         mock.patch.object(assemble, "compile_text", _compiled_once),
     )

@@ -77,7 +77,7 @@ def assert_same(before, after, *, rtol=1e-5, atol=1e-6, seed=0, low=-3.0):
 
 def optimised(graph):
     """The graph behind all passes for a wide machine, forms chosen by price."""
-    return run_pipeline(graph, FormPrices(WIDE).given_to(passes_for(2, target=WIDE)))
+    return run_pipeline(graph, FormPrices.on(WIDE).given_to(passes_for(2, target=WIDE)))
 
 
 def n_of(graph, op):

@@ -7,10 +7,10 @@ import pytest
 
 from graph.showing import WIDE, graph_of, show
 from tilewright import ops
-from tilewright.build import passes as build_passes
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.options import Clock, Options
 from tilewright.build.passes import FormPrices
+from tilewright.choose import default
 from tilewright.core.diag import OptionError
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Builder, Graph, Pool
@@ -90,7 +90,9 @@ def test_a_price_is_that_of_what_the_passes_behind_make():
             asked.append([p.name for p in passes])
             return n_nodes
 
-    first, plain, second, last = Prices(WIDE).given_to([Negated(), Nothing(), Negated(), Winograd()])
+    first, plain, second, last = Prices(WIDE, default.ByRules(WIDE)).given_to(
+        [Negated(), Nothing(), Negated(), Winograd()]
+    )
     assert asked == [["winograd"], ["nothing", "negated", "winograd"]]
     assert first.price is second.price is n_nodes and plain == Nothing() and last == Winograd()
 
@@ -107,19 +109,19 @@ def in_parts(n):
 
 
 def test_every_part_of_a_loop_counts():
-    prices = FormPrices(WIDE)
+    prices = FormPrices.on(WIDE)
     one, four = (prices.behind(())(in_parts(n)) for n in (1, 4))
     assert four == pytest.approx(4 * one) and one > 0
 
 
 def test_views_alone_cost_nothing():
     graph = graph_of(lambda b, x: b(ops.reshape, x, shape=(3, 2)), "f32[2,3]")
-    assert FormPrices(WIDE).behind(())(graph) == 0
+    assert FormPrices.on(WIDE).behind(())(graph) == 0
 
 
 def test_sizes_of_a_call_count_alike():
     """Larger ones cost more, and the price lies between those of the smallest and the largest."""
-    price = FormPrices(WIDE).behind(())
+    price = FormPrices.on(WIDE).behind(())
     n = Sym("n", 1)
     of = {d: price(graph_of(lambda b, x: b(ops.exp, x), TensorType(f32, (d, 4096)))) for d in (1, n, 64)}
     assert of[1] < of[n] < of[64]
@@ -127,13 +129,13 @@ def test_sizes_of_a_call_count_alike():
 
 def test_no_form_is_scheduled_twice(monkeypatch):
     names = []
-    schedule = build_passes.schedule_with_steps
+    schedule = default.schedule_with_steps
 
     def noted(computation, machine, constants, name, on_broken):
         names.append(name)
         return schedule(computation, machine, constants, name, on_broken)
 
-    monkeypatch.setattr(build_passes, "schedule_with_steps", noted)
+    monkeypatch.setattr(default, "schedule_with_steps", noted)
     w = np.random.default_rng(0).standard_normal((5, 4, 3, 3)).astype(np.float32)
 
     def build(b, x):

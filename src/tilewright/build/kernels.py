@@ -138,7 +138,7 @@ class KernelBuilder:
         self.beside: set[str] = set()
         self.by_size: Sequence[Pass] = ()
         self.paying: dict[tuple[str, str], bool] = {}
-        self.prices = prices or FormPrices(target, checks.on_broken)
+        self.by_rules = (prices or FormPrices.on(target, checks.on_broken)).by_rules
         self.stoppable: set[str] = set()
         self.failures: dict[str, int] = {}
         self.weights = weights or Weights()
@@ -209,7 +209,7 @@ class KernelBuilder:
         if name in self.book.heads or general.name in self.book.heads:
             return name in self.book.heads
         if (pair := (name, general.name)) not in self.paying:
-            own = self.prices.by_rules(made)
+            own = self.by_rules.of(made.computation, made.constants, name)
             of_all = seconds_of(self.kernels[general.name], self.target, sizes)
             self.paying[pair] = seconds_of(own.kernel, self.target) < (1 - DOUBT) * of_all
         return self.paying[pair]
@@ -258,7 +258,8 @@ class KernelBuilder:
             if found is not None:
                 self.by_search[name] = self.found[name]
         if found is None:
-            found = self._cheapest(made, name, self.priced) if self.priced else self.prices.by_rules(made)
+            of_rules = partial(self.by_rules.of, made.computation, made.constants, name)
+            found = self._cheapest(made, name, self.priced) if self.priced else of_rules()
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule
@@ -444,7 +445,7 @@ def optimise_and_split(
     ``is_export``: the code is for a program that has no library to call.
     """
     checks = checks or default_checks()
-    prices = FormPrices(target, checks.on_broken)
+    prices = FormPrices.on(target, checks.on_broken)
     passes = graph_passes(options, target, is_export=is_export, prices=prices)
 
     def optimised(of: Graph) -> Graph:

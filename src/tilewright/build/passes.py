@@ -6,18 +6,18 @@ costs (``choose.cost``).
 A form of a convolution, channels last or in planes, shows what it costs in its kernels: which are left of its
 transposes, how many lanes are idle, what comes from which cache. So a form is tried: the part of the graph that it
 makes goes through the passes that are still to come, is split into kernels, and these get the rules' schedules, whose
-price counts. A compile makes its own kernels of the same schedules (``scheduled``), so that no form is paid for twice.
+price counts. A compile makes its own kernels of the same schedules (``by_rules``), so that no form is paid for twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 
 from tilewright.build.options import FEW_BITS, SIZE, Options
 from tilewright.choose.cheapest import seconds_of
-from tilewright.choose.default import OnBroken, Scheduled, forgive, schedule_with_steps
+from tilewright.choose.default import ByRules, OnBroken, Scheduled, forgive
 from tilewright.core.deep import deeply
 from tilewright.core.estimates import LOG_MOST_IMAGES, nearest_size
 from tilewright.core.expr import Sym
@@ -36,11 +36,15 @@ from tilewright.target.target import Target
 
 @dataclass(frozen=True)
 class FormPrices:
-    """What graphs cost on ``target`` by the rules' schedules, which are ``scheduled`` by the kernel's name."""
+    """What graphs cost on ``target`` with the schedules of ``by_rules``."""
 
     target: Target
-    on_broken: OnBroken = forgive
-    scheduled: dict[str, Scheduled] = field(default_factory=dict)
+    by_rules: ByRules
+
+    @staticmethod
+    def on(target: Target, on_broken: OnBroken = forgive) -> FormPrices:
+        """Prices on a machine, nothing scheduled yet."""
+        return FormPrices(target, ByRules(target, on_broken))
 
     def given_to(self, passes: Iterable[Pass]) -> tuple[Pass, ...]:
         """The passes, those that ask for prices with the prices of what comes of a graph in the others behind them."""
@@ -72,17 +76,13 @@ class FormPrices:
         seconds = 0.0
         for g in of.groups:
             if g.made is not None:
-                seconds += seconds_of(self.by_rules(g.made).kernel, self.target, sizes)
+                seconds += seconds_of(self._scheduled(g.made).kernel, self.target, sizes)
             inner = sum(self._of_groups(graph, sizes) for graph in of.inner.get(g.group.root, ()))
             seconds += inner * g.group.root.attrs.get("n_parts", 1)
         return seconds
 
-    def by_rules(self, made: GroupComputation) -> Scheduled:
-        """The rules' schedule of a computation, made once."""
-        if made.name not in self.scheduled:
-            parts = (made.computation, self.target, made.constants, made.name, self.on_broken)
-            self.scheduled[made.name] = deeply(lambda: schedule_with_steps(*parts))
-        return self.scheduled[made.name]
+    def _scheduled(self, made: GroupComputation) -> Scheduled:
+        return deeply(lambda: self.by_rules.of(made.computation, made.constants, made.name))
 
 
 def storing_passes(options: Options) -> tuple[Pass, ...]:
@@ -102,4 +102,4 @@ def graph_passes(
     rounded = (Precision(),) if options.precision == "bf16" else ()
     last = (*EvenSums.on(target), InParts.on(target, per_lane)) if level > 1 and known is not None else ()
     passes = passes_for(level, target=known, per_lane=per_lane, has_libraries=not is_export)
-    return (prices or FormPrices(target)).given_to((*passes, *rounded, *last))
+    return (prices or FormPrices.on(target)).given_to((*passes, *rounded, *last))

@@ -50,7 +50,7 @@ def read_graph(path: Path, *, fix_dims: Mapping[str, int] | None = None) -> Grap
 def chosen_passes(options: Options, passes: str | None) -> tuple[Pass, ...]:
     """The level's passes, or those that the text ``passes`` spells."""
     if passes is not None:
-        return FormPrices(options.machine).given_to(parse_pipeline(passes, PASSES))
+        return FormPrices.on(options.machine).given_to(parse_pipeline(passes, PASSES))
     return (*storing_passes(options), *graph_passes(options, options.machine))
 
 

@@ -134,6 +134,21 @@ def schedule_with_steps(
     return Scheduled(kernel, normal, builder.schedule, tuple(work.done))
 
 
+@dataclass(frozen=True)
+class ByRules:
+    """The rules' schedules for one machine: each computation's is ``made`` once, by the name of its kernel."""
+
+    machine: Target
+    on_broken: OnBroken = refuse
+    made: dict[str, Scheduled] = field(default_factory=dict)
+
+    def of(self, computation: Computation, constants: Container[Buffer], name: str) -> Scheduled:
+        """:func:`schedule_with_steps`, or what it gave before."""
+        if name not in self.made:
+            self.made[name] = schedule_with_steps(computation, self.machine, constants, name, self.on_broken)
+        return self.made[name]
+
+
 def schedule_by(
     computation: Computation, machine: Target, constants: Container[Buffer], name: str, lines: Sequence[Line],
     *, is_normal: bool = True,

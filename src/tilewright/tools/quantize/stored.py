@@ -38,7 +38,7 @@ def stored(
     graph = FoldConstants().run(opened(graph, is_asked))
     products = {n: m for n in nodes_inside(graph) if (m := few_bits.matrix_of(n)) is not None}
     if unknown := sorted(set(spare) - names - {str(n.loc) for n in products}):
-        shown = ", ".join(map(repr, list(dict.fromkeys([*names, *(str(n.loc) for n in products)]))[:20]))
+        shown = ", ".join(map(repr, sorted({*names, *(str(n.loc) for n in products)})[:20]))
         raise OptionError(f"there is no layer {unknown[0]!r} to spare", remedy=f"the layers are {shown}")
     spared = {m.ctypes.data for n, m in products.items() if str(n.loc) in spare}
     given = list(batches) if batches is not None else []
