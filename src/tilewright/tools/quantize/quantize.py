@@ -150,10 +150,7 @@ def quantize(
         graph = equalised(graph, layers_of(graph)[0])
     first, n_batches = list(islice(batches, measured_batches)), 0
     graph, shifts = _smoothed(graph, scheme, data, first, batch_size, tell)
-    layers, kept = _layers(graph, scheme)
-    whole = {node: SPARED for node, _ in kept if node.op in RECURRENT and str(node.loc) in spare}
-    spared = _spared(spare, layers, {str(node.loc) for node in whole})
-    kept = [(node, whole.get(node, why)) for node, why in kept]
+    layers, kept, spared = _parted(graph, scheme, spare)
     found = Measured(graph, layers, scheme, shifts)
     if data is not None:
         seen, n_batches = observe(graph, list(found.places.group), chain(first, batches), tell, found.watched())
@@ -233,6 +230,19 @@ def _layers(graph: Graph, scheme: Scheme) -> tuple[list[Layer], list[tuple[Node,
         return layers, kept
     reasons = [(x, kept_by_calls(x)) for x in layers]
     return [x for x, why in reasons if why is None], [*kept, *((x.node, why) for x, why in reasons if why is not None)]
+
+
+def _parted(
+    graph: Graph, scheme: Scheme, spare: Collection[str]
+) -> tuple[list[Layer], list[tuple[Node, str]], dict[Node, str]]:
+    """The layers, the products that are none with the reason of each, and the layers that ``spare`` names.
+
+    A recurrence that is spared was left whole, so that it is none of the layers.
+    """
+    layers, kept = _layers(graph, scheme)
+    whole = {node: SPARED for node, _ in kept if node.op in RECURRENT and str(node.loc) in spare}
+    spared = _spared(spare, layers, {str(node.loc) for node in whole})
+    return layers, [(node, whole.get(node, why)) for node, why in kept], spared
 
 
 def _spared(names: Collection[str], layers: Sequence[Layer], whole: Collection[str]) -> dict[Node, str]:
