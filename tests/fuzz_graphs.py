@@ -116,9 +116,7 @@ def kernels_shared() -> Iterator[None]:
     """
     schedule, emit = default.schedule_with_steps, kernels.emit
 
-    def schedule_once(computation, machine, constants=(), name="kernel", on_broken=default.refuse, **others):
-        if others:
-            return schedule(computation, machine, constants, name, on_broken, **others)
+    def schedule_once(computation, machine, constants, name, on_broken):
         key = name, machine
         if key not in _SCHEDULED:
             _SCHEDULED[key] = schedule(computation, machine, constants, name, on_broken)

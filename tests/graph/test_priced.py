@@ -29,7 +29,7 @@ class Negated(PricedPass):
 
     def run(self, graph, journal=None):
         b, (y,) = Builder(graph.pool), graph.outputs
-        return graph.with_outputs([self.cheapest((y, b(ops.neg, b(ops.neg, y))), graph.inputs[0])])
+        return graph.with_outputs([self.cheaper(y, b(ops.neg, b(ops.neg, y)), graph.inputs[0]) or y])
 
 
 @dataclass(frozen=True)

@@ -258,8 +258,10 @@ class KernelBuilder:
             if found is not None:
                 self.by_search[name] = self.found[name]
         if found is None:
-            of_rules = partial(self.by_rules.of, made.computation, made.constants, name)
-            found = self._cheapest(made, name, self.priced) if self.priced else of_rules()
+            if self.priced:
+                found = self._cheapest(made, name, self.priced)
+            else:
+                found = self.by_rules.of(made.computation, made.constants, name)
         if self.checks.verify:
             verify(found.kernel)
         self.schedules[name] = found.schedule

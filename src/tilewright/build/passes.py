@@ -67,8 +67,9 @@ class FormPrices:
         Graphs within its control flow go through ``optimise`` first.
         """
         grouped = group_graph(graph, optimise_inner(graph, optimise), self.target)
-        known = [{s: nearest_size(s, 1 << k) for s in graph.symbols()} for k in range(LOG_MOST_IMAGES + 1)]
-        calls = [self._of_groups(grouped, sizes) for sizes in (known if graph.symbols() else known[:1])]
+        symbols = graph.symbols()
+        powers = range(LOG_MOST_IMAGES + 1 if symbols else 1)
+        calls = [self._of_groups(grouped, {s: nearest_size(s, 1 << k) for s in symbols}) for k in powers]
         return geometric_mean(calls) if min(calls) > 0 else 0.0
 
     def _of_groups(self, of: GroupedGraph, sizes: Mapping[Sym, int]) -> float:

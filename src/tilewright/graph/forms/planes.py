@@ -184,9 +184,7 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
         return as_they_came(b, _rows_first(b.at(conv.loc), conv), steps)
     if options.per_lane > 1 or conv.op is not ops.conv or not _is_lone(conv):
         return None
-    of_planes = _of_planes(b, node, conv, steps)
-    found = options.cheapest((node, of_planes), conv.inputs[0].inputs[0])
-    return None if found is node else found
+    return options.cheaper(node, _of_planes(b, node, conv, steps), conv.inputs[0].inputs[0])
 
 
 def _is_lone(conv: Node) -> bool:

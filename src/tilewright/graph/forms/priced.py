@@ -1,12 +1,12 @@
-"""Forms of a part of a graph that compute the same: which one costs least.
+"""Forms of a part of a graph that compute the same: which one costs less.
 
-In: nodes that are equal, and what they are all made of. Out: the one with the least price.
+In: two nodes that are equal, and what both are made of. Out: the one with the lower price.
 Not its business: which forms there are (the passes), and what a graph costs (``build.passes``, which schedules it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.core.graph import Graph, Node, Pool
@@ -22,12 +22,11 @@ class PricedPass(Pass):
 
     price: Price | None = field(default=None, compare=False, repr=False, kw_only=True)
 
-    def cheapest(self, forms: Sequence[Node], operand: Node) -> Node:
-        """Of equal nodes made of ``operand`` the one with the least price; the first without a price, or if equal."""
-        if self.price is None or len(forms) == 1:
-            return forms[0]
-        prices = [self.price(alone(form, operand)) for form in forms]
-        return forms[prices.index(min(prices))]
+    def cheaper(self, node: Node, form: Node, operand: Node) -> Node | None:
+        """``form`` where its price is below that of ``node``, its equal made of the same ``operand``; else None."""
+        if self.price is None:
+            return None
+        return form if self.price(alone(form, operand)) < self.price(alone(node, operand)) else None
 
 
 def alone(root: Node, operand: Node) -> Graph:

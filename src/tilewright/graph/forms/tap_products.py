@@ -64,9 +64,7 @@ def _between_transposes(b: Rewriting, node: Node, options: TapProducts) -> Node 
     if made.op is not ops.conv_transpose or not _fits(made, "NHWC") or not is_moved(made.inputs[0]):
         return None
     x = made.inputs[0].inputs[0]
-    summed = as_they_came(b, _sums_of_taps(b.at(made.loc), x, made), steps)
-    found = options.cheapest((node, summed), x)
-    return None if found is node else found
+    return options.cheaper(node, as_they_came(b, _sums_of_taps(b.at(made.loc), x, made), steps), x)
 
 
 def _as_it_came(b: Rewriting, node: Node) -> Node | None:
