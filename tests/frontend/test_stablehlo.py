@@ -234,6 +234,22 @@ def test_broken_files_are_import_failures(tmp_path: Path, name: str) -> None:
         tw.compile(path, cache=False)
 
 
+@pytest.mark.parametrize(
+    ("element", "number"), [("f32", "1.5"), ("bf16", "1.5"), ("i8", "-3"), ("complex<f32>", "(1.0,2.0)")]
+)
+def test_a_number_in_more_places_than_memory_has(element: str, number: str, tmp_path: Path) -> None:
+    """Its array would have up to 64 TB: one number is kept, and only what is read of the others is made."""
+    many = f"tensor<{1 << 40}x8x{element}>"
+    path = tmp_path / "many.mlir"
+    path.write_text(f"""func.func @main() -> tensor<2x1x{element}> {{
+      %many = stablehlo.constant dense<{number}> : {many}
+      %two = stablehlo.slice %many [0:2, 1:2] : ({many}) -> tensor<2x1x{element}>
+      return %two : tensor<2x1x{element}>
+    }}""")
+    got = np.asarray(tw.compile(path, cache=False)())
+    assert got.shape == (2, 1) and (got == (1 + 2j if "complex" in element else float(number))).all()
+
+
 def test_all_that_has_no_form_is_named_with_the_line() -> None:
     def f(x):
         x = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)

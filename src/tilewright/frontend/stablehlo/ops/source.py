@@ -21,8 +21,12 @@ from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, v
 Convert = Callable[[Operation], Result]
 
 
+MOST_STORED = 1 << 24
+"""Of more elements than this, all equal, one is stored: a text of a few bytes can ask for any number of them."""
+
+
 def array_of(op: Any) -> Array:
-    """The numbers of a constant operation; complex ones as complex numbers."""
+    """The numbers of a constant operation; complex ones as complex numbers. Equal ones may lie in one place."""
     t = value_type(op.results[0].type)
     shape, dtype = tuple(n for n in t.shape if n is not None), t.dtype.numpy
     if t.is_complex:
@@ -31,7 +35,7 @@ def array_of(op: Any) -> Array:
         return _of_text(op.get_asm(), shape, dtype)
     attribute = op.attributes["value"]
     if getattr(attribute, "is_splat", False):
-        return np.full(shape, _splat(attribute), dtype)
+        return np.broadcast_to(np.asarray(_splat(attribute)).astype(dtype), shape)
     return np.array(attribute).astype(dtype).reshape(shape)
 
 
@@ -49,7 +53,7 @@ def _of_text(text: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     else:
         found = re.search(r"dense<(.*?)>", text, re.S)
         array = _numbers(re.findall(r"[-+.\w]+", found.group(1) if found else ""), dtype)
-    return np.full(shape, array[0]) if array.size == 1 else array.reshape(shape)
+    return np.broadcast_to(array[0], shape) if array.size == 1 else array.reshape(shape)
 
 
 _BYTES = re.compile(r'dense<"0x([0-9A-Fa-f]+)">')
@@ -85,7 +89,13 @@ def constant(c: Operation) -> Node | Pair:
     except (TypeError, ValueError, RuntimeError) as e:
         raise NoForm(f"a constant of type {c.op.results[0].type}: {e}", "compute it from real numbers") from e
     if np.iscomplexobj(array):
-        return Pair(c.b.const(array.real.copy()), c.b.const(array.imag.copy()))
+        return Pair(_stored(c, array.real), _stored(c, array.imag))
+    return _stored(c, array)
+
+
+def _stored(c: Operation, array: Array) -> Node:
+    if array.size > MOST_STORED and not any(array.strides):
+        return c.expand(c.b.const(array.reshape(-1)[0]), array.shape)
     return c.b.const(array)
 
 
