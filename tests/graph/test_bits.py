@@ -84,6 +84,22 @@ def test_ops_of_a_model_in_floats_say_so():
     assert [t.why for t in computed_types(graph)] == ["the model has f32 here, and computes nothing in bytes"]
 
 
+@pytest.mark.timeout(20)
+def test_a_chain_of_any_length_is_walked_once():
+    """Looking back from each op to the first one would take half a minute of processor time for this chain."""
+
+    def build(b, x):
+        x = b(ops.dequantize_linear, x, b.const(0.5, f32), b.const(3, u8), axis=0)
+        for _ in range(4_500):
+            x = b(ops.neg, b(ops.exp, x))
+        return x
+
+    found = computed_types(graph_of(build, TensorType(u8, (4,))))
+    exps, negs = (t for t in found if t.op in ("exp", "neg"))
+    assert len(found[exps]) == len(found[negs]) == 4_500
+    assert "has no form in bytes" in exps.why and exps.why == negs.why
+
+
 def test_the_report_has_every_op():
     report = tw.compile(product(numbers(32, 8)), cache=False).report()
     (row,) = report["types"]

@@ -24,7 +24,7 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, product, tensor_type_of
 from tilewright.core.verify import verify
-from tilewright.graph.forms.in_parts import InParts, divisors
+from tilewright.graph.forms.in_parts import Batch, InParts, divisors
 from tilewright.graph.rows import attrs_of_part, is_by_rows, row_type
 from tilewright.target.target import Target
 
@@ -257,6 +257,21 @@ def test_random_graphs(seed: int) -> None:
     verify(made)
     with np.errstate(all="ignore"):
         random.assert_close(evaluate_graph(made, random.arrays))
+
+
+@pytest.mark.parametrize("lengths", [(3, 1), (1, 3), (2, 2)])
+def test_a_kernel_s_nodes_stand_operand_by_operand(lengths: tuple[int, int]) -> None:
+    b = Builder(Pool())
+    inputs = [b.pool.input(name, TensorType(types.f32, (4, 2))) for name in "xy"]
+    chains: list[list[Node]] = []
+    for x, length in zip(inputs, lengths, strict=True):
+        chains.append([x])
+        for _ in range(length):
+            chains[-1].append(b(ops.sin, chains[-1][-1]))
+    (left, right) = chains
+    root = b(ops.add, left[-1], right[-1])
+    ((kernel,),) = Batch(Graph("chains", b.pool, tuple(inputs), (root,), ("z",)), 4, TIGHT).stages()
+    assert kernel.nodes == (*left[1:], *right[1:], root)
 
 
 @pytest.mark.parametrize("size", [2**39, 2**31 - 1, 2**61 - 1, 2**63 - 1])

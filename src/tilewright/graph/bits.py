@@ -47,6 +47,7 @@ def computed_types(graph: Graph, few_bits: QuantizeWeights | None = None) -> dic
 def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[ComputedType, Node]]:
     nodes = graph.nodes()
     stored = _become_bytes(nodes)
+    of_bytes, of_words = _made_of(nodes, BYTES), _made_of(nodes, HALF_WORDS)
     has_bytes = any(x.dtype in BYTES for node in nodes if node.op is not CONST for x in node.types)
     for node in nodes:
         for value in node.attrs.values():
@@ -55,10 +56,10 @@ def _computed(graph: Graph, few_bits: QuantizeWeights | None) -> Iterator[tuple[
         if node.op in (CONST, INPUT, PROJ):
             continue
         if is_product(node):
-            yield ComputedType(node.op.name, _multiplied(node), _why(node, few_bits)), node
+            yield ComputedType(node.op.name, _multiplied(node), _why(node, few_bits, of_bytes, of_words)), node
         else:
             read = dict.fromkeys(x.dtype.name for x in node.inputs if x.op is not CONST)
-            why = _why_floats(node, stored, has_bytes)
+            why = _why_floats(node, stored, of_bytes, has_bytes)
             yield ComputedType(node.op.name, " ".join(read) or node.types[0].dtype.name, why), node
 
 
@@ -77,19 +78,19 @@ def _multiplied(node: Node) -> str:
     return f"{x.dtype} x {w.dtype}"
 
 
-def _why(node: Node, few_bits: QuantizeWeights | None) -> str:
+def _why(node: Node, few_bits: QuantizeWeights | None, of_bytes: Container[Node], of_words: Container[Node]) -> str:
     """Why a product has not fewer bits; empty for products of bytes."""
     x, w = node.inputs[:2]
     if node.op in (ops.coded_matmul, ops.scaled_matmul):
         return "only weights were asked for in few bits"
     if x.dtype in BYTES or w.dtype in BYTES:
         return "" if node.op is not ops.winograd_conv else "tiles of 16 bits take fewer products, of the same integers"
-    left, right = _made_of(x, BYTES), w.op is not CONST and _made_of(w, BYTES)
+    left, right = x in of_bytes, w in of_bytes
     if left and w.op is CONST and node.op is ops.conv and node.attrs["groups"] > 1:
         return "its few products of bytes have exact sums in floats"
     if left and (right or w.op is CONST):
         return _why_no_integers(node)
-    if _made_of(x, HALF_WORDS):
+    if x in of_words:
         return "what it reads was stored in 16 bits, and sums of such products might not fit 32"
     if few_bits is not None:
         return why_no_codes(node, few_bits)
@@ -112,14 +113,14 @@ def _become_bytes(nodes: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _why_floats(node: Node, stored: Container[Node], has_bytes: bool) -> str:
+def _why_floats(node: Node, stored: Container[Node], of_bytes: Container[Node], has_bytes: bool) -> str:
     """Why an op that is no product computes in floats; empty for one that does not."""
     varying = [x for x in node.inputs if x.op is not CONST]
     if not any(x.dtype.is_float for x in varying or node.types):
         return ""
     if node in stored or node.types[0].dtype in BYTES:
         return "it scales, limits or rounds numbers that are stored in bytes behind it"
-    if any(_made_of(x, BYTES) for x in varying):
+    if any(x in of_bytes for x in varying):
         return "it computes what has no form in bytes, of numbers that were stored in bytes"
     if not has_bytes:
         read = varying[0].dtype if varying else node.types[0].dtype
@@ -161,15 +162,15 @@ def _why_no_coded_weights(node: Node, asked: QuantizeWeights) -> str:
     )
 
 
-def _made_of(node: Node, kinds: tuple[DType, ...]) -> bool:
-    """Was a tensor of floats one of integers of these kinds, before casts, arithmetic with constants and moves?"""
-    while True:
+def _made_of(nodes: Sequence[Node], kinds: tuple[DType, ...]) -> set[Node]:
+    """Tensors that were integers of these kinds before casts, arithmetic with constants and moves."""
+    found: set[Node] = set()
+    for node in nodes:
         if node.op is ops.cast and node.inputs[0].dtype in kinds:
-            return True
-        if node.op is ops.dequantize_linear:
-            return node.inputs[0].dtype in kinds
-        varying = [x for x in node.inputs if x.op is not CONST]
-        is_passing = Trait.ELEMENTWISE in node.op.traits or node.op in MOVES
-        if len(varying) != 1 or not is_passing:
-            return False
-        node = varying[0]
+            found.add(node)
+        elif node.op is ops.dequantize_linear:
+            found.update([node] if node.inputs[0].dtype in kinds else [])
+        elif Trait.ELEMENTWISE in node.op.traits or node.op in MOVES:
+            varying = [x for x in node.inputs if x.op is not CONST]
+            found.update([node] if len(varying) == 1 and varying[0] in found else [])
+    return found

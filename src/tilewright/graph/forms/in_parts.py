@@ -17,8 +17,10 @@ for storage hierarchies", 1970).
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from math import ceil, inf
 from typing import ClassVar
 
@@ -159,13 +161,16 @@ class Batch:
     def stages(self) -> list[list[RowKernel]]:
         """Kernels that may be computed in parts together, in an order in which they can run."""
         found: dict[int, list[RowKernel]] = {}
-        trees: dict[Node, list[Node]] = {}
+        trees: dict[Node, deque[Node]] = {}
         for n in self.order:
             if n in self.alone:
-                tree = [m for i in dict.fromkeys(n.inputs) if i in self.alone and self._is_carried(i) for m in trees[i]]
-                trees[n] = [*tree, n]
-                if not self._is_carried(n):
-                    found.setdefault(self.level[n], []).append(self._kernel(trees[n]))
+                carried = [i for i in dict.fromkeys(n.inputs) if i in self.alone and self._is_carried(i)]
+                tree = reduce(_joined, map(trees.pop, carried), deque[Node]())  # nobody else reads what is carried
+                tree.append(n)
+                if self._is_carried(n):
+                    trees[n] = tree
+                else:
+                    found.setdefault(self.level[n], []).append(self._kernel(tree))
         return list(found.values())
 
     def _is_carried(self, n: Node) -> bool:
@@ -201,6 +206,15 @@ class Batch:
             size = product([a.extent for a in axes])
             points += size if is_known(size) else 0
         return points / (o.multiplies * o.per_lane if Trait.CONTRACTION in n.op.traits else o.multiplies)
+
+
+def _joined(left: deque[Node], right: deque[Node]) -> deque[Node]:
+    """Both in this order, by moving the shorter one: a chain of thousands of nodes would be copied at each of them."""
+    if len(left) < len(right):
+        right.extendleft(reversed(left))
+        return right
+    left.extend(right)
+    return left
 
 
 def slides(node: Node) -> bool:
