@@ -18,6 +18,8 @@ from tilewright.tile.ir import Kernel, Place, Role, Space
 POOL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
 TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 HOST = Target.host()
+LEFT_OVER = 0x00345678
+"""What scratch holds before a call, in each word: bits of a denormal number."""
 WITHOUT_TILES = {"has_amx_bf16": False, "has_amx_int8": False}
 calls = []
 
@@ -41,7 +43,8 @@ class Native:
 
     ``tiles``: what stands in for the CPU's matrix registers (``codegen.software_tiles``).
 
-    What is said of the code holds for every target; a call skips the test where this CPU can't run it.
+    What is said of the code holds for every target; a call skips the test where this CPU can't run it. Scratch holds
+    ``left_over`` in each word when a call begins.
     """
 
     def __init__(self, kernel, target=HOST, object_bytes=None, tiles=None):
@@ -59,15 +62,16 @@ class Native:
         types = [ctypes.c_void_p] * n_params + [ctypes.c_int64] * n_sizes + [ctypes.c_int32, ctypes.c_void_p]
         self.function = ctypes.CFUNCTYPE(None, *types)(self.library[kernel.name])
 
-    def __call__(self, *arrays, sizes=(), threads=1):
+    def __call__(self, *arrays, sizes=(), threads=1, left_over=LEFT_OVER):
         if not runs_here(replace(self.target, **WITHOUT_TILES) if self.tiles else self.target):
             pytest.skip(f"this CPU can't run code for {self.target.name}")
         for a, b in zip(arrays, self.kernel.params, strict=True):
             assert a.flags.c_contiguous and a.dtype == b.dtype.numpy, b
         scratch, start = aligned_buffer(self.scratch.n_bytes(threads))
+        flags = start_of(self.scratch, threads)
         scratch[:] = 0
-        at = scratch.ctypes.data + start + start_of(self.scratch, threads)
-        self.function(*[a.ctypes.data for a in arrays], *sizes, threads, at)
+        scratch[start + flags :][: (self.scratch.n_bytes(threads) - flags) // 4 * 4].view(np.uint32)[:] = left_over
+        self.function(*[a.ctypes.data for a in arrays], *sizes, threads, scratch.ctypes.data + start + flags)
 
 
 def kernel(body, *places, sizes=(), name="k"):

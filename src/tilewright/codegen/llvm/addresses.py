@@ -14,9 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from tilewright.codegen.llvm.analysis import Analysis
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace, Lin
 from tilewright.codegen.llvm.lanes import Lanes, lanes_of_register
+from tilewright.codegen.llvm.padding import Beyond
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import Buffer, Value
@@ -59,8 +61,8 @@ class Address(NamedTuple):
 
     ``fits``: every lane, running or not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from
     the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is one of the copies of a loop body
-    which all read inside the buffer. ``spare``: the lanes that do not run lie behind the buffer's last element, in
-    memory of its own, so that they may be read and written too. ``rows``: of a column whose ``lanes`` are so many
+    which all read inside the buffer. ``spare``: the lanes that do not run lie in memory of the buffer's own where it
+    keeps nothing, so that they may be read and written too. ``rows``: of a column whose ``lanes`` are so many
     run-time elements apart, those distances one by one. ``step``: ``pointer`` is a multiple of so many elements from
     the buffer's start (0: it is the start; None: unknown).
     """
@@ -84,13 +86,19 @@ class Address(NamedTuple):
 
 
 class Addresses:
-    """Addresses in one function. ``rooms`` has the elements that a local buffer's memory really holds."""
+    """Addresses in one function. ``rooms`` has the elements that a local buffer's memory really holds.
 
-    def __init__(self, arith: Arith, space: IndexSpace, base_of: Callable[[Buffer], Val]) -> None:
+    ``analysis`` tells which temporaries have room for whole vectors; without it none has.
+    """
+
+    def __init__(
+        self, arith: Arith, space: IndexSpace, base_of: Callable[[Buffer], Val], analysis: Analysis | None = None
+    ) -> None:
         self.arith = arith
         self.space = space
         self.writer = arith.writer
         self.base_of = base_of
+        self.analysis = analysis
         self.rooms: dict[Buffer, int] = {}
         self._known: dict[tuple[str, int], str] = {}
         self._parts: dict[tuple[object, ...], tuple[Dim, tuple[Dim, ...]]] = {}
@@ -141,7 +149,10 @@ class Addresses:
         is_spread = lanes is not None or (pattern is not None and max(pattern) >= 2 * len(pattern))
         column = self._column(mention, ctx, None if lanes else pattern) if is_spread else None
         rows = tuple([self.space.value(d) for d in distances]) if lanes is not None and column is not None else ()
-        spare = not runs and self._ends_here(mention.buffer, offset, pattern, ctx)
+        spare = (fits and self._has_room(mention.buffer, pattern, ctx)) or (
+            not runs and self._ends_here(mention.buffer, offset, pattern, ctx)
+        )
+        fits = fits and (spare or not self._may_be_unset(mention.buffer))
         pattern = None if lanes else pattern
         return Address(mention.buffer, pointer, n_bytes, pattern, lanes, fits, unit, column, spare, rows, common)
 
@@ -171,12 +182,21 @@ class Addresses:
             known[key] = found
         return found
 
+    def _has_room(self, buffer: Buffer, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
+        """Are the lanes a run of neighbours, of which those that do not run lie in room of the buffer's own?"""
+        beyond = self.analysis.beyond.get(id(buffer)) if self.analysis is not None else None
+        return beyond is Beyond.ROOM and _is_front_of_run(pattern, ctx)
+
+    def _may_be_unset(self, buffer: Buffer) -> bool:
+        """May a lane that does not run read what nobody wrote, where a mask would spare it at no cost?"""
+        if self.analysis is None or not self.arith.target.has_masks:
+            return False
+        return self.analysis.beyond.get(id(buffer), Beyond.KEPT) is None
+
     def _ends_here(self, buffer: Buffer, offset: int, pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
         """Is the buffer's last element the last lane that runs, with room for the others behind it?"""
-        if ctx.mask is None or ctx.zeroed or not ctx.all_live_run or ctx.guard is not None or len(ctx.syms) > 1:
-            return False
         return (
-            pattern == tuple(range(ctx.count))
+            _is_front_of_run(pattern, ctx)
             and offset + (ctx.live or 0) == _n_elements(buffer)
             and offset + ctx.count <= self.rooms.get(buffer, 0)
         )
@@ -309,6 +329,13 @@ class Addresses:
             lanes = self.arith.instruction("add", "i64", lanes, steps)
         pattern = None if lanes else address.pattern
         return Address(address.buffer, pointer, address.offset, pattern, lanes, step=step_of_all)
+
+
+def _is_front_of_run(pattern: tuple[int, ...] | None, ctx: Lanes) -> bool:
+    """Do the first lanes of a run of neighbours run, and the others never?"""
+    if ctx.mask is None or ctx.zeroed or not ctx.all_live_run or ctx.guard is not None or len(ctx.syms) > 1:
+        return False
+    return pattern == tuple(range(ctx.count))
 
 
 def _n_elements(buffer: Buffer) -> int:

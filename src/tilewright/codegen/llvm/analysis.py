@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from tilewright.codegen.llvm.padding import Beyond, beyond_rows
 from tilewright.core import expr
 from tilewright.core.compute import Buffer, IndexLike, Load, Value, symbols_of_value, walk
 from tilewright.core.dims import is_known
@@ -16,7 +17,7 @@ from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen, mentioned_at, symbols_at, terms_at
 from tilewright.target.instructions import Instructions
 from tilewright.tile.affine import first_offset
-from tilewright.tile.ir import Fold, For, If, Kernel, Kind, Place, Prefetch, Space, Stmt, Store, Update
+from tilewright.tile.ir import IN_MEMORY, Fold, For, If, Kernel, Kind, Place, Prefetch, Role, Space, Stmt, Store, Update
 
 MAX_LANES_PER_BYTE = 4
 """A vector loop may have this many lanes for each byte of a vector register; longer ones run point by point."""
@@ -52,6 +53,8 @@ class Analysis:
     """Register buffers whose life is one iteration of each loop."""
     outside: dict[int, set[int]] = field(default_factory=dict)
     """For each loop, the buffers whose home encloses it."""
+    beyond: dict[int, Beyond | None] = field(default_factory=dict)
+    """For each temporary in memory, what lies where lanes that do not run would write."""
     lanes: dict[int, int | None] = field(default_factory=dict)
     """What :func:`lane_count` says of each vector loop."""
 
@@ -85,6 +88,9 @@ def _place(result: Analysis, bid: int, found: list[Access]) -> None:
         for f in a.path[len(path) :]:
             result.outside.setdefault(id(f), set()).add(bid)
     place = result.places.get(bid)
+    if place is not None and place.role is Role.TMP and place.space in IN_MEMORY:
+        writes = [(a.index, [(f.loop, result.lane_count(f)) for f in a.path]) for a in found if a.is_write]
+        result.beyond[bid] = beyond_rows(place.buffer, writes)
     if place is None or place.space is not Space.REG:
         return
     lanes = _register_lanes(found, len(path), result)

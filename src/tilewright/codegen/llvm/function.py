@@ -149,7 +149,7 @@ class KernelFunction:
 
     def new_addresses(self) -> Addresses:
         """Where accesses lie."""
-        return Addresses(self.arith, self.space, self.base)
+        return Addresses(self.arith, self.space, self.base, self.analysis)
 
     def new_arith(self) -> Arith:
         """What operations mean."""
