@@ -25,7 +25,7 @@ from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 
 @dataclass(frozen=True)
 class FewTaps(Pass):
-    """``conv(x, w)`` with taps in the padding becomes one with fewer, and with one tap ``mul(x, w)``.
+    """``conv(x, w)`` with taps in the padding becomes one with fewer, zeros with none, and with one tap ``mul(x, w)``.
 
     It fires on constant weights. Taps are dropped at the ends of an axis of known size, for any stride and dilation.
     A multiplication it is where a result is one product: one tap, no padding, and a channel of its own or the only one.
@@ -52,7 +52,9 @@ def _drop_taps(b: Rewriting, node: Node) -> Node | None:
         seen = range(taps)
         if is_known(size) and is_known(n) and is_known(lo):
             met = [t for t in range(taps) if _meets(t * dilation - lo, stride, n, size)]
-            seen = range(met[0], met[-1] + 1) if met else seen
+            if not met:
+                return b(ops.expand, b.const(0, node.dtype), shape=node.shape)
+            seen = range(met[0], met[-1] + 1)
         kept.append(slice(seen.start, seen.stop))
         pads.append((lo - seen.start * dilation, hi - (taps - seen.stop) * dilation))
     if pads == list(a["pads"]):
