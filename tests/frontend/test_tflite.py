@@ -269,12 +269,28 @@ def test_a_file_is_said_to_end_early() -> None:
 HUGE = 2**31 - 1
 
 
-@pytest.mark.parametrize(("name", "at", "value"), [("RANGE", 1, HUGE), ("MIRROR_PAD", 1, [[HUGE, 0], [0, 0]])])
-def test_a_file_of_few_bytes_asks_for_no_gigabytes(name: str, at: int, value: object) -> None:
-    operands, *rest = CASES[name]
-    operands = [Const(np.array(value, np.int32)) if k == at else x for k, x in enumerate(operands)]
+def test_a_range_of_few_bytes_asks_for_no_gigabytes() -> None:
+    (first, _, step), *rest = CASES["RANGE"]
     with pytest.raises(tw.ImportFailed, match="elements are more than"):
-        import_tflite(model_of(name, operands, *rest)[0], "huge")
+        import_tflite(model_of("RANGE", [first, Const(np.array(HUGE, np.int32)), step], *rest)[0], "huge")
+
+
+@pytest.mark.parametrize(("mode", "most"), [(0, (2, 7)), (1, (3, 8))])
+def test_no_more_is_mirrored_than_there_is(mode: int, most: tuple[int, int]) -> None:
+    """The border element, which mode 1 repeats, is not mirrored in mode 0."""
+    (x, _), options, n, shape, dtype, values = CASES["MIRROR_PAD"]
+
+    def padded(pads: list[list[int]]) -> np.ndarray:
+        operands = [x, Const(np.array(pads, np.int32))]
+        content, _ = model_of("MIRROR_PAD", operands, options, n, shape, dtype, {**values, "Mode": mode})
+        return evaluate_graph(import_tflite(content, "pads").graph, [x])[0]
+
+    rows, columns = most
+    found = padded([[rows, rows], [0, columns]])
+    np.testing.assert_array_equal(found, np.pad(x, [(rows,) * 2, (0, columns)], ["reflect", "symmetric"][mode]))
+    for pads in ([[rows + 1, 0], [0, 0]], [[0, 0], [0, columns + 1]], [[HUGE, 0], [0, 0]], [[-1, 0], [0, 0]]):
+        with pytest.raises(tw.ImportFailed, match=r"mirrored pads of .* more than its"):
+            padded(pads)
 
 
 def test_a_range_has_an_end() -> None:

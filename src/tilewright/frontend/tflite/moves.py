@@ -141,7 +141,10 @@ def _mirror_pad(c: TfliteCall) -> Node:
     for axis, (lo, hi) in enumerate(zip(pads[::2], pads[1::2], strict=True)):
         if lo or hi:
             n = c.size(x)[axis]
-            check_size(n + lo + hi)
+            most = n if symmetric else n - 1
+            if not (0 <= lo <= most and 0 <= hi <= most):
+                rule = f"mirrored pads of {(lo, hi)} for axis {axis} of {x.type} are more than its {most} elements"
+                raise OpError(rule, remedy="pad in several steps")
             places = np.pad(np.arange(n), (lo, hi), mode="symmetric" if symmetric else "reflect")
             x = c.b(ops.gather, x, c.b.const(places.astype(np.int64)), axis=axis)
     return x
