@@ -39,6 +39,7 @@ from tilewright.integrations.torch_compile.device import on_gpu, target_for
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
+from tilewright.integrations.torch_compile.losses import spell_out_losses
 from tilewright.integrations.torch_compile.plan import (
     Execute,
     OnFallback,
@@ -130,6 +131,7 @@ def make_backend(
         # before AOTAutograd traces: it leaves no recurrence in one piece, and then Dynamo collects no more guards
         keep_recurrences_whole(gm)
         spell_out_attention(gm)
+        spell_out_losses(gm)
         keep_scalar_indices(gm)
         guard_widths(gm)
         strict = is_strict(given)

@@ -19,8 +19,9 @@ _MEAN, _SUM = 1, 2
 def _multilabel_margin(c: AtenCall) -> Node:
     """For each label of a row, those before the first negative one, how far other classes come near its own score.
 
-    PyTorch's decomposition counts what stands behind the first negative label, as if it were the class 0. It is
-    applied before any back end of ``torch.compile`` sees the call, so that only exported programs come here.
+    PyTorch's decomposition counts what stands behind the first negative label, as if it were the class 0. Only exported
+    programs come here: under ``torch.compile`` the call is spelled out before AOTAutograd sees it
+    (``integrations.torch_compile.losses``).
     """
     b, x, labels = c.b, c.tensor("self"), c.tensor("target")
     n, classes = (1, 1, *x.shape)[-2:]
