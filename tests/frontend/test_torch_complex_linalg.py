@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -57,6 +58,12 @@ def orthogonal(a: Tensor, tall: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
     return *made, linalg.qr(a, mode="r")[1], *reflections, linalg.householder_product(*reflections)
 
 
+def reflected(a: Tensor, tall: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
+    packed, taus = torch.geqrf(tall)
+    sides = itertools.product((True, False), (True, False))
+    return tuple(torch.ormqr(packed, taus, a, left=left, transpose=transpose) for left, transpose in sides)
+
+
 def eigenvalues(a: Tensor, tall: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
     values, vectors = linalg.eigh(hermitian(a))
     whole = (vectors * values.unsqueeze(-2)) @ vectors.mH, vectors.mH @ vectors
@@ -88,8 +95,8 @@ def between(a: Tensor, tall: Tensor, wide: Tensor) -> tuple[Tensor, ...]:
 
 
 FUNCTIONS: list[Function] = [
-    systems, determinants, eliminated, triangular, definite, orthogonal, eigenvalues, singular_values, inverses, series,
-    between,
+    systems, determinants, eliminated, triangular, definite, orthogonal, reflected, eigenvalues, singular_values,
+    inverses, series, between,
 ]  # fmt: skip
 
 
@@ -126,6 +133,11 @@ def test_native_code_for_any_batch() -> None:
     model = tw.compile(determinant, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},), cache=False, threads=1)
     for n in (0, 1, 3):
         torch.testing.assert_close(torch.as_tensor(model(x[:n])), linalg.det(x[:n]), rtol=1e-4, atol=1e-4)
+
+
+def test_factors_that_there_are_not_have_a_remedy() -> None:
+    with pytest.raises(ImportFailed, match=r"ldl_factor.*complex matrices have no(?s:.*)remedy: solve by torch.linalg"):
+        tw.compile(linalg.ldl_factor, matrices((), 2, 1, torch.complex64)[:1], cache=False)
 
 
 def test_symbolic_rows_are_refused_by_name() -> None:

@@ -242,6 +242,13 @@ def _householder_product(c: AtenCall) -> Result:
     return complex_orthogonal(c.b, x, c["tau"], x.shape[-1])
 
 
+def _ormqr(c: AtenCall) -> Result:
+    b, packed, other = c.b, _matrix(c, "self"), _matrix(c, "input3")
+    q = complex_orthogonal(b, packed, c["input2"], packed.shape[-2])
+    q = adjoint(b, q) if c["transpose"] else q
+    return matmul(b, q, other) if c["left"] else matmul(b, other, q)
+
+
 # --- eigenvalues, singular values and what they give -----------------------------------------------------------------
 
 
@@ -274,6 +281,10 @@ def _matrix_exp(c: AtenCall) -> Result:
     return from_blocks(c.b, linalg.exponential(c.b, as_blocks(c.b, x)))
 
 
+def _ldl(c: AtenCall) -> Result:
+    raise Unsupported("complex matrices have no factors L D L^T here", "solve by torch.linalg.solve or lu_factor")
+
+
 def _left_to_pytorch(convert: Convert) -> Convert:
     """Where PyTorch runs what is refused, its own LAPACK is the faster way."""
 
@@ -294,6 +305,7 @@ _FACTORS: Mapping[str, Convert] = {
     "linalg_solve_triangular.default": _linalg_solve_triangular, "triangular_solve.default": _triangular_solve,
     "geqrf.default": _geqrf, "linalg_qr.default": _qr, "linalg_householder_product.default": _householder_product,
     "_linalg_eigh.default": _eigh, "_linalg_svd.default": _svd, "linalg_pinv.atol_rtol_tensor": _pinv,
-    "linalg_matrix_exp.default": _matrix_exp,
+    "linalg_matrix_exp.default": _matrix_exp, "ormqr.default": _ormqr,
+    "linalg_ldl_factor_ex.default": _ldl, "linalg_ldl_solve.default": _ldl,
 }  # fmt: skip
 TABLE: Mapping[str, Convert] = {name: _left_to_pytorch(convert) for name, convert in _FACTORS.items()}
