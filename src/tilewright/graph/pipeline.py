@@ -31,6 +31,7 @@ from tilewright.graph.forms.layout import Layout
 from tilewright.graph.forms.merge import MergeMatmuls
 from tilewright.graph.forms.move_bytes import MoveBytes
 from tilewright.graph.forms.ordering import Ordering
+from tilewright.graph.forms.pad_first import PadFirst
 from tilewright.graph.forms.phases import SharePhases
 from tilewright.graph.forms.planes import InPlanes
 from tilewright.graph.forms.quads import QuadProducts
@@ -81,6 +82,7 @@ PASSES: tuple[type[Pass], ...] = (
     SharePhases,
     InPlanes,
     Winograd,
+    PadFirst,
     ScanPanels,
     ProjectAhead,
     HoistArithmetic,
@@ -172,6 +174,7 @@ def passes_for(
         FoldConstants(),  # weights of phases
         *((InPlanes.on(target, per_lane),) if target is not None else ()),  # when it is known which stand alone
         *((Winograd.on(target, per_lane),) if target is not None else ()),  # when the layout and the weights are final
+        *((PadFirst(),) if per_lane == 1 else ()),  # of those that are left
         *((ScanPanels.on(target),) if target is not None and target.lanes(f32) > 1 and per_lane == 1 else ()),
         *((ProjectAhead.on(target),) if target is not None and per_lane == 1 else ()),  # scans that stay as they are
         HoistArithmetic(),  # to where a product can take it along

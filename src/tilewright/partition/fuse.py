@@ -253,7 +253,7 @@ class _Fuser:
                 return False
             if facts.walks_memory is not None and node.dtype.n_bytes == 1 and into.is_shared(operand):
                 return False  # groups of bytes along the sum are multiplied at once, and must lie next to each other
-            if facts.is_padding and into.is_walked_by_window(operand):
+            if facts.is_padding and self._is_walked_by_window(group, reader, operand):
                 return True  # it makes the padded copy itself, as of what it pads
             return facts.is_widening or (facts.form in (Form.MOVE, Form.VIEW) and facts.is_affine and facts.cost == 0)
         if any(not facts.is_affine or is_chosen(i) for x in into.reads(operand) for i in x.index):
@@ -359,8 +359,17 @@ class _Fuser:
         """Does a reduction read an operand of ``reader`` along rows, itself or through other members?"""
         if self.facts[reader].form in (Form.CONTRACT, Form.ROW):
             return self.facts[reader].slides(operand)
-        further = [(r, k) for r, k in self.readers[reader] if reader in group.operands and r in group.members]
-        return any(self._slides(group, r, k) for r, k in further)
+        return any(self._slides(group, r, k) for r, k in self._further(group, reader))
+
+    def _is_walked_by_window(self, group: Group, reader: Node, operand: int) -> bool:
+        """Does a product's window walk over an operand of ``reader``, itself or through other members?"""
+        if self.facts[reader].form is Form.CONTRACT:
+            return self.facts[reader].is_walked_by_window(operand)
+        return any(self._is_walked_by_window(group, r, k) for r, k in self._further(group, reader))
+
+    def _further(self, group: Group, reader: Node) -> list[tuple[Node, int]]:
+        """The members that read what ``reader`` passes on to a reduction."""
+        return [(r, k) for r, k in self.readers[reader] if reader in group.operands and r in group.members]
 
     def _fits_epilogue(self, group: Group, node: Node) -> bool:
         """``group`` is plain arithmetic over the elements of ``node``, each read where it is written."""
