@@ -5,8 +5,8 @@ after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
 the processor time of every test, the largest tests and files printed at the end, and a failure where one is over
 ``--cpu-limit``, or all together are over ``--cpu-budget``; of the cases of a test marked ``one_in(n)`` all but every
-n-th marked ``slow``; random tests that no clock fails; the fixture ``shared_kernels``; LLVM's work done once for a
-file; a garbage collector that leaves libraries alone.
+n-th marked ``slow``; random tests that no clock fails, and that draw half of their examples in quick runs; the fixture
+``shared_kernels``; LLVM's work done once for a file; a garbage collector that leaves libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -25,7 +25,7 @@ from unittest import mock
 
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from pace import Pace
 
@@ -49,9 +49,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu-times", help="write the processor time of every test to this file, as JSON")
 
 
+FEW_EXAMPLES = 4
+"""Of a random test that draws no more than these, a quick run draws all."""
+
+
+def _fewer_examples(test: object) -> None:
+    """Have a random test draw half of the examples that it asks for: those of a quick run are the same every time."""
+    whole = getattr(test, "_hypothesis_internal_use_settings")  # noqa: B009 - Hypothesis shows it to plugins so
+    if whole.max_examples > FEW_EXAMPLES:
+        few = max(FEW_EXAMPLES, whole.max_examples // 2)
+        setattr(test, "_hypothesis_internal_use_settings", settings(whole, max_examples=few))  # noqa: B010
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave every n-th case of a test marked ``one_in(n)`` to quick runs; by its place, so every run has the same."""
+    if config.getoption("--hypothesis-profile", None) == "ci":
+        tests = [item.obj for item in items if isinstance(item, pytest.Function)]
+        for test in {id(t): t for t in tests if is_hypothesis_test(t)}.values():
+            _fewer_examples(test)
     places = Counter[str]()
     for item in items:
         if marker := item.get_closest_marker("one_in"):

@@ -2,8 +2,8 @@
 
 A test for other machines is skipped where a tool is missing, and fails where ``TILEWRIGHT_REQUIRE`` wants it run. One
 with a marker ``timeout`` has that time from ``faulthandler_timeout`` too. Of one marked ``one_in(n)`` a quick run has
-every n-th case, and ``--cpu-limit`` fails a case that takes more processor time, ``--cpu-budget`` a run. No random test
-fails because the machine does other work too.
+every n-th case, and ``--cpu-limit`` fails a case that takes more processor time, ``--cpu-budget`` a run. A random test
+draws half of its examples there, and none fails because the machine does other work too.
 """
 
 import ast
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings, strategies
 
 TESTS = """
 import pytest
@@ -103,6 +103,21 @@ def test_some_cases_are_slow_and_a_quick_one_has_a_limit(options: list[str], sai
     assert "of processor time in" in ran.stdout
     assert ("--cpu-budget is 0.02: make the work cheaper" in ran.stdout) == ("0.02" in options)
     assert (ran.returncode == 0) == ("100" in options)
+
+
+@pytest.mark.parametrize(("asked", "expected"), [(40, 20), (5, 4), (3, 3)])
+def test_a_quick_run_draws_half_of_the_examples(asked: int, expected: int, request: pytest.FixtureRequest) -> None:
+    (rules,) = [p for p in request.config.pluginmanager.get_plugins() if hasattr(p, "_fewer_examples")]
+    drawn = []
+
+    @settings(max_examples=asked)
+    @given(strategies.integers())
+    def some(n: int) -> None:
+        drawn.append(n)
+
+    rules._fewer_examples(some)
+    some()
+    assert len(drawn) == expected
 
 
 def test_no_clock_fails_a_random_test() -> None:
