@@ -152,6 +152,9 @@ def is_set_type(annotation: ast.expr) -> bool:
     return False
 
 
+LEAVES = (ast.Name, ast.Constant, ast.alias, ast.arg)
+
+
 class Walks(ast.NodeVisitor):
     """Where one file walks a set in the order of its hashes, by function."""
 
@@ -198,6 +201,14 @@ class Walks(ast.NodeVisitor):
     def walked(self, e: ast.expr) -> None:
         if self.is_set(e):
             self.found.append((self._functions[-1], e.lineno))
+
+    def generic_visit(self, node: ast.AST) -> None:
+        """As Python's, which takes twice as long: parts that have none of their own are nothing that is walked."""
+        for name in node._fields:
+            part = getattr(node, name)
+            for child in part if isinstance(part, list) else (part,):
+                if isinstance(child, ast.AST) and child._fields and not isinstance(child, LEAVES):
+                    self.visit(child)
 
     def visit_For(self, node: ast.For) -> None:
         self.walked(node.iter)
