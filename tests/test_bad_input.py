@@ -20,7 +20,7 @@ from tilewright.core.types import Array
 from tilewright.frontend import source
 
 ROOT = Path(__file__).parents[1]
-QUICK, BLOCK = 25, 25
+QUICK, BLOCK = 14, 14
 QUICK_PROGRAMS = 9  # one of each
 SEED_OF_QUICK = 1_000_000  # apart from the seeds that `make fuzz` draws
 rng = np.random.default_rng(0)

@@ -265,7 +265,7 @@ SQUARE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("name", SQUARE)
 def test_sides_and_batches_of_the_call(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One compile for all sizes: LAPACK is told those of the call, and our own kernels loop to them."""

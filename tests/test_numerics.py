@@ -20,7 +20,7 @@ def test_every_function_has_a_row() -> None:
     assert [r[0] for r in ROWS] == list(FUNCTIONS)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: r[0])
 @pytest.mark.parametrize("target", ["native", "x86-64"])
 def test_bounds(row: tuple[str, str, str, str], target: str) -> None:

@@ -57,7 +57,7 @@ def reference(name, x, hidden, direction):
     return op.reference([x, *weights(name, hidden, n_inputs, n_dirs), *states], attrs)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize(("batch", "direction"), [(1, "forward"), (8, "reverse"), (3, "bidirectional")])
 def test_any_number_of_steps_and_threads(name, batch, direction):
@@ -156,7 +156,7 @@ def layers(name, hidden, n_inputs, batch, target, threads):
     return graph, compile_graph(graph, threads=threads, target=target)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("name", list(GATES))
 @pytest.mark.parametrize("target", ["native", "haswell", "x86-64"])
 def test_layers_that_project_ahead(name, target):

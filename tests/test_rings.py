@@ -53,21 +53,21 @@ def check(graph: Graph, target: str = "native", tolerance: float = 1e-4) -> None
     np.testing.assert_allclose(one.astype("d"), want.astype("d"), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.one_in(16)
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(("kind", "k", "stride"), [("depthwise", 3, 1), ("depthwise", 5, 2), ("max", 3, 2)])
 def test_every_target(target: str, kind: str, k: int, stride: int) -> None:
     check(net(kind, 1, 17, 14, 33, k, stride), target)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize(("h", "w", "channels", "n"), [(3, 3, 1, 1), (7, 30, 17, 2), (14, 5, 100, 1), (9, 9, 48, 3)])
 @pytest.mark.parametrize(("kind", "k", "stride"), [("depthwise", 3, 2), ("avg", 3, 1), ("depthwise", 2, 1)])
 def test_odd_sizes(kind: str, k: int, stride: int, h: int, w: int, channels: int, n: int) -> None:
     check(net(kind, n, h, w, channels, k, stride))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(types.f64, 1e-9), (types.f16, 3e-2), (types.bf16, 2e-1)])
 def test_other_dtypes(dtype: DType, tolerance: float) -> None:
     check(net("depthwise", 1, 12, 11, 24, 3, 1, dtype), tolerance=tolerance)

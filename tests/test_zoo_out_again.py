@@ -35,7 +35,7 @@ def check(found: object, model: zoo.ZooModel) -> None:
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5 * float(expected.abs().max()))
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("suffix", COMES_BACK)
 @pytest.mark.parametrize("optimised", [False, True])
 @pytest.mark.parametrize("name", NETS)

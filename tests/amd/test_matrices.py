@@ -61,7 +61,7 @@ def test_products_are_right_lane_by_lane(name: str, gpu: Gpu) -> None:
     close(seen.arrays["C"], want)
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @EACH
 @pytest.mark.parametrize("name", CASES)
 def test_the_code_of_lanes_is_right(name: str, gpu: Gpu) -> None:

@@ -108,7 +108,7 @@ def samples_agree(op: OpDef, gpu: Gpu, which: slice, monkeypatch: pytest.MonkeyP
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("op", QUICK, ids=lambda op: op.name)
 def test_ops_of_each_kind(op: OpDef, gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert samples_agree(op, gpu, slice(2), monkeypatch)
+    assert samples_agree(op, gpu, slice(1), monkeypatch)
 
 
 @EACH

@@ -54,7 +54,7 @@ CASES = [
 ]
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.emulation
 @pytest.mark.parametrize(("target", "cpu", "expected"), CASES)
 def test_an_older_cpu_refuses(target: str, cpu: str, expected: str, tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ MANY_SIZES = (
 SIZES = {"batch": (2, 9), "seq": (2, 40), "target": (2, 12), "images": (2, 6), "samples": (400, 1500)}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(8)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_one_of_each_family(name: str) -> None:

@@ -39,7 +39,7 @@ SQUARE = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", SQUARE)
 def test_elimination(name: str) -> None:
     def f(x):
@@ -57,7 +57,7 @@ def test_systems_and_inverses() -> None:
     assert_equal(ours(f, x, y), jax.jit(f)(x, y))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("lower", (True, False))
 @pytest.mark.parametrize("left_side", (True, False))
 def test_triangles(left_side: bool, lower: bool) -> None:
@@ -88,7 +88,7 @@ def test_cholesky_also_of_what_is_not_definite() -> None:
     assert_equal(ours(f, x), jax.jit(f)(x))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("shape", ((4, 4), (5, 3), (2, 3, 5), (1, 1), (3, 1)))
 def test_reflections(shape: tuple[int, ...]) -> None:
     x = matrices(*shape)
@@ -100,7 +100,7 @@ def test_reflections(shape: tuple[int, ...]) -> None:
     assert_equal(ours(f, x), jax.jit(f)(x))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("values", ([2.0], [1.0, 4.0], [3.0, 3.0, 3.0], [-1.0, 2.0, 2.0, 5.0], [0.0] * 4))
 def test_eigenvalues_also_of_several_vectors(values: list[float]) -> None:
     n = len(values)
@@ -115,7 +115,7 @@ def test_eigenvalues_also_of_several_vectors(values: list[float]) -> None:
             np.testing.assert_allclose(one, np.broadcast_to(np.eye(n), one.shape), atol=1e-13)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.one_in(14)
 @pytest.mark.parametrize("full", (False, True))
 @pytest.mark.parametrize("shape", ((4, 4), (5, 3), (2, 3, 5), (1, 1), (1, 4)))
 def test_singular_values(shape: tuple[int, ...], full: bool) -> None:

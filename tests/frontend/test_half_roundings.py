@@ -46,7 +46,7 @@ OF_ANOTHER_LIBRARY = 20
 N_BEFORE_COMPILING = 16
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("first", range(0, len(CALLS), N_BEFORE_COMPILING))
 def test_every_number_is_rounded_as_in_eager(first: int, dtype: torch.dtype) -> None:

@@ -103,7 +103,7 @@ OF_A_SYMBOLIC_SIZE = {
 }
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", OF_A_SYMBOLIC_SIZE)
 def test_windows_and_sizes_that_follow_from_a_symbol(name: str) -> None:
     """Also for sizes for which no window fits."""

@@ -111,7 +111,7 @@ WINDOWS = {
 }
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("name", WINDOWS)
 def test_convolutions_over_four_axes(name: str) -> None:
     options = {"window_strides": (1,) * 4, **WINDOWS[name]}

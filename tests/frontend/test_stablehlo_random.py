@@ -14,7 +14,7 @@ from frontend.test_stablehlo import assert_equal
 SHAPES = ((), (5,), (16,), (3, 4), (4, 3), (3, 5), (5, 3, 1), (2, 0, 3))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(10)
 @pytest.mark.parametrize("width", (8, 32, 64))
 @pytest.mark.parametrize("algorithm", list(lax.RandomAlgorithm), ids=lambda a: a.name)
 def test_bits_and_the_next_state(algorithm: lax.RandomAlgorithm, width: int) -> None:

@@ -171,7 +171,7 @@ LAYERS = {
 }  # fmt: skip
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("name", LAYERS)
 def test_calls_go_on_from_the_state_of_the_one_before(name: str) -> None:
     content = LAYERS[name].bytes()

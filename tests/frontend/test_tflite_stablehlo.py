@@ -84,7 +84,7 @@ WINDOWS: dict[str, Any] = {
 """Shape, window, strides, gaps within it, distances of the operand's elements, edges."""
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("computation", "start"), [("ADD", 0), ("ADD", 2), ("MULTIPLY", 1), ("MAXIMUM", -9), ("MINIMUM", 9)]
 )
@@ -107,7 +107,7 @@ def test_windows(name: str, computation: str, start: float) -> None:
         check(content, [x, np.array(start, dtype)])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("kind", "algorithm"), [(1, "RNG_PHILOX"), (2, "RNG_THREE_FRY")])
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 def test_random_bits(kind: int, algorithm: str, dtype: Any) -> None:

@@ -40,6 +40,7 @@ def check(*functions: Callable[..., torch.Tensor], operands: tuple[torch.Tensor,
         assert not wrong, (k, [(*(x[i].item() for x in operands), found[i].item(), expected[i].item()) for i in wrong])
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "functions",
     [
@@ -59,6 +60,7 @@ FAR = (709.5, 709.9, 710.5, 711.0, 1200.0, 1e300)
 ANGLES = (0.5, 1.0, math.pi / 2, math.pi, 1e-200, 709.5)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("functions", [(torch.exp, torch.sinh, torch.cosh), (torch.sin, torch.cos, torch.exp2)])
 def test_a_part_is_finite_where_the_other_overflows(functions: tuple[Callable[..., torch.Tensor], ...]) -> None:
     pairs = [complex(s * far, t * angle) for far in FAR for angle in ANGLES for s in (1, -1) for t in (1, -1)]
@@ -73,6 +75,7 @@ def test_inverse_tangents_beside_their_poles() -> None:
     check(torch.atanh, torch.atan, operands=(torch.cat([numbers, 1j * numbers]),))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "exponents",
     [(-2, -1, -0.5), (0, 0.5, 1, 2, 3, 0j, 3 + 0j), (7,), (1.5,), (-1.5,), (math.inf,), (1.5 + 0.5j,), (-1j,)],
@@ -82,6 +85,7 @@ def test_powers_of_one_exponent(exponents: tuple[complex, ...]) -> None:
     check(*(lambda z, n=n: z**n for n in exponents), operands=(NUMBERS,))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(
     "functions",
     [

@@ -106,7 +106,7 @@ def matrices(batch: tuple[int, ...], n: int, k: int, dtype: torch.dtype) -> tupl
     return tuple(torch.randn(shape, dtype=dtype, generator=draw) for shape in shapes)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=["c64", "c128"])
 @pytest.mark.parametrize(("batch", "n", "k"), [((), 3, 2), ((2,), 1, 1), ((0,), 2, 1), ((2, 1), 2, 3)])
 @pytest.mark.parametrize("function", FUNCTIONS)

@@ -313,7 +313,7 @@ IN_ORDER = [
 ]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.filterwarnings("ignore:.*treespec")
 @pytest.mark.parametrize("is_jit", [False, True])
 @pytest.mark.parametrize(("module", "words", "calls"), IN_ORDER, ids=lambda x: type(x).__name__)

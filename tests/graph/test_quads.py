@@ -37,7 +37,7 @@ def forms(graph: Graph, machine: str = "x86-64-v3") -> list[str]:
     return [n.op.name for n in made.nodes() if n.op in (ops.matmul, ops.quad_matmul)]
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("n", [1024, 1024 + 16, 1024 + 8])
 def test_half_of_the_weights_are_stored_for_one_row(n: int) -> None:
     w = two_of_four(4096, n)

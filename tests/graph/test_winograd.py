@@ -163,7 +163,7 @@ def test_groups_whose_results_fill_vectors_are_tiled(kernel, size, groups, attrs
         assert_same(graph, Winograd().run(graph), rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("target", ["native", "x86-64-v3", "x86-64"])
 @pytest.mark.parametrize(

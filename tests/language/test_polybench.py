@@ -200,7 +200,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.one_in(12)
+@pytest.mark.one_in(24)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_of_the_suite(name):
     for n in (N, N + 4):  # one code for both sizes

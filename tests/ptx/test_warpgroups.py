@@ -188,7 +188,7 @@ def test_the_code_of_lanes_is_right_where_rows_are_no_whole_accesses() -> None:
     check_lanes(Case(256, 258, 260, f16), ONE)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("columns", [64, 72, 66, 65])
 @pytest.mark.parametrize("has_bias", [False, True])
 def test_lanes_store_runs_of_sums(columns: int, has_bias: bool) -> None:

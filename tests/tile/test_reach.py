@@ -58,9 +58,10 @@ def runs(loops: tuple[Loop, ...], values: dict[Sym, int]) -> list[dict[Sym, int]
     return [x for k in range(n) for x in runs(loops[1:], {**values, loops[0].sym: k})]
 
 
-def test_what_is_proved_holds_in_every_iteration() -> None:
+@pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 500), marks=pytest.mark.slow)], ids=str)
+def test_what_is_proved_holds_in_every_iteration(seeds: range) -> None:
     n_proved = 0
-    for seed in range(500):
+    for seed in seeds:
         random = Random(seed)
         loops = drawn_loops(random)
         around = [*SIZES, *(x.sym for x in loops)]
@@ -75,7 +76,7 @@ def test_what_is_proved_holds_in_every_iteration() -> None:
             for at in runs(loops, dict(zip(SIZES, sizes, strict=True))):
                 if all(evaluate(g, at) >= 0 for g in guards):
                     assert evaluate(e, at) >= 0, (seed, e, loops, guards, at)
-    assert n_proved > 100
+    assert n_proved > len(seeds) // 5
 
 
 def test_a_factor_that_bends_elsewhere_is_not_looked_at_by_its_ends_alone() -> None:
