@@ -281,6 +281,7 @@ def test_forms_of_calibration_data(form, tmp_path):
         ("nothing.npz", "can't read nothing.npz"),
     ],
 )
+@pytest.mark.usefixtures("native_calibration")
 def test_wrong_data(data, message):
     with pytest.raises(tw.InputError, match=message):
         tw.quantize(small(perceptron, ROWS), data)
