@@ -39,12 +39,17 @@ def language_model() -> Graph:
 
 def perceptron() -> Graph:
     """Two layers on rows of 64; what compiles soonest and still has kernels of products."""
+    return _graph("perceptron", (Sym("rows", 1), 64), _two_layers)
 
-    def body(b: Builder, x: Node) -> Node:
-        net = Net(b)
-        return net.linear(net.relu(net.linear(x, 64)), 64)
 
-    return _graph("perceptron", (Sym("rows", 1), 64), body)
+def sequences() -> Graph:
+    """Those layers with the language model's input, for tests of sizes, files and calls: a tenth of its compile."""
+    return _graph("sequences", (Sym("batch", 1), Sym("tokens", 1), 64), _two_layers)
+
+
+def _two_layers(b: Builder, x: Node) -> Node:
+    net = Net(b)
+    return net.linear(net.relu(net.linear(x, 64)), 64)
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:

@@ -46,9 +46,9 @@ def test_the_sound_files_are_opened(of: str, tmp_path: Path) -> None:
 
 def test_the_same_seed_damages_the_same_way_and_most_files_are_changed() -> None:
     for of in FORMATS.keys() - {*PEERS}:
-        made = [FORMATS[of].damaged(seed) for seed in range(12)]
-        assert made == [FORMATS[of].damaged(seed) for seed in range(12)]
-        assert sum(m not in FORMATS[of].originals() for m in made) >= 8, of
+        made = [FORMATS[of].damaged(seed) for seed in range(6)]
+        assert made == [FORMATS[of].damaged(seed) for seed in range(6)]
+        assert sum(m not in FORMATS[of].originals() for m in made) >= 4, of
 
 
 @pytest.mark.slow  # a process that loads every frontend, and hundreds of files

@@ -48,14 +48,14 @@ def close(got: np.ndarray, expected: np.ndarray) -> None:
     assert float(np.abs(got - expected).max()) <= BOUND * float(np.abs(expected).max())
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", mark_slow(QUICK_TORCH))
 def test_small_from_torch(name: str) -> None:
     model = zoo.build(name, small=True)
     check(tw.compile(model.module, example_inputs=model.inputs, cache=False), model)
 
 
-@pytest.mark.one_in(6)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", mark_slow(QUICK_ONNX))
 def test_small_from_onnx(name: str) -> None:
     model = zoo.build(name, small=True)

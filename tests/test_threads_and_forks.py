@@ -17,7 +17,7 @@ THREADS = """
     faulthandler.enable()
     import numpy as np
     import tilewright as tw
-    from small_models import language_model
+    from small_models import sequences
     from tilewright.core.evaluate import evaluate_graph
     from tilewright.build.driver import compile_graph
     from tilewright.runtime.python import entry
@@ -31,7 +31,7 @@ THREADS = """
     rng = np.random.default_rng(0)
     shapes = [(1 + k % 3, 1 + k, 64) for k in range(11)]  # more than a model keeps native entries for
     cases = [rng.standard_normal(shape).astype(np.float32) for shape in shapes]
-    graph = language_model()
+    graph = sequences()
     expected = [evaluate_graph(graph, [x])[0] for x in cases]
     compile_graph(graph).save(path)
     problems = []

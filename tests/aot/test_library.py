@@ -28,7 +28,7 @@ pytestmark = [programs.needs_cc, pytest.mark.usefixtures("shared_kernels")]
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    model = tw.compile(small_models.language_model(), threads=2, cache=False)
+    model = tw.compile(small_models.sequences(), threads=2, cache=False)
     made = model.export(tmp_path_factory.mktemp("lm"), name="lm", shared=True)
     yield model, LibraryModel(made.library), made.library
 

@@ -178,7 +178,7 @@ int main() {
 
 
 def test_wrong_calls_are_refused_in_words(tmp_path: Path) -> None:
-    model = tw.compile(small_models.language_model(), threads=1, cache=False)
+    model = tw.compile(small_models.sequences(), threads=1, cache=False)
     model.export(tmp_path, name="lm", weights="file")
     source = tmp_path / "wrong.c"
     source.write_text("""
