@@ -55,6 +55,7 @@ LAZY_FILES: dict[str, str] = {
     "choose/cost/learned.py": "XGBoost is an extra: only a search asks its trees",
     "build/driver.py": "ahead-of-time export is loaded only where a model is exported, the way to a GPU for one, "
     "SQLite where there is a database of schedules",
+    "tile/polyhedral/isl.py": "islpy is an extra, and only nests whose order counts need it",
     "runtime/models.py": "what runs models on GPUs is loaded only for one",
     "build/kernels.py": "schedules and PTX of grids are loaded only for GPUs",
     "tools/debug/onnx_part.py": "ONNX is loaded only for ONNX models",

@@ -15,16 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-import islpy as isl
+from typing import TYPE_CHECKING, TypeAlias
 
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Prefetch, walk
 from tilewright.tile.polyhedral.dependences import Dependence, dependences_of
+from tilewright.tile.polyhedral.isl import LateNames
 from tilewright.tile.polyhedral.sets import Instance, instances, large_numbers, parameters
+
+if TYPE_CHECKING:
+    import islpy as isl
+else:
+    from tilewright.tile.polyhedral import isl
 
 OPERATIONS = 1000 * EFFORT.nodes
 """Of ``isl`` for one nest: a program that needs more would take seconds, and its nest stays as it is."""
@@ -35,8 +39,8 @@ is 7,000."""
 LARGEST = EFFORT.nodes
 """Of the numbers in a new loop's function: how often an old loop counts, and how far a statement is moved. Without a
 limit they may grow for hours in a program of few operations, which are what ``isl`` counts."""
-_TREE: Any = isl.schedule_node_type
-Lines = Mapping[int, isl.Map]
+_TREE = LateNames("schedule_node_type")
+Lines: TypeAlias = "Mapping[int, isl.Map]"
 """What a new loop counts: for each statement, by number, a map from its iterations to one number."""
 
 

@@ -15,14 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-
-import islpy as isl
+from typing import TYPE_CHECKING
 
 from tilewright.core.compute import Buffer
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Kernel, Role, Space
 from tilewright.tile.polyhedral.alone import alone
 from tilewright.tile.polyhedral.sets import ElementAccess, Instance, instances
+
+if TYPE_CHECKING:
+    import islpy as isl
+else:
+    from tilewright.tile.polyhedral import isl
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cache, reduce
 from math import inf
-from typing import Any
-
-import islpy as isl
+from typing import TYPE_CHECKING
 
 from tilewright.core.compute import Buffer, Inside, Load
 from tilewright.core.dims import is_known
@@ -22,31 +20,45 @@ from tilewright.core.indices import mentioned_at
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kind, Loop, Stmt, Store, Update
 from tilewright.tile.polyhedral.bands import number_of
+from tilewright.tile.polyhedral.isl import LateNames
 from tilewright.tile.polyhedral.orders import RunOrder, Timed
 from tilewright.tile.polyhedral.sets import Instance
 from tilewright.tile.rewrite import Body, loop_sym, substitute_stmt
 from tilewright.tile.schedule.partials import identity_of
 
-_OP: Any = isl.ast_expr_op_type
-_EXPR: Any = isl.ast_expr_type
-_NODE: Any = isl.ast_node_type
-_OF_TWO: Mapping[object, Callable[[Dim, Dim], Dim]] = {
-    _OP.add: lambda a, b: a + b,
-    _OP.sub: lambda a, b: a - b,
-    _OP.mul: lambda a, b: a * b,
-    _OP.fdiv_q: floordiv,
-    _OP.pdiv_q: floordiv,
-    _OP.pdiv_r: mod,
-    _OP.zdiv_r: mod,
-    _OP.div: floordiv,
-}
-_COMPARED: Mapping[object, Callable[[Dim, Dim], tuple[Dim, ...]]] = {
-    _OP.le: lambda a, b: (b - a,),
-    _OP.lt: lambda a, b: (b - a - 1,),
-    _OP.ge: lambda a, b: (a - b,),
-    _OP.gt: lambda a, b: (a - b - 1,),
-    _OP.eq: lambda a, b: (a - b, b - a),
-}
+if TYPE_CHECKING:
+    import islpy as isl
+else:
+    from tilewright.tile.polyhedral import isl
+
+_OP, _EXPR, _NODE = LateNames("ast_expr_op_type"), LateNames("ast_expr_type"), LateNames("ast_node_type")
+
+
+@cache
+def _of_two() -> Mapping[object, Callable[[Dim, Dim], Dim]]:
+    """What ``isl``'s operations on two numbers are here."""
+    return {
+        _OP.add: lambda a, b: a + b,
+        _OP.sub: lambda a, b: a - b,
+        _OP.mul: lambda a, b: a * b,
+        _OP.fdiv_q: floordiv,
+        _OP.pdiv_q: floordiv,
+        _OP.pdiv_r: mod,
+        _OP.zdiv_r: mod,
+        _OP.div: floordiv,
+    }
+
+
+@cache
+def _compared() -> Mapping[object, Callable[[Dim, Dim], tuple[Dim, ...]]]:
+    """What is not negative where one of ``isl``'s comparisons holds."""
+    return {
+        _OP.le: lambda a, b: (b - a,),
+        _OP.lt: lambda a, b: (b - a - 1,),
+        _OP.ge: lambda a, b: (a - b,),
+        _OP.gt: lambda a, b: (a - b - 1,),
+        _OP.eq: lambda a, b: (a - b, b - a),
+    }
 
 
 @dataclass
@@ -238,8 +250,8 @@ def _dim(e: isl.AstExpr, env: Mapping[str, Dim]) -> Dim:
         return env[e.get_id().get_name()]
     op = e.get_op_type()
     args = [_dim(e.get_op_arg(n), env) for n in range(e.get_op_n_arg())]
-    if op in _OF_TWO:
-        return _OF_TWO[op](*args)
+    if op in _of_two():
+        return _of_two()[op](*args)
     if op == _OP.minus:
         return -args[0]
     if op in (_OP.min, _OP.max):
@@ -253,8 +265,8 @@ def _conditions(e: isl.AstExpr, env: Mapping[str, Dim]) -> Iterator[Dim]:
     if op in (_OP.and_, _OP.and_then):
         for n in range(2):
             yield from _conditions(e.get_op_arg(n), env)
-    elif op in _COMPARED:
-        found = _COMPARED[op](*(_dim(e.get_op_arg(n), env) for n in range(2)))
+    elif op in _compared():
+        found = _compared()[op](*(_dim(e.get_op_arg(n), env) for n in range(2)))
         yield from (x for x in found if not (is_known(x) and x >= 0))
     else:
         raise ScheduleError("resequence", "", "a condition of the loops has no form")

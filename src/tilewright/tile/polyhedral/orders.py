@@ -15,12 +15,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
-
-import islpy as isl
+from typing import TYPE_CHECKING
 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.polyhedral.bands import Band, Bands
 from tilewright.tile.polyhedral.dependences import Dependence
+
+if TYPE_CHECKING:
+    import islpy as isl
+else:
+    from tilewright.tile.polyhedral import isl
 
 _FORM = re.compile(r"(\d+(?:\+\d+)?(?: \d+(?:\+\d+)?)*)(?::(\d+(?: \d+)*))?")
 

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-import islpy as isl
+from typing import TYPE_CHECKING
 
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known
@@ -22,6 +21,11 @@ from tilewright.core.indices import chosen, is_chosen, placed
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, If, Kernel, Loop, Stmt, Store, Update, walk
 from tilewright.tile.rewrite import Body, loads_of
+
+if TYPE_CHECKING:
+    import islpy as isl
+else:
+    from tilewright.tile.polyhedral import isl
 
 _SPELLED = {
     "floordiv": "floor(({a})/{b})",
