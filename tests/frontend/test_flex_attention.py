@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-QUICK, MANY = 3, 500
+QUICK, MANY = 2, 500
 
 SCORES: dict[str, Callable[..., Any] | None] = {
     "none": None,
