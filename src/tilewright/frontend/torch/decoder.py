@@ -90,7 +90,7 @@ def decoder_step(model: Any, places: int, chunk: int, kept_in: str = "fp32") -> 
     layer: Any = transformers.cache_utils.DynamicLayer
     form = _forms()[kept_in]
 
-    class Kept(transformers.cache_utils.Cache):
+    class Kept(transformers.cache_utils.Cache):  # type: ignore[misc]  # mypy reads no transformers
         """What layers append to: caches of all places, or, to learn their shapes, nothing."""
 
         def __init__(self, caches: list[Any], at: Any) -> None:
