@@ -406,9 +406,9 @@ class Runs:
         """
         n = len(self.kernels)
         window = max(1, ceil(n * n * len(self.n_parts) / 2 / EFFORT.points))
-        crossing = []
+        crossing, crosses = [], list[RowKernel]()
         for at in range(n + 1):
-            crosses = [k for k in self.kernels[:at] if at <= self.last_read[k.root] < n]
+            crosses = [k for k in (*crosses, *self.kernels[max(at - 1, 0) : at]) if at <= self.last_read[k.root] < n]
             crossing.append(inf if any(k.is_slid for k in crosses) else sum(k.row_bytes for k in crosses))
         windows = (range(at, min(at + window, n + 1)) for at in range(0, n + 1, window))
         return {0, n, *(at for w in windows if crossing[at := min(w, key=crossing.__getitem__)] < inf)}
