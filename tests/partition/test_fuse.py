@@ -9,6 +9,7 @@ import pytest
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
@@ -205,6 +206,16 @@ def test_layer_norm_is_one_kernel() -> None:
     n = Net()
     y = n.b(ops.layer_norm, n.input(8, 64), n.weight(64), n.weight(64), axis=1, epsilon=1e-5)
     assert len(n.kernels(y)) == 1
+
+
+def test_a_kernel_reduces_rows_so_often_at_most() -> None:
+    """A schedule compares each of its reductions with all others: 300 in two kernels took seconds to compile."""
+    n = Net()
+    x = n.input(4, 8)
+    for _ in range(2 * EFFORT.listed):
+        x = n.b(ops.sub, x, n.b(ops.reduce_sum, x, axes=(1,), keepdims=True))
+    counts = [k.count("reduce_sum") for k in n.kernels(x)]
+    assert max(counts) == EFFORT.listed and sum(counts) == 2 * EFFORT.listed and len(counts) < 5
 
 
 def test_a_value_with_two_readers_is_computed_once() -> None:

@@ -62,6 +62,8 @@ class Group:
     anchor: Node | None = None
     operands: set[Node] = field(default_factory=set)
     cost: int = 0
+    n_rows: int = 0
+    """How many members reduce rows: a schedule compares each with all others."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +180,7 @@ class _Fuser:
             self.views[node] = node.inputs[0]
             self.is_pinned.add(node.inputs[0])
             return
-        group = self.roots[node] = Group(node, {node}, cost=self.facts[node].cost)
+        group = self.roots[node] = Group(node, {node}, cost=self.facts[node].cost, n_rows=form is Form.ROW)
         group.anchor = node if form in (Form.ROW, Form.CONTRACT) else None
         self.homes[node].add(group)
 
@@ -187,6 +189,7 @@ class _Fuser:
         if node not in self.chains and any(self._reads_often(group, r) for r, _ in self.readers[node]):
             group.operands.add(node)
         group.cost += self.facts[node].cost
+        group.n_rows += self.facts[node].form is Form.ROW
         self.homes[node].add(group)
         between_products = node in self.chains
         if self.facts[node].form in (Form.ROW, Form.CONTRACT) and group.anchor is None and not between_products:
@@ -205,7 +208,7 @@ class _Fuser:
         readers = [(r, k) for r, k in self.readers[node] if r in group.members]
         if self.facts[group.root].form is Form.OPAQUE:
             return self._begins_with(group.root, node)
-        if group.cost + facts.cost > EFFORT.nodes:
+        if group.cost + facts.cost > EFFORT.nodes or (facts.form is Form.ROW and group.n_rows >= EFFORT.listed):
             return False
         if node in self.chains:
             return True  # its readers are all in this group, so the whole chain is
