@@ -5,7 +5,6 @@ programs of hundreds of ops, and ``test_torch_complex_linalg`` compiles the same
 """
 
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.export
@@ -17,30 +16,11 @@ from jax.scipy import linalg
 
 import tilewright as tw
 import tilewright.jax
+from frontend.by_numpy import computed_by_numpy
 from frontend.test_stablehlo import assert_equal
-from tilewright.build.options import Options
-from tilewright.build.texts import optimise
-from tilewright.core.evaluate import evaluate_graph
-from tilewright.integrations.jax import jit
 
+__all__ = ["computed_by_numpy"]
 R = np.random.default_rng(0)
-
-
-@pytest.fixture(autouse=True)
-def _computed_by_numpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if "not slow" in request.config.getoption("-m"):
-        monkeypatch.setattr(jit, "driver", SimpleNamespace(compile=evaluated))
-
-
-def evaluated(graph, **_):
-    """What is called as a compiled graph is."""
-    left = optimise(graph, Options(), None)
-
-    def call(*arrays):
-        results = evaluate_graph(left, arrays)
-        return results if len(results) > 1 else results[0]
-
-    return call
 
 
 def matrices(*shape, dtype=np.complex64):

@@ -1,4 +1,7 @@
-"""StableHLO in types that NumPy lacks and in complex numbers: constants, arithmetic, rounding, inverse functions."""
+"""StableHLO in types that NumPy lacks and in complex numbers: constants, arithmetic, rounding, inverse functions.
+
+In quick runs these are asked of the graphs that the passes leave (``by_numpy``).
+"""
 
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from jax import lax
 
 import tilewright as tw
 import tilewright.jax as twj
+from frontend.by_numpy import computed_by_numpy
+
+__all__ = ["computed_by_numpy"]
 
 
 def agree(function, *arguments, tolerance=0.0):
