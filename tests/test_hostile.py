@@ -35,6 +35,7 @@ PROCESSES = {"stablehlo bytecode": pytest.mark.slow}
 """Formats of which every file is read by a process of its own."""
 
 
+@pytest.mark.one_in(2)  # the tests of each frontend open sound files of theirs
 @pytest.mark.parametrize("of", [pytest.param(of, marks=PROCESSES.get(of, ())) for of in FORMATS])
 def test_the_sound_files_are_opened(of: str, tmp_path: Path) -> None:
     if of in PEERS:

@@ -49,7 +49,7 @@ def available(name: str) -> object:
 
 @pytest.mark.parametrize("name", [available(n) for n in QUICK])
 def test_a_few_models_on_another_machine(name: str, tmp_path: Path) -> None:
-    trials = chain(many.node_tests(8), many.nets(["lstm"]))
+    trials = chain(many.node_tests(4), many.nets(["lstm"]))
     assert many.wrong(PLATFORMS[name], trials, tmp_path) == {}
 
 

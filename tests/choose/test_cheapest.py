@@ -58,8 +58,15 @@ def test_sizes_of_a_call_keep_the_default_and_no_other_schedule_is_made():
     assert cheapest(only_first(), ZEN).schedule == schedule_with_steps(c, ZEN, constants(c)).schedule
 
 
-def test_a_model_whose_schedules_are_chosen_by_price_computes_the_same():
-    by_rules, by_price = (tw.compile(small_models.convnet(), optimize=k, cache=False) for k in (2, 3))
-    x = small_models.numbers(2, 3, 64, 64)
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (small_models.perceptron, (7, 64)),
+        pytest.param(small_models.convnet, (2, 3, 64, 64), marks=pytest.mark.slow),
+    ],
+)
+def test_a_model_whose_schedules_are_chosen_by_price_computes_the_same(net, shape):
+    by_rules, by_price = (tw.compile(net(), optimize=k, cache=False) for k in (2, 3))
+    x = small_models.numbers(*shape)
     np.testing.assert_allclose(by_price(x), by_rules(x), rtol=1e-4, atol=1e-5)
     assert by_price.report()["options"]["optimize"] == 3

@@ -62,6 +62,7 @@ def same(found: Any, expected: dict[str, torch.Tensor]) -> None:
         torch.testing.assert_close(torch.as_tensor(a), b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow  # in quick runs test_torch_complex_edges has powers of each of these kinds
 def test_real_powers_of_complex_numbers() -> None:
     """Powers by squaring: each number of set bits, none, and negative ones; broken ones by the angle."""
 
