@@ -60,7 +60,7 @@ lint: $(STAMP)-dev  ## ruff and mypy
 # minutes.
 test: lint  ## lint, then every test but the slow ones
 	$(ONE_THREAD) $(RUN) -m pytest -m "not slow and not fuzz" --hypothesis-profile=ci --dist worksteal \
-		--cpu-limit 60 --cpu-budget 1800 -n $(JOBS) $(PYTEST_ARGS)
+		--cpu-limit 60 --cpu-budget 1500 -n $(JOBS) $(PYTEST_ARGS)
 
 test-all: lint  ## lint, then every test, full-size models too
 	$(ONE_THREAD) $(RUN) -m pytest -m "not fuzz" -n $(JOBS) --timeout 1800 -o faulthandler_timeout=2400 $(PYTEST_ARGS)
