@@ -6,7 +6,8 @@ which have pixels in the lanes (``planes``); the loops of a copy (``choose``).
 A convolution whose image is padded reads a copy. Of an image in N, C order that is a second one: it is transposed
 first, by a kernel of its own. A product whose lanes are channels of the result reads single elements of the image,
 wherever they lie, so that the padded copy may stay in the image's order, and one of the two is not made. Channels that
-lie apart cost something else: more lines and pages for a row of results. So the price decides.
+lie apart cost something else: more lines and pages for a row of results. So the price decides, and in doubt the
+image is transposed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import ClassVar
 
 from tilewright import ops
 from tilewright.core.dims import are_known
+from tilewright.core.estimates import DOUBT
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.graph.forms.planes import is_moved
@@ -35,7 +37,7 @@ class PadFirst(PricedPass):
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def padded_first(b: Rewriting, node: Node) -> Node | None:
             form = _padded_first(b, node)
-            return None if form is None else self.cheaper(node, form, node.inputs[0].inputs[0])
+            return None if form is None else self.cheaper(node, form, node.inputs[0].inputs[0], DOUBT)
 
         rule = Rule("pad-first", (ops.conv,), padded_first, "zeros around an image are zeros in any order of its axes")
         return rewrite(graph, RuleTable([rule]), journal)

@@ -22,11 +22,14 @@ class PricedPass(Pass):
 
     price: Price | None = field(default=None, compare=False, repr=False, kw_only=True)
 
-    def cheaper(self, node: Node, form: Node, operand: Node) -> Node | None:
-        """``form`` where its price is below that of ``node``, its equal made of the same ``operand``; else None."""
+    def cheaper(self, node: Node, form: Node, operand: Node, doubt: float = 0.0) -> Node | None:
+        """``form`` where its price is below that of ``node``, its equal made of the same ``operand``; else None.
+
+        ``doubt`` is the part of its price by which it must be below.
+        """
         if self.price is None:
             return None
-        return form if self.price(alone(form, operand)) < self.price(alone(node, operand)) else None
+        return form if self.price(alone(form, operand)) < self.price(alone(node, operand)) * (1 - doubt) else None
 
 
 def alone(root: Node, operand: Node) -> Graph:
