@@ -17,7 +17,7 @@ import pytest
 import typer.main
 
 import tilewright
-from sources import FILES, PACKAGE, ROOT, nodes, relative_path
+from sources import FILES, PACKAGE, ROOT, relative_path, statements
 from test_docs import DOCS, README
 from test_layers import LAYERS
 from tilewright.cli.main import app
@@ -127,7 +127,7 @@ def test_the_words_of_others_are_used() -> None:
 def docstrings() -> Iterator[tuple[str, str]]:
     """Every text that stands alone in the sources, below a name or at the top, with the place of its end."""
     for path in FILES:
-        for node in nodes(path):
+        for node in statements(path):
             match node:
                 case ast.Expr(value=ast.Constant(value=str(text))):
                     yield f"{relative_path(path)} line {node.end_lineno}", text

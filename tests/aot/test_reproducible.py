@@ -18,7 +18,7 @@ import pytest
 
 import small_models
 import tilewright as tw
-from sources import FILES, PACKAGE, nodes, parsed
+from sources import FILES, PACKAGE, parsed, statements
 
 NETS = (
     "convnet", "language_model", *(f"network:{seed}" for seed in (0, 1, 2, 3, 4, 6, 9, 12, 15, 18)),
@@ -130,7 +130,7 @@ def set_makers() -> frozenset[str]:
     """Names of functions, and of annotated attributes, that are sets wherever the package says what they are."""
     found: dict[str, set[bool]] = {}
     for path in FILES:
-        for node in nodes(path):
+        for node in statements(path):
             if isinstance(node, ast.FunctionDef) and node.returns is not None:
                 found.setdefault(node.name, set()).add(is_set_type(node.returns))
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute):
