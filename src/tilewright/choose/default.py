@@ -18,6 +18,7 @@ from types import MappingProxyType
 
 from tilewright.choose.clusters import Cluster, ClusterKind, clusters_of, is_decoded
 from tilewright.choose.normalize import normalize
+from tilewright.choose.strategies.across import across, turned_by
 from tilewright.choose.strategies.beside import beside, pairs
 from tilewright.choose.strategies.chain import chain
 from tilewright.choose.strategies.columns import are_few_columns
@@ -216,7 +217,7 @@ class _Work:
 
         Inside of one (``is_inside``), two products that share nothing may run beside each other.
         """
-        for run in _runs(items):
+        for run in _runs(items if is_inside else self.without_turned(items)):
             if isinstance(run, Serial):
                 self.items(run.body, is_inside=True)
                 continue
@@ -231,6 +232,20 @@ class _Work:
                 clusters = self.without_strips(clusters)
             for cluster in sorted(clusters, key=self.is_copy):  # those behind what reads them
                 self.cluster(cluster)
+
+    def without_turned(self, items: Sequence[Stage | Serial]) -> list[Stage | Serial]:
+        """Rows that are laid across to be folded, a block of them at a time; the other items."""
+        left = list(items)
+        for k, loop in enumerate(items):
+            pair = turned_by(items, k)
+            if pair is None or any(all(x is not y for y in left) for x in (*pair, loop)):
+                continue
+            turned, out = (s.out.name for s in pair)
+            apply = partial(across, self.b, self.machine, turned, out)
+            if fits(self.b, out, apply, self.notes, self.on_broken, is_quiet=True):
+                self.done.append(Tried(out, ("across", "pointwise"), "across"))
+                left = [x for x in left if x is not loop and all(x is not s for s in pair)]
+        return left
 
     def without_strips(self, clusters: Sequence[Cluster]) -> list[Cluster]:
         """Plain stages that read each other's results, a strip of rows at a time where that costs less; the others."""

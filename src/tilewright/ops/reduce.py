@@ -425,13 +425,26 @@ def cumulative(
                 *one_by_one(length * runs),
             )
 
+        def laid_across() -> tuple[Stage | Serial, ...]:
+            """Rows laid across, where those of one place are neighbours, and laid back."""
+            turned = Buffer(f"{out.name}_across", dtype, (n, *(s.extent for s in others)))
+            t, u, row = axis_over(n, "t"), axis_over(maximum(n - 1, 0), "u"), syms(others)
+            step = Binary(op, Load(turned, (u.sym, *row)), Load(turned, (u.sym + 1, *row)))
+            found: Value = Load(turned, (t.sym - a.exclusive, *row))
+            if a.exclusive:
+                found = Select(Inside((t.sym - 1,)), found, init(dtype))
+            return (
+                Stage((turned,), (t, *others), (t.sym, *row), (element(t.sym),)),
+                Serial(u, (Stage((turned,), others, (u.sym + 1, *row), (step,)),)),
+                Stage((acc,), (*others, t), at(t.sym), (found,)),
+            )
+
         inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
         is_long = not known_under(n, LEAST_IN_RUNS)
         # With many elements behind the axis, those of one place are neighbours, and lanes as they lie.
         is_across = is_long and known_under(inner, RUNS // 2)
         if is_across and known_at_least(rows, RUNS):
-            # Rows enough to be lanes: one run, laid across.
-            steps = in_runs(1)
+            steps = laid_across()  # there are enough of them to be lanes
         else:
             steps = in_runs(RUNS) if is_across and in_any_order else one_by_one(0)
         return steps if acc is out else (*steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
