@@ -20,7 +20,7 @@ from tilewright.core.dims import is_known
 from tilewright.core.effort import EFFORT
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Loop
+from tilewright.tile.ir import Loop, Store
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place
 
@@ -47,13 +47,15 @@ def across(b: ScheduleBuilder, machine: Target, turned: str, out: str) -> None:
     if len(found) != 2 or any(len(x.loops) != 2 for x in (*found, back)):
         raise ScheduleError("across", turned, "it is not laid across, folded and laid back, with one loop of rows")
     copy, fold = found
-    leaves = tuple(statement_of(x) for x in (*found, back))
-    (steps, rows), width = copy.loops, vector_width(machine, leaves)
+    leaf = statement_of(fold)
+    if not isinstance(leaf, Store):
+        raise ScheduleError("across", turned, "no element is stored")
+    (steps, rows), width = copy.loops, vector_width(machine, (statement_of(copy), leaf, statement_of(back)))
     row_bytes = estimate([steps.extent]) * find_place(b.kernel, turned, "across").buffer.dtype.n_bytes
     n = min(VECTORS, int(EFFORT.added_bytes // 4 / (row_bytes * width)))  # scratch holds a few of them
     if width == 1 or n == 0 or not is_known(steps.extent):
         raise ScheduleError("across", turned, "no block of its rows fits into scratch")
-    work = estimate([steps.extent, rows.extent]) * n_operations(fold.leaf[0].value)  # type: ignore[union-attr]
+    work = estimate([steps.extent, rows.extent]) * n_operations(leaf.value)
     block = _transposed(b, copy.loops[::-1], n * width, width)
     of_fold, row = b.split(fold.loops[1].sym.name, n * width)
     vectors, lanes = b.split(row, width)
@@ -69,9 +71,7 @@ def across(b: ScheduleBuilder, machine: Target, turned: str, out: str) -> None:
         parallel(b, machine, [block])
 
 
-def _transposed(
-    b: ScheduleBuilder, loops: Sequence[Loop], block: int, width: int, *, lanes_last: bool = False
-) -> str:  # fmt: skip
+def _transposed(b: ScheduleBuilder, loops: Sequence[Loop], block: int, width: int, *, lanes_last: bool = False) -> str:
     """Rows and steps in square tiles of registers, blocks of rows outside; ``lanes_last``: of steps, else of rows."""
     rows, steps = (x.sym.name for x in loops)
     outer, row = b.split(rows, block)

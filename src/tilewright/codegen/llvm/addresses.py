@@ -59,10 +59,10 @@ class Address(NamedTuple):
     """``pointer + offset`` bytes for lane 0; ``pattern`` gives the other lanes in elements, ``lanes`` each lane's own
     element distance where that is not constant (an ``i64`` vector).
 
-    ``fits``: every lane, running or not, lies inside the buffer. ``pointer`` is a multiple of ``unit`` elements from
-    the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is one of the copies of a loop body
-    which all read inside the buffer. ``spare``: the lanes that do not run lie in memory of the buffer's own where it
-    keeps nothing, so that they may be read and written too. ``rows``: of a column whose ``lanes`` are so many
+    ``fits``: every lane, running or not, lies inside the buffer, and may be read. ``pointer`` is a multiple of ``unit``
+    elements from the buffer's start, and so is the buffer's size (0: unknown). ``column``: this is one of the copies of
+    a loop body which all read inside the buffer. ``spare``: the lanes that do not run lie in memory of the buffer's own
+    where it keeps nothing, so that they may be read and written too. ``rows``: of a column whose ``lanes`` are so many
     run-time elements apart, those distances one by one. ``step``: ``pointer`` is a multiple of so many elements from
     the buffer's start (0: it is the start; None: unknown).
     """

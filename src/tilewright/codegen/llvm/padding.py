@@ -1,6 +1,6 @@
 """Which temporaries have room behind their rows that nobody uses, so that part of a vector may be a whole one.
 
-In: the accesses of a kernel. Out: an answer for each buffer. Not its business: instructions (``memory``).
+In: what a kernel writes to a buffer. Out: what lies behind its rows. Not its business: instructions (``memory``).
 
 A tile's last vector is often no whole one, and its row has room for the rest of it. What such room holds is what its
 memory held before, and products that read whole vectors multiply it. That makes no result wrong; but where those bits
@@ -30,7 +30,7 @@ Around = Sequence[tuple[Loop, int | None]]
 
 
 class Beyond(Enum):
-    """What lies where lanes that do not run would write: room of the buffer's own, or elements that it keeps."""
+    """What lies where lanes that do not run would write: room of the buffer's own, or elements that it keeps, too."""
 
     ROOM = "room"
     KEPT = "kept"

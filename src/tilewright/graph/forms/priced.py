@@ -25,7 +25,7 @@ class PricedPass(Pass):
     def cheaper(self, node: Node, form: Node, operand: Node, doubt: float = 0.0) -> Node | None:
         """``form`` where its price is below that of ``node``, its equal made of the same ``operand``; else None.
 
-        ``doubt`` is the part of its price by which it must be below.
+        It must be lower by ``doubt``, a part of ``node``'s price.
         """
         if self.price is None:
             return None
