@@ -36,7 +36,7 @@ from tilewright.core.compute import (
 from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
 from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Attrs, Builder, Node
-from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
+from tilewright.core.opdef import AttrDef, Compute, OpDef, Sample, Trait
 from tilewright.core.types import Array, DType, TensorType, product
 from tilewright.ops import elementwise as ew
 from tilewright.ops.common import (
@@ -361,10 +361,8 @@ RUNS = 16
 LEAST_IN_RUNS = 4 * RUNS
 
 
-def cumulative(
-    name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wider: bool, in_any_order: bool = True
-) -> OpDef:
-    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end.
+def _cumulative_compute(op: str, init: Init, in_wider: bool, in_any_order: bool) -> Compute:
+    """How :func:`cumulative` is computed.
 
     Where elements of other rows do not lie beside each other, the rows are laid across first; of few rows, runs are
     folded side by side (``in_any_order``: joining runs overflows no earlier than folding one element after another).
@@ -400,13 +398,18 @@ def cumulative(
                 value = Binary(op, Select(has_before, Load(acc, at(t - 1)), init(dtype)), element(t))
             return (Serial(axis, (Stage((acc,), others, at(t), (value,)),)),)
 
-        def in_runs(runs: int) -> tuple[Stage | Serial, ...]:
-            """So many runs of each row, side by side; then what lies before each is joined with it; then the rest."""
-            length = floordiv(n, runs)
-            row = tuple(s.sym for s in others)
-            parts = Buffer(f"{out.name}_runs", dtype, (length, *(s.extent for s in others), runs))
-            before = Buffer(f"{out.name}_before", dtype, (*(s.extent for s in others), runs))
-            t, u, r = axis_over(length, "t"), axis_over(maximum(length - 1, 0), "u"), axis_over(runs, "r")
+        def in_turn(parts: Buffer, over: tuple[Axis, ...]) -> Serial:
+            """Each place along the first axis of ``parts`` with the one before it; ``over`` are its other axes."""
+            u, row = axis_over(maximum(parts.shape[0] - 1, 0), "u"), syms(over)
+            step = Binary(op, Load(parts, (u.sym, *row)), Load(parts, (u.sym + 1, *row)))
+            return Serial(u, (Stage((parts,), over, (u.sym + 1, *row), (step,)),))
+
+        def in_runs() -> tuple[Stage | Serial, ...]:
+            """``RUNS`` runs of each row, side by side; then what lies before each is joined with it; then the rest."""
+            length, row = floordiv(n, RUNS), syms(others)
+            parts = Buffer(f"{out.name}_runs", dtype, (length, *(s.extent for s in others), RUNS))
+            before = Buffer(f"{out.name}_before", dtype, (*(s.extent for s in others), RUNS))
+            t, r = axis_over(length, "t"), axis_over(RUNS, "r")
             # Before the first run, or with runs of no element, there is nothing.
             whole = Inside((r.sym - 1, length - 1))
             total = Binary(op, Load(before, (*row, r.sym - 1)), Load(parts, (length - 1, *row, r.sym - 1)))
@@ -415,27 +418,25 @@ def cumulative(
             if a.exclusive:
                 # The first place of a run gets what lies before the run alone.
                 joined = Select(Inside((t.sym - 1,)), joined, given)
-            step = Binary(op, Load(parts, (u.sym, *row, r.sym)), Load(parts, (u.sym + 1, *row, r.sym)))
             place = r.sym * length + t.sym
             return (
                 Stage((parts,), (t, *others, r), (t.sym, *row, r.sym), (element(place),)),
-                Serial(u, (Stage((parts,), (*others, r), (u.sym + 1, *row, r.sym), (step,)),)),
+                in_turn(parts, (*others, r)),
                 Serial(r, (Stage((before,), others, (*row, r.sym), (Select(whole, total, init(dtype)),)),)),
                 Stage((acc,), (*others, r, t), at(place), (joined,)),
-                *one_by_one(length * runs),
+                *one_by_one(length * RUNS),
             )
 
         def laid_across() -> tuple[Stage | Serial, ...]:
             """Rows laid across, where those of one place are neighbours, and laid back."""
             turned = Buffer(f"{out.name}_across", dtype, (n, *(s.extent for s in others)))
-            t, u, row = axis_over(n, "t"), axis_over(maximum(n - 1, 0), "u"), syms(others)
-            step = Binary(op, Load(turned, (u.sym, *row)), Load(turned, (u.sym + 1, *row)))
+            t, row = axis_over(n, "t"), syms(others)
             found: Value = Load(turned, (t.sym - a.exclusive, *row))
             if a.exclusive:
                 found = Select(Inside((t.sym - 1,)), found, init(dtype))
             return (
                 Stage((turned,), (t, *others), (t.sym, *row), (element(t.sym),)),
-                Serial(u, (Stage((turned,), others, (u.sym + 1, *row), (step,)),)),
+                in_turn(turned, others),
                 Stage((acc,), (*others, t), at(t.sym), (found,)),
             )
 
@@ -446,8 +447,16 @@ def cumulative(
         if is_across and known_at_least(rows, RUNS):
             steps = laid_across()  # there are enough of them to be lanes
         else:
-            steps = in_runs(RUNS) if is_across and in_any_order else one_by_one(0)
+            steps = in_runs() if is_across and in_any_order else one_by_one(0)
         return steps if acc is out else (*steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
+
+    return compute
+
+
+def cumulative(
+    name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wider: bool, in_any_order: bool = True
+) -> OpDef:
+    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end."""
 
     def reference(xs: Sequence[Array], a: Attrs) -> Array:
         x = widened(xs[0])
@@ -461,8 +470,8 @@ def cumulative(
 
     attrs = {"axis": AttrDef("int"), "exclusive": AttrDef("bool", False), "reverse": AttrDef("bool", False)}
     return OpDef(
-        name, ("x",), attrs, _infer_cumulative, reference, compute, traits=frozenset(), samples=_cumulative_samples,
-        doc=doc,
+        name, ("x",), attrs, _infer_cumulative, reference, _cumulative_compute(op, init, in_wider, in_any_order),
+        traits=frozenset(), samples=_cumulative_samples, doc=doc,
     )  # fmt: skip
 
 
