@@ -18,9 +18,9 @@ from typing import ClassVar
 from tilewright import ops
 from tilewright.core.dims import are_known
 from tilewright.core.estimates import DOUBT
-from tilewright.core.graph import CONST, Graph, Node
+from tilewright.core.graph import Graph, Node
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
-from tilewright.graph.forms.planes import is_moved
+from tilewright.graph.forms.planes import is_moved, mixes_channels
 from tilewright.graph.forms.priced import PricedPass
 
 
@@ -45,10 +45,9 @@ class PadFirst(PricedPass):
 
 def _padded_first(b: Rewriting, node: Node) -> Node | None:
     (x, w), a = node.inputs, node.attrs
-    if a["layout"] != "NHWC" or not is_moved(x) or not b.read_once(x) or not any(map(any, a["pads"])):
+    if not is_moved(x) or not b.read_once(x) or not any(map(any, a["pads"])):
         return None
-    is_plain = w.op is CONST and w.dtype.is_float and a["out_dtype"] is None and (a["groups"] == 1 or w.shape[1] != 1)
-    if not is_plain or not are_known((*node.shape[1:], *x.shape[1:])) or 0 in (*node.shape, *x.shape):
+    if not mixes_channels(node) or not are_known((*node.shape[1:], *x.shape[1:])) or 0 in (*node.shape, *x.shape):
         return None
     image = x.inputs[0]
     zero = b.at(node.loc).const(0.0, image.dtype)

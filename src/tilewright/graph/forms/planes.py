@@ -187,13 +187,18 @@ def _in_planes(b: Rewriting, node: Node, options: InPlanes) -> Node | None:
     return options.cheaper(node, _of_planes(b, node, conv, steps), conv.inputs[0].inputs[0])
 
 
+def mixes_channels(conv: Node) -> bool:
+    """Do constant weights mix channels of an image that has them last, and is nothing else asked?"""
+    w, a = conv.inputs[1], conv.attrs
+    is_plain = a["layout"] == "NHWC" and w.op is CONST and a["out_dtype"] is None and w.dtype.is_float
+    return is_plain and (a["groups"] == 1 or w.shape[1] != 1)  # planes by themselves are windows
+
+
 def _is_lone(conv: Node) -> bool:
     """Do constant weights meet an image in N, C order, of known sizes but for the batch, and is nothing else asked?"""
-    (x, w), a = conv.inputs, conv.attrs
-    is_plain = a["layout"] == "NHWC" and w.op is CONST and a["out_dtype"] is None and w.dtype.is_float
-    is_plain &= a["groups"] == 1 or w.shape[1] != 1  # planes by themselves are windows
+    x, a = conv.inputs[0], conv.attrs
     is_renamed = x.op is ops.reshape and x.shape[-1] == 1 and x.inputs[0].shape == (x.shape[0], 1, *x.shape[1:-1])
-    if not is_plain or not (is_moved(x) or is_renamed) or a["strides"][-1] > SHUFFLED_STRIDE:
+    if not mixes_channels(conv) or not (is_moved(x) or is_renamed) or a["strides"][-1] > SHUFFLED_STRIDE:
         return False
     return are_known((*conv.shape[1:-1], *x.shape[1:])) and 0 not in conv.shape
 
