@@ -11,6 +11,7 @@ transposes in registers. In three nests T goes to memory and back between them, 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 
 from tilewright.choose.cost.tile import estimate, pays_threads
 from tilewright.choose.strategies.threads import parallel
@@ -23,9 +24,6 @@ from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Loop, Store
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_place
-
-VECTORS = 4
-"""Vectors of rows in a block: a step waits for the one before it, and others fill that time."""
 
 
 def turned_by(items: Sequence[Stage | Serial], k: int) -> tuple[Stage, Stage] | None:
@@ -52,7 +50,9 @@ def across(b: ScheduleBuilder, machine: Target, turned: str, out: str) -> None:
         raise ScheduleError("across", turned, "no element is stored")
     (steps, rows), width = copy.loops, vector_width(machine, (statement_of(copy), leaf, statement_of(back)))
     row_bytes = estimate([steps.extent]) * find_place(b.kernel, turned, "across").buffer.dtype.n_bytes
-    n = min(VECTORS, int(EFFORT.added_bytes // 4 / (row_bytes * width)))  # scratch holds a few of them
+    # A step of one vector of rows waits for the one before it, while those of others are stored.
+    at_once = ceil(machine.fma_latency * machine.store_ports / machine.store_cycles)
+    n = min(at_once, int(EFFORT.added_bytes // 4 / (row_bytes * width)))  # scratch holds a few of them
     if width == 1 or n == 0 or not is_known(steps.extent):
         raise ScheduleError("across", turned, "no block of its rows fits into scratch")
     work = estimate([steps.extent, rows.extent]) * n_operations(leaf.value)
