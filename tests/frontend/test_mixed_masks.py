@@ -264,3 +264,23 @@ def test_a_mask_larger_than_what_it_selects_from(dynamic: bool | None) -> None:
     compiled = torch.compile(f, backend="tilewright", dynamic=dynamic)
     for each in (mask, ~mask, mask & False, mask | True):
         torch.testing.assert_close(compiled(x, each), f(x, each))
+
+
+@pytest.mark.parametrize("f", [
+    lambda y, x: y.masked_select(x > -9),
+    torch.dist,
+    torch.dot,
+    lambda y, x: torch.addmm(y, x[:, None], x[None]),
+    lambda y, x: torch.polar(y, x).real,
+])  # fmt: skip
+def test_a_selection_as_long_as_another_tensor_meets_it_in_any_call(f: Callable[..., Any]) -> None:
+    """That both have one size is known since they met in an addition; only element-wise calls knew it."""
+
+    def g(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x.masked_select(x > -9)
+        return y + x, f(y, x)
+
+    x = torch.tensor([3.0, 1.0, 2.0])
+    torch._dynamo.reset()
+    compiled = torch.compile(g, backend="tilewright", dynamic=True, options={"fallback": False})
+    torch.testing.assert_close(compiled(x), g(x))

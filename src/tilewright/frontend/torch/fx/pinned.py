@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.graph import Builder, Node
 from tilewright.core.types import TensorType, bool_, u8
 from tilewright.frontend.complex_pairs import Pair
@@ -130,7 +130,7 @@ def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node |
 
 
 def _shorter(own: Dim, promised: Dim) -> Dim:
-    if is_known(promised) and is_decided_by_data(own):
+    if is_decided_by_data(own) and not any(is_decided_by_data(s) for s in symbols(promised)):
         return promised
     is_short = is_known(promised) or (isinstance(promised, Sym) and not is_known(own))
     return promised if is_short and not isinstance(own, Sym) and not is_decided_by_data(promised) else own
