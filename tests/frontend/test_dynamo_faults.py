@@ -163,7 +163,11 @@ def test_modes_and_options_of_torch_compile(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("given", "says"), [
     ({"mode": "fastest"}, "max-autotune"),
-    ({"options": {"max_autotune": True}}, "use some of target, precision, .*threads, fallback"),
+    ({"options": {"max_autotune": True}}, "is an option of TorchInductor(?s:.*)tilewright tune"),
+    ({"options": {"triton.max_tiles": 2}}, "is an option of TorchInductor(?s:.*)leave it out"),
+    ({"options": {"freezing": True}}, "use 'freeze': True"),
+    ({"options": {"optimise": 2}}, "no option 'optimise' here(?s:.*)use 'optimize'"),
+    ({"options": {7: 2}}, "use some of target, precision, .*threads, fallback"),
     ({"options": {"accuracy": "perfect"}}, "perfect"),
     ({"options": {"schedule": "nowhere.txt"}}, "nowhere.txt"),
     ({"options": {"target": "cortex-m4"}}, "'cortex-m4' can't run here"),

@@ -40,6 +40,7 @@ from tilewright.integrations.torch_compile.faults import Faults, InternalError, 
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
 from tilewright.integrations.torch_compile.losses import spell_out_losses
+from tilewright.integrations.torch_compile.option_names import unknown_option
 from tilewright.integrations.torch_compile.plan import (
     Execute,
     OnFallback,
@@ -87,9 +88,8 @@ def backend(
         from tilewright.build.options import Options, read_schedule
 
     given = dict(options or {})
-    if unknown := sorted(given.keys() - {*OFFERED, *OWN_OPTIONS}):
-        known = ", ".join([*OFFERED, *OWN_OPTIONS])
-        raise OptionError(f"there is no option {unknown[0]!r} here", remedy=f"use some of {known}")
+    if unknown := sorted(given.keys() - {*OFFERED, *OWN_OPTIONS}, key=str):
+        raise unknown_option(unknown[0], [*OFFERED, *OWN_OPTIONS])
     if "schedule" in given:
         given["schedule"] = read_schedule(given["schedule"])
     chosen = Options(**{name: value for name, value in given.items() if name not in ("threads", *OWN_OPTIONS)})
