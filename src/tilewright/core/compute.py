@@ -511,21 +511,33 @@ def rewrite_value(
 
     ``leaf`` sees a node after its operands and indices have been rebuilt. What ``keep`` holds for is not looked into.
     """
-    memo: dict[Value, Value] = {}
-    env = dims or {}
+    return _ValueRewriting(leaf, dims or {}, keep).of(v)
 
-    def go(x: Value) -> Value:
-        done = memo.get(x)
-        if done is None:
-            if keep is not None and keep(x):
-                done = x
+
+class _ValueRewriting:
+    """One call of ``rewrite_value``, and what it has made so far.
+
+    As a function that calls itself, it would hold all of that until the garbage collector comes by.
+    """
+
+    __slots__ = ("_dims", "_keep", "_leaf", "_made")
+
+    def __init__(
+        self, leaf: Callable[[Value], Value | None], dims: Mapping[Sym, Dim], keep: Callable[[Value], bool] | None
+    ) -> None:
+        self._leaf, self._dims, self._keep = leaf, dims, keep
+        self._made: dict[Value, Value] = {}
+
+    def of(self, x: Value) -> Value:
+        made = self._made.get(x)
+        if made is None:
+            if self._keep is not None and self._keep(x):
+                made = x
             else:
-                rebuilt = x.over(go, env)
-                done = leaf(rebuilt) or rebuilt
-            memo[x] = done
-        return done
-
-    return go(v)
+                rebuilt = x.over(self.of, self._dims)
+                made = self._leaf(rebuilt) or rebuilt
+            self._made[x] = made
+        return made
 
 
 def substitute_value(v: Value, dims: Mapping[Sym, Dim]) -> Value:

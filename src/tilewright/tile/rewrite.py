@@ -98,59 +98,65 @@ def rewrite_accesses(body: Body, change: Callable[[Buffer, tuple[IndexLike, ...]
     """Replace accesses: ``change(buffer, index)`` gives the new place of a load or of a write, None keeps it."""
 
     # A load may be an index of another one: places inside of values change as well.
-    return _rewritten(body, lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None, change)
+    return _StatementRewriting(lambda x: change(x.buffer, x.index) if isinstance(x, Load) else None, change).body(body)
 
 
 def rewrite_values(body: Body, leaf: Callable[[Value], Value | None]) -> Body:
     """Replace values, as ``core.compute.rewrite_value`` does, in all statements; what is written stays where it is."""
-    return _rewritten(body, leaf, lambda buffer, index: None)
+    return _StatementRewriting(leaf, lambda buffer, index: None).body(body)
 
 
-def _rewritten(
-    body: Body,
-    leaf: Callable[[Value], Value | None],
-    change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None],
-) -> Body:
-    """The statements with other values by ``leaf``, and writes at other places by ``change``; or as they are."""
+class _StatementRewriting:
+    """Statements with other values by ``leaf``, and writes at other places by ``change``; or as they are.
 
-    def value(v: Value) -> Value:
-        return rewrite_value(v, leaf)
+    Functions that call themselves would hold all that these two hold until the garbage collector comes by.
+    """
 
-    def index(ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
-        return _same_or([value(i) if is_chosen(i) else i for i in ix], ix)
+    __slots__ = ("_change", "_leaf")
 
-    def place(buffer: Buffer, ix: tuple[IndexLike, ...]) -> tuple[Buffer, tuple[IndexLike, ...]]:
-        new = change(buffer, ix)
-        return (buffer, ix) if new is None else (new.buffer, new.index)
+    def __init__(
+        self,
+        leaf: Callable[[Value], Value | None],
+        change: Callable[[Buffer, tuple[IndexLike, ...]], Load | None],
+    ) -> None:
+        self._leaf, self._change = leaf, change
 
-    def go(s: Stmt) -> Stmt:
+    def body(self, statements: Body) -> Body:
+        return _same_or([self._statement(s) for s in statements], statements)
+
+    def _statement(self, s: Stmt) -> Stmt:
         match s:
             case For():
-                inner = body_of(s.body)
+                inner = self.body(s.body)
                 return s if inner is s.body else For(s.loop, inner)
             case If():
-                return If(value(s.cond), body_of(s.body))
+                return If(self._value(s.cond), self.body(s.body))
             case Store():
-                (buffer, ix), v = place(s.buffer, index(s.index)), value(s.value)
+                (buffer, ix), v = self._place(s.buffer, self._index(s.index)), self._value(s.value)
                 return s if buffer is s.buffer and ix is s.index and v is s.value else Store(buffer, ix, v)
             case Update():
-                (buffer, ix), v = place(s.buffer, index(s.index)), value(s.value)
+                (buffer, ix), v = self._place(s.buffer, self._index(s.index)), self._value(s.value)
                 return s if buffer is s.buffer and ix is s.index and v is s.value else Update(buffer, ix, s.op, v)
             case Prefetch():
-                return Prefetch(*place(s.buffer, index(s.index)))
+                return Prefetch(*self._place(s.buffer, self._index(s.index)))
             case Barrier() | Commit():
                 return s
             case Fold():
-                ix = index(s.index)
+                ix = self._index(s.index)
                 # One index for all buffers of a state: they have one shape and move together.
-                moved = [place(b, ix) for b in s.buffers]
-                values = tuple(value(v) for v in s.values)
+                moved = [self._place(b, ix) for b in s.buffers]
+                values = tuple(self._value(v) for v in s.values)
                 return Fold(tuple(b for b, _ in moved), moved[0][1], s.combiner, values)
 
-    def body_of(statements: Body) -> Body:
-        return _same_or([go(s) for s in statements], statements)
+    def _value(self, v: Value) -> Value:
+        return rewrite_value(v, self._leaf)
 
-    return body_of(body)
+    def _index(self, ix: tuple[IndexLike, ...]) -> tuple[IndexLike, ...]:
+        return _same_or([self._value(i) if is_chosen(i) else i for i in ix], ix)
+
+    def _place(self, buffer: Buffer, ix: tuple[IndexLike, ...]) -> tuple[Buffer, tuple[IndexLike, ...]]:
+        new = self._change(buffer, ix)
+        return (buffer, ix) if new is None else (new.buffer, new.index)
 
 
 def values_of(s: Stmt) -> Iterator[Value]:
