@@ -6,7 +6,8 @@ that have it fail instead of being skipped; a test that asks for more time has i
 the processor time of every test, the largest tests and files printed at the end, and a failure where one is over
 ``--cpu-limit``, or all together are over ``--cpu-budget``; of the cases of a test marked ``one_in(n)`` all but every
 n-th marked ``slow``; random tests that no clock fails, and that draw half of their examples in quick runs; the fixture
-``shared_kernels``; LLVM's work done once for a file; a garbage collector that leaves libraries alone.
+``shared_kernels``; LLVM's work done once for a file; PyTorch's guards unmeasured; a garbage collector that leaves
+libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -151,6 +152,13 @@ def _texts_compiled_once() -> Iterator[None]:
             for module in users:
                 stack.enter_context(mock.patch.object(module, "compile_text", compile_once))
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _guards_unmeasured() -> None:
+    """Leave out what PyTorch does for its statistics: it measures its guards after emptying the processor's caches."""
+    if guards := sys.modules.get("torch._dynamo.guards"):
+        guards.profile_guard_manager = lambda *args: 0.0
 
 
 @pytest.fixture
