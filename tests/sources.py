@@ -6,6 +6,8 @@ what such a file remembers is there twice. Not its business: what is asked of th
 """
 
 import ast
+from collections import deque
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -24,21 +26,24 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), str(path))
 
 
-BODIES = ("body", "orelse", "finalbody", "handlers", "cases")
+BODIES = ("body", "handlers", "orelse", "finalbody", "cases")
+
+
+def statements_of(tree: ast.AST) -> Iterator[ast.AST]:
+    """A tree's statements, those in others included, in the order of ``ast.walk``: a tenth of all that it visits."""
+    ahead = deque([tree])
+    while ahead:
+        node = ahead.popleft()
+        yield node
+        for name in BODIES:
+            inner = getattr(node, name, ())
+            ahead += inner if isinstance(inner, list) else ()
 
 
 @cache
 def statements(path: Path) -> tuple[ast.AST, ...]:
-    """A file's statements, those in others included: a tenth of its syntax tree."""
-    found: list[ast.AST] = []
-    ahead: list[ast.AST] = [parsed(path)]
-    while ahead:
-        node = ahead.pop()
-        found.append(node)
-        for name in BODIES:
-            inner = getattr(node, name, ())
-            ahead += inner if isinstance(inner, list) else ()
-    return tuple(found)
+    """A file's statements, those in others included."""
+    return tuple(statements_of(parsed(path)))
 
 
 @cache

@@ -18,7 +18,7 @@ import pytest
 
 import small_models
 import tilewright as tw
-from sources import FILES, PACKAGE, parsed, statements
+from sources import FILES, PACKAGE, parsed, statements, statements_of
 
 NETS = (
     "convnet", "language_model", *(f"network:{seed}" for seed in (0, 1, 2, 3, 4, 6, 9, 12, 15, 18)),
@@ -169,7 +169,7 @@ class Walks(ast.NodeVisitor):
         self._functions.append(node.name)
         known = [a for a in ast.walk(node.args) if isinstance(a, ast.arg) and a.annotation is not None]
         self._names.append(self._names[-1] | {a.arg: is_set_type(a.annotation) for a in known if a.annotation})
-        for child in ast.walk(node):
+        for child in statements_of(node):
             match child:
                 case ast.Assign(targets=[ast.Name(id=name)], value=value):
                     self._names[-1][name] = self.is_set(value)
