@@ -255,6 +255,15 @@ def test_long_reductions_walk_all_rows_part_by_part(m, n, k):
     assert len(sums) == 1, "the sums of a lane block stay in memory between the parts"
 
 
+def test_a_tile_that_happens_once_at_most_walks_no_parts():
+    """Of a run-time number of rows the tiles for the rest: no other one would find a part of the panel in the cache."""
+    machine = dataclasses.replace(WIDE, l2_bytes=1 << 19, n_cores=1)
+    computation = matmul(Sym("M"), 128, 4096)
+    kernel = schedule(computation, machine, constants_of(computation, "B"))
+    assert not [p for p in kernel.places if p.space is Space.LOCAL], "sums wait nowhere between parts"
+    assert sum(p.buffer.name.startswith("B_p") for p in kernel.places) == 1
+
+
 def test_windows_keep_their_guards():
     for stride in (1, 2):
         kernel = check_default(convolution((1, 9, 7, 8), 8, (3, 3), stride, 1, 8), "W", "bias")

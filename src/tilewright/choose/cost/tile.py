@@ -19,7 +19,7 @@ from math import prod
 
 from tilewright.core.dims import known
 from tilewright.core.estimates import ASSUMED_SIZE, DOUBT
-from tilewright.core.expr import Dim, Sym
+from tilewright.core.expr import Dim, Sym, bounds
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 
@@ -232,10 +232,11 @@ def pays_threads(operations: float, machine: Target, width: int) -> bool:
 
 
 def estimate(extents: Sequence[Dim]) -> float:
-    """The number of points of a nest; run-time extents count as ``ASSUMED_SIZE``."""
+    """The number of points of a nest; run-time extents count as ``ASSUMED_SIZE``, or as the most that they can be."""
     total = 1.0
     for e in extents:
-        total *= known(e, ASSUMED_SIZE)
+        most = bounds(e)[1]
+        total *= known(e, ASSUMED_SIZE if most is None else min(most, ASSUMED_SIZE))
     return total
 
 
