@@ -15,7 +15,7 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known_over
 from tilewright.core.expr import BinaryExpr, Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
@@ -48,9 +48,9 @@ def pack_constants(b: ScheduleBuilder, machine: Target) -> None:
                 b.back(mark)
                 _stream(b, machine, name, _is_anything)
                 continue
-            new, *_ = Made(before, b.kernel).buffers
-            buffer = find_place(b.kernel, new, "pack").buffer
-            packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
+            for new in Made(before, b.kernel).buffers:
+                buffer = find_place(b.kernel, new, "pack").buffer
+                packed[new] = estimate(buffer.shape) * buffer.dtype.n_bytes
     for name, n_bytes in packed.items():
         if n_bytes > machine.l2_kept_bytes:
             attempt(b, partial(_prefetch, b, machine, name))
@@ -96,16 +96,17 @@ def _is_anything(path: Sequence[Loop], load: Load) -> bool:
 
 
 def _is_once_for_rows(path: Sequence[Loop], load: Load) -> bool:
-    """Does one tile of several rows read a panel, and no other tile read it again?
+    """Does one tile of several rows read a panel, and no other tile read it again, as far as is known?
 
     The more rows a step multiplies, the fewer steps a core looks ahead by itself, and the later it asks for what they
-    read. With one row it looks ahead as far as a hint would.
+    read. With one row it looks ahead as far as a hint would. Of a number of tiles that only a call knows the first one
+    waits for its panel where they are few, since each asks for a part of the next panel as if they were many.
     """
     along = symbols_in(load.index)
     walked = dropwhile(lambda x: x.sym not in along, path)
     still = [x for x in walked if x.sym not in along]
     rows = [x for x in still if x.kind is Kind.UNROLL]
-    return any(x.sym.hi != 0 for x in rows) and all(x.sym.hi == 0 for x in still if x not in rows)
+    return any(x.sym.hi != 0 for x in rows) and not any(known_over(x.extent, 1) for x in still if x not in rows)
 
 
 def _stream(
