@@ -153,14 +153,15 @@ def test_a_reduction_in_parts_asks_for_no_rows(n, l2, asked):
         ({"l2_bytes": 8192, "page_bytes": 256}, True),
         ({"l2_bytes": 1 << 20, "page_bytes": 256}, False),
         ({"l2_bytes": 8192, "page_bytes": 4096}, False),
-        ({"l2_bytes": 8192, "page_bytes": 256, "memory_ns": 1e4}, False),
+        ({"l2_bytes": 8192, "page_bytes": 256, "llc_ns": 1e4}, False),
+        ({"l2_bytes": 8192, "page_bytes": 256, "llc_bytes": 8192, "memory_ns": 1e4}, False),
     ],
-    ids=["beyond a near cache", "in it", "in one page", "no step is early enough"],
+    ids=["beyond a near cache", "in it", "in one page", "no step is early enough", "none is for memory"],
 )
 def test_rows_in_other_pages_are_asked_for_steps_ahead(numbers, asked):
     """``A`` is constant, as the weights of a convolution of planes."""
     computation = product_with(lambda r, i, j: r[i, 0], 12, 96, 64)
-    machine = replace(WIDE, n_cores=1, llc_bytes=1 << 20, **{"memory_ns": 4.0, **numbers})
+    machine = replace(WIDE, n_cores=1, **{"llc_bytes": 1 << 20, "llc_ns": 4.0, **numbers})
     kernel = check_default(computation, "A", machine=machine)
     hints = [s.index for s in walk(kernel.body) if isinstance(s, Prefetch) and s.buffer.name == "B"]
     assert bool(hints) == asked

@@ -45,7 +45,7 @@ NUMBERS = {
     "llc_core_bytes": "B",
     "line_bytes": "B", "page_bytes": "B", "n_streams": "", "n_near_pages": "", "page_cycles": "cycles",
     "l2_bytes_per_cycle": "B/cycle", "llc_bytes_per_cycle": "B/cycle",
-    "memory_gb_per_s": "GB/s", "memory_gb_per_s_all": "GB/s", "memory_ns": "ns", "wake_us": "us",
+    "memory_gb_per_s": "GB/s", "memory_gb_per_s_all": "GB/s", "llc_ns": "ns", "memory_ns": "ns", "wake_us": "us",
     "fork_cycles": "cycles",
 }  # fmt: skip
 """The record's numbers that describe a CPU, with their units."""
@@ -101,7 +101,9 @@ class Target:
     ``set_span`` bytes apart fall into the same set of the first-level cache. A core reads ``l2_bytes_per_cycle`` from
     its second-level cache and ``llc_bytes_per_cycle`` from the one behind it, to which it writes as many meanwhile, and
     which has ``llc_core_bytes`` for each of the cores that share it; ``memory_gb_per_s`` from memory, and all cores
-    together ``memory_gb_per_s_all``; ``memory_ns`` is how long a line takes to come from there.
+    together ``memory_gb_per_s_all``. A line comes ``llc_ns`` after it is asked for from the last cache, and
+    ``memory_ns`` from memory where other cores read there as well: who asks too early waits for nothing, and too late
+    for every line.
     Sleeping threads take ``wake_us`` to begin; a loop shared among waiting ones takes ``fork_cycles`` besides its
     iterations.
 
@@ -173,7 +175,8 @@ class Target:
     llc_bytes_per_cycle: float = 8.0
     memory_gb_per_s: float = 11.25
     memory_gb_per_s_all: float = 22.5
-    memory_ns: float = 100.0
+    llc_ns: float = 100.0
+    memory_ns: float = 250.0
     wake_us: float = 8.0
     fork_cycles: float = 1500.0
 
@@ -262,6 +265,10 @@ class Target:
     def line(self, dtype: DType) -> int:
         """How many elements of ``dtype`` a line of a cache holds (at least 1)."""
         return max(self.line_bytes // dtype.n_bytes, 1)
+
+    def line_ns(self, n_bytes: float) -> float:
+        """How long a line takes to come of so many bytes that no near cache keeps."""
+        return self.llc_ns if n_bytes <= self.llc_bytes else self.memory_ns
 
     @property
     def memory_bytes_per_cycle(self) -> float:

@@ -63,7 +63,7 @@ def hint_rows(b: ScheduleBuilder, machine: Target, rows: str, buffer: Buffer) ->
     inner = enclosing(b.kernel.body, copies)[-1]
     if not machine.has_prefetch or n <= machine.n_streams or _n_bytes(buffer) <= machine.l2_bytes:
         return
-    steps = ceil(machine.memory_ns * machine.ghz / (n * n.bit_length()))
+    steps = ceil(machine.line_ns(_n_bytes(buffer)) * machine.ghz / (n * n.bit_length()))
     if isinstance(inner, For) and estimate([inner.loop.extent]) >= 2 * steps:
         hint = partial(b.do, "stream", buffer.name, inner.loop.sym.name, steps, machine.line(buffer.dtype))
         attempt(b, hint)
@@ -114,16 +114,15 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
         updates = [u for u in walk(s.body) if isinstance(u, Update)]
         if not (products := _products(s, updates)):
             continue  # no copy of a step runs
-        steps = ceil(machine.memory_ns * machine.ghz * machine.fmas_per_cycle / products)
-        if estimate([s.loop.extent]) < 2 * steps:
-            continue
         asked = {x.buffer for x in s.body if isinstance(x, Prefetch)}
         for x in _operands(updates):
             step = stride_along(x.buffer, x.index, s.loop.sym)
             is_apart = is_known(step) and step * x.buffer.dtype.n_bytes >= machine.page_bytes
             if not is_apart or x.buffer in fixed | asked or _n_bytes(x.buffer) <= machine.l2_bytes:
                 continue
-            if not _busy(s, updates, machine, ceil(_read_in(s.body, x) / machine.line_bytes)):
+            waited, hints = machine.line_ns(_n_bytes(x.buffer)), ceil(_read_in(s.body, x) / machine.line_bytes)
+            steps = ceil(waited * machine.ghz * machine.fmas_per_cycle / products)
+            if estimate([s.loop.extent]) >= 2 * steps and not _busy(s, updates, machine, hints):
                 yield s.loop.sym.name, x.buffer, steps
 
 
