@@ -29,6 +29,7 @@ from tilewright.core.compute import (
     syms,
 )
 from tilewright.core.expr import Sym
+from tilewright.core.indices import symbols_at
 from tilewright.tile.affine import coefficient
 from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
@@ -182,15 +183,30 @@ def test_epilogue_reads_a_residual_and_splits_heads():
     assert any(p.space is Space.REG for p in kernel.places)
 
 
-@pytest.mark.parametrize(("n_rows", "in_chunks"), [(400, True), (40, False)])
-def test_rows_of_a_large_result_walk_all_panels_chunk_by_chunk(n_rows, in_chunks):
-    machine = dataclasses.replace(WIDE, l1_bytes=8192, l2_bytes=65536, n_cores=1)
-    computation = matmul(n_rows, 96, 16)
+@pytest.mark.parametrize(
+    ("n_rows", "l2_bytes", "n", "k", "in_chunks"),
+    [
+        (400, 1 << 16, 96, 16, True),
+        (40, 1 << 16, 96, 16, False),
+        (Sym("M"), 1 << 16, 96, 16, True),
+        (Sym("M") * 2520, 1 << 17, 192, 128, True),
+        (Sym("M"), 1 << 17, 192, 128, False),
+    ],
+    ids=["many", "few", "any number", "images", "panels that tiles for the rest bring again"],
+)
+def test_rows_of_a_large_result_walk_all_panels_chunk_by_chunk(n_rows, l2_bytes, n, k, in_chunks):
+    machine = dataclasses.replace(WIDE, l1_bytes=8192, l2_bytes=l2_bytes, n_cores=1)
+    computation = matmul(n_rows, n, k)
     kernel = schedule(computation, machine, constants_of(computation, "B"))
-    outer = [x.sym.name for x in loops_of(kernel.body) if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
-    packed = [p.param for p in kernel.packed]
-    (panel,) = {x.index[0].name for s in walk(kernel.body) for x in loads_of(s) if x.buffer in packed}
-    assert outer.index(panel) == (1 if in_chunks else 0)
+    outer = next(x.sym for x in loops_of(kernel.body) if x.kind in (Kind.SERIAL, Kind.PARALLEL))
+    rows = next(x.index[0] for s in walk(kernel.body) for x in loads_of(s) if x.buffer.name == "A")
+    assert (outer in symbols_at(rows)) == in_chunks
+
+
+@pytest.mark.parametrize("n_rows", [0, 5, 61])
+def test_chunks_of_a_run_time_number_of_rows(n_rows):
+    machine = dataclasses.replace(WIDE, l1_bytes=1024, l2_bytes=1 << 15, n_cores=1)
+    check_default(matmul(Sym("M"), 96, 16), "B", machine=machine, sizes={"M": n_rows})
 
 
 @pytest.mark.parametrize(("pad", "l2_bytes", "parts"), [(0, 1 << 20, []), (0, 1 << 15, [3]), (1, 1 << 15, [3])])

@@ -232,11 +232,11 @@ def pays_threads(operations: float, machine: Target, width: int) -> bool:
 
 
 def estimate(extents: Sequence[Dim]) -> float:
-    """The number of points of a nest; run-time extents count as ``ASSUMED_SIZE``, or as the most that they can be."""
+    """The number of points of a nest; run-time extents count as ``ASSUMED_SIZE``, or as their bound next to it."""
     total = 1.0
     for e in extents:
-        most = bounds(e)[1]
-        total *= known(e, ASSUMED_SIZE if most is None else min(most, ASSUMED_SIZE))
+        least, most = bounds(e)
+        total *= max(least or 0, min(ASSUMED_SIZE, ASSUMED_SIZE if most is None else most))
     return total
 
 

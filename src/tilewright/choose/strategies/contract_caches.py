@@ -5,6 +5,8 @@ In: a builder, the reduced buffer, its tile. Out: counts and answers. Not its bu
 
 from __future__ import annotations
 
+from math import ceil
+
 from tilewright.choose.cost.tile import Tile, estimate
 from tilewright.choose.strategies.operands import own_loops, root_terms, update_of
 from tilewright.choose.strategies.threads import min_tasks
@@ -12,7 +14,7 @@ from tilewright.choose.strategies.view import nests, statement_of
 from tilewright.core.compute import Load
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Sym, bounds, substitute
+from tilewright.core.expr import Sym, bounds, mod, substitute
 from tilewright.core.indices import is_chosen
 from tilewright.target.target import Target
 from tilewright.tile.ir import Loop, Role, Update
@@ -53,9 +55,13 @@ def row_chunks(
     sizes = [(estimate(x.buffer.shape) * x.dtype.n_bytes, is_constant(b, x)) for x in loads]
     row_bytes = max((n for n, fixed in sizes if not fixed), default=0.0)
     panel_bytes = max((n for n, fixed in sizes if fixed), default=0.0)
-    if not rows or not is_known(rows[0].extent) or row_bytes <= machine.l2_kept_bytes:
+    if not rows or row_bytes <= machine.l2_kept_bytes:
         return 1
-    steps = -(-rows[0].extent // (tile.rows if len(rows) == 1 else 1))
+    # Of a run-time number of rows the tiles for the rest would read all panels once more; and tiles walk two loops.
+    size = tile.rows if len(rows) == 1 else 1
+    if not is_known(rows[0].extent) and (len(rows) > 2 or mod(rows[0].extent, size) != 0):
+        return 1
+    steps = ceil(estimate([rows[0].extent]) / size)
     least = max(-(-int(row_bytes) // machine.l2_kept_bytes), min_tasks(machine))
     wanted = even_chunks(steps, least, machine.n_cores)
     n_panels = estimate([lanes.extent]) / (tile.vectors * width)
@@ -72,10 +78,11 @@ def short_chunks(
     """
     update = update_of(b, acc)
     loads = [x for x in walk_value(update.value) if isinstance(x, Load) and not is_constant(b, x)]
-    n_rows, n_lanes = rows[0].extent if len(rows) == 1 else None, estimate([lanes.extent])
-    if not is_known(n_rows) or not loads or n_lanes <= tile.vectors * width:
+    n_lanes = estimate([lanes.extent])
+    if len(rows) != 1 or not loads or n_lanes <= tile.vectors * width:
         return 1
-    steps, times = -(-n_rows // tile.rows), estimate([x.extent for x in own_loops(b, acc)]) / (n_rows * n_lanes)
+    n_rows = estimate([rows[0].extent])
+    steps, times = ceil(n_rows / tile.rows), estimate([x.extent for x in own_loops(b, acc)]) / (n_rows * n_lanes)
     read = max(max(estimate(x.buffer.shape) * x.dtype.n_bytes for x in loads) / times, 1.0)
     made = n_rows * n_lanes * update.buffer.dtype.n_bytes
     least = steps // max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)

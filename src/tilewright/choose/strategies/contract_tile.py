@@ -6,9 +6,11 @@ Not its business: the plan (``contract_plan``), pieces of run-time extents (``co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import ceil, prod
+from types import MappingProxyType
 from typing import NamedTuple
 
 from tilewright.choose.cost.sketch import cut_by
@@ -28,6 +30,8 @@ from tilewright.tile.ir import Kind, Loop, Update
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import find_loop, find_place, most_iterations
+
+NO_STEPS: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
     outer: list[str] = []
     inner: list[str] = []
     walked: dict[str, str] = {}
+    steps: dict[str, int] = {}
     for loop in plan.outer:
         name = piece.loops[loop.sym.name]
         size = tile.rows if loop is plan.rows else tile.rows2 if loop is plan.rows2 else 1
@@ -73,10 +78,11 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
         outer.extend(walker)
         inner.extend(part)
         walked |= dict.fromkeys(walker, name)
+        steps |= dict.fromkeys(walker, ceil(estimate([loop.extent]) / size))
     batch, rows = batch_and_rows(plan, piece, outer)
     tiled = [*inner, *vectors, lanes]
     whole = tiled[0]
-    order = order_around(b, machine, plan, batch, blocks, rows, tiled)
+    order = order_around(b, machine, plan, batch, blocks, rows, tiled, steps)
     if tiled[0] != whole:
         walked = {order[0]: whole}
     inner, lanes = tiled[: len(inner)], tiled[-1]
@@ -116,13 +122,15 @@ def tile_piece(b: ScheduleBuilder, machine: Target, plan: ContractionPlan, piece
 
 def order_around(
     b: ScheduleBuilder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str],
-    tiled: list[str],
+    tiled: list[str], steps: Mapping[str, int] = NO_STEPS,
 ) -> list[str]:  # fmt: skip
     """Order loops around those of a tile, outermost first.
 
+    ``steps`` says how many iterations the plan counts on of loops of which only a call knows the number; others of
+    these are not cut into chunks.
     Around a tile that is the whole there is a loop of one iteration, in which the first of ``tiled`` is another then.
     """
-    order = _ordered(b, machine, plan, batch, blocks, rows)
+    order = _ordered(b, machine, plan, batch, blocks, rows, steps)
     if not order:
         around, tiled[0] = b.split(tiled[0], max(_number_of(b, tiled[0]), 1))
         order = [around]
@@ -189,19 +197,21 @@ def split_rows(b: ScheduleBuilder, loop: str, size: int) -> tuple[list[str], lis
 
 
 def _ordered(
-    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str]
-) -> list[str]:
+    b: ScheduleBuilder, machine: Target, plan: ContractionPlan, batch: list[str], blocks: list[str], rows: list[str],
+    steps: Mapping[str, int],
+) -> list[str]:  # fmt: skip
     """The loops outside of the tile in the plan's order."""
 
     def chunked(loop: str, n_chunks: int) -> tuple[str, str]:
-        return b.split(loop, -(-_number_of(b, loop) // n_chunks))
+        return b.split(loop, -(-known(extent_of(b, loop), steps.get(loop, 1)) // n_chunks))
 
     def count(loop: str) -> float:
         extent = extent_of(b, loop)
         return 0 if symbols(extent) & inner else estimate([extent])
 
     inner = {find_loop(b.kernel, n, "contract").loop.sym for n in (*batch, *blocks, *rows)}
-    is_cut = bool(rows) and is_known(extent_of(b, rows[0]))
+    cut = extent_of(b, rows[0]) if rows else None
+    is_cut = is_known(cut) or (cut is not None and estimate([cut]) > 1 and rows[0] in steps)
     order = plan.order if is_cut else replace(plan.order, n_chunks=1)
     return ordered(order, machine, batch, blocks, rows, chunked, count, is_window=plan.is_window)
 
