@@ -37,6 +37,7 @@ from tilewright.cli.tokens import bench_tokens
 from tilewright.core.diag import OptionError
 from tilewright.core.types import Array
 from tilewright.frontend.torch.decoder import CACHES
+from tilewright.frontend.torch.export import load_program
 from tilewright.runtime.errors import ExecutionError, TilewrightError
 from tilewright.runtime.manifest import SymbolSpec
 from tilewright.runtime.threads import default_threads
@@ -273,7 +274,7 @@ def _of_exported(
     if not path.exists():
         raise OptionError(f"{engine} needs the exported program {path}", remedy="save it with torch.export.save")
     torch.set_num_threads(threads)
-    module = finish(torch, torch.export.load(path).module(check_guards=False))
+    module = finish(torch, load_program(path).module(check_guards=False))
     tensors = [torch.from_numpy(a) for a in arrays.values()]
 
     def run() -> Any:

@@ -30,6 +30,7 @@ from tilewright.core.types import Array, i64
 from tilewright.frontend.complex_pairs import COMPLEX_PARTS, HALF_PARTS, Pair, join_parts
 from tilewright.frontend.nodes import dim_scalar
 from tilewright.frontend.size_rules import with_size_rules
+from tilewright.frontend.torch.archive import refuse_code
 from tilewright.frontend.torch.aten.call import Draws, SymFloat, Unsupported, as_node
 from tilewright.frontend.torch.examples import capture_failure, check_dynamic_shapes, check_examples, check_has_elements
 from tilewright.frontend.torch.functional import decomposed
@@ -184,7 +185,10 @@ def load_program(path: Path, data: bytes | None = None) -> ExportedProgram:
     logged: list[BaseException] = []
     try:
         with tracing(), _kept_from_log("torch.export", logged):
+            refuse_code(path, data)
             return torch.export.load(path if data is None else io.BytesIO(data))
+    except InputError:
+        raise
     except Exception as e:  # it raises many kinds for a file that is not one
         cause = logged[-1] if logged else e
         raise InputError(f"{path} holds no exported program: {cause}", remedy="write it with torch.export.save") from e
