@@ -104,7 +104,8 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
 
 
 _SCHEDULED: dict[tuple[str, Target], Scheduled] = {}
-_TEXTS: dict[tuple[str, Target, bool, bool], Emitted] = {}
+_TEXTS: dict[tuple[int, Target, bool, bool], tuple[Kernel, Emitted]] = {}
+"""By the identity of a kernel, which lives as long as its text: one by steps of its own shares its name with others."""
 
 
 @contextmanager
@@ -123,10 +124,10 @@ def kernels_shared() -> Iterator[None]:
         return _SCHEDULED[key]
 
     def emit_once(kernel: Kernel, target: Target, *, part: bool = False, polls: bool = False) -> Emitted:
-        key = kernel.name, target, part, polls
+        key = id(kernel), target, part, polls
         if key not in _TEXTS:
-            _TEXTS[key] = emit(kernel, target, part=part, polls=polls)
-        return _TEXTS[key]
+            _TEXTS[key] = kernel, emit(kernel, target, part=part, polls=polls)
+        return _TEXTS[key][1]
 
     patched = (
         mock.patch.object(default, "schedule_with_steps", schedule_once),

@@ -15,6 +15,8 @@ from tilewright.core.diag import OptionError
 from tilewright.runtime.errors import ArtifactError, InputError
 from tilewright.runtime.python.decoder import Decoder, _drawn
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")  # most tests compile one small decoder
+
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

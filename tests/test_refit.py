@@ -18,6 +18,8 @@ from small_models import numbers
 from tilewright.cli.main import app
 from tilewright.codegen.cpu import llvm
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")  # each test compiles one of three nets
+
 
 def module(seed: int = 0, bias: float = 1.0) -> torch.nn.Module:
     """Folded norms, a convolution that Winograd's form takes, packed products; biases of one size that are equal."""
@@ -49,7 +51,9 @@ def initializers(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def no_llvm(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_llvm(shared_kernels: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse even what ``shared_kernels`` has made before."""
+
     def refuse(*_: object, **__: object) -> bytes:
         raise AssertionError("a refit compiles nothing")
 

@@ -18,6 +18,8 @@ from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.frontend.banded import banded_sum
 
+pytestmark = pytest.mark.usefixtures("shared_kernels")  # cases of one test have kernels in common
+
 NAN, INF = float("nan"), float("inf")
 
 
