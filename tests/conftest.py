@@ -99,7 +99,7 @@ LATE = ("scipy.signal", "scipy.stats", "jax", "sklearn.ensemble", "pandas", "tra
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Iterator[None]:
-    """Import the tests without the garbage collector: nothing that they load is given back.
+    """Import the tests without the garbage collector, out of whose sight they stay: nothing of them is given back.
 
     In a fresh environment no library has its bytecode yet, and of two workers that import all of them in one order each
     would make all of it. Of all tests' workers every other one begins at another end, and finds the rest made.
@@ -114,6 +114,8 @@ def pytest_collection(session: pytest.Session) -> Iterator[None]:
                     importlib.import_module(name)
         return (yield)
     finally:
+        gc.freeze()
+        config.stash[LOADED] = len(sys.modules)
         gc.set_threshold(YOUNG)
         gc.enable()
 
@@ -129,11 +131,11 @@ LEFT = 200_000
 def _libraries_set_aside(request: pytest.FixtureRequest) -> None:
     """Take libraries out of the garbage collector's sight, which would walk their many objects again and again.
 
-    That is before the first test, and before the file of tests that follows one which loaded a library or left much.
+    That is before the file of tests that follows one which loaded a library or left much.
     What is in use at that moment is set aside too, and cycles among it are never given back; all else is collected as
     ever.
     """
-    if len(sys.modules) - request.config.stash.get(LOADED, 0) >= A_LIBRARY or gc.get_count()[0] >= LEFT:
+    if len(sys.modules) - request.config.stash[LOADED] >= A_LIBRARY or gc.get_count()[0] >= LEFT:
         gc.collect()
         gc.freeze()
         request.config.stash[LOADED] = len(sys.modules)

@@ -111,8 +111,8 @@ def test_a_turned_copy_lies_in_panels_whether_or_not_blocks_divide_its_rows(k):
 @pytest.mark.parametrize("n", [48, 52])
 def test_a_turned_copy_that_caches_lose_is_filled_panel_by_panel(n):
     """A batch's part of the copy would stay in the second-level cache, but the whole goes to memory and back."""
-    machine = replace(ALONE, l1_bytes=8 << 10, l2_bytes=64 << 10, llc_bytes=128 << 10)
-    kernel = check_default(product("bmk", "bnk", 6, 96, n, 96), machine=machine)
+    machine = replace(ALONE, l1_bytes=4 << 10, l2_bytes=16 << 10, llc_bytes=32 << 10)
+    kernel = check_default(product("bmk", "bnk", 3, 48, n, 48), machine=machine)
     (turned,) = [p for p in copies(kernel) if p.buffer.name.startswith("B_t")]
     assert turned.space is Space.LOCAL and turned.buffer.shape[-1] < n
 

@@ -30,9 +30,11 @@ GPU = Gpu.parse("cuda-sm90a")
 N = Sym("N")
 
 
-def forms(computation: Computation, sizes: dict[str, int] | None = None) -> tuple[Kernel, tuple[str, ...]]:
+def forms(
+    computation: Computation, sizes: dict[str, int] | None = None, gpu: Gpu = GPU
+) -> tuple[Kernel, tuple[str, ...]]:
     """The flat kernel and the strategies taken, once all forms were seen to compute the same."""
-    made = schedule_for_gpu(computation, GPU)
+    made = schedule_for_gpu(computation, gpu)
     flat = flatten(made.kernel)
     loops = emulated(flat)
     for kernel in (made.kernel, flat, loops):
