@@ -95,8 +95,10 @@ clean:  ## remove the environment and all caches
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests examples docs -name __pycache__ -prune -exec rm -rf {} +
 
+# The pip that Python 3.11 brings takes half as long again as a newer one; where none can be had, it will do.
 $(BASE):
 	$(PYTHON) -m venv --clear $(VENV)
+	-$(INSTALL) "pip>=25"
 	@touch $@
 
 $(STAMP)-demo: EXTRAS := demo
