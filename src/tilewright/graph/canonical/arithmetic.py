@@ -239,10 +239,9 @@ def _pow(b: Rewriting, node: Node) -> Node | None:
         return None
     if power == 0:
         return filled(b, 1, node)
-    if power == 2:
-        return b(ops.mul, x, x)
-    if power == 3:
-        return b(ops.mul, b(ops.mul, x, x), x)
+    if power in (2, 3):
+        square = b(ops.mul, x, x)
+        return square if power == 2 else b(ops.mul, square, x)
     if not node.dtype.is_float:
         return None
     roots = {0.5: ops.sqrt, -1.0: ops.reciprocal, -0.5: ops.rsqrt}

@@ -17,8 +17,6 @@ from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Fired, Journal, readers_of
 
-PARTS = 2
-
 
 @dataclass(frozen=True)
 class JoinInReaders(Pass):
@@ -53,7 +51,7 @@ def _is_arithmetic(reader: Node, joined: Node) -> bool:
 
 
 def _has_two_parts(n: Node) -> bool:
-    if n.op is not ops.concat or len(n.inputs) != PARTS:
+    if n.op is not ops.concat or len(n.inputs) != 2:
         return False
     return all(known_over(x.shape[n.attrs["axis"]], 0) for x in n.inputs)
 
