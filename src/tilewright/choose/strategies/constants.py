@@ -15,7 +15,7 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import is_known, known_at_most, known_over
 from tilewright.core.expr import BinaryExpr, Sym, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
@@ -130,8 +130,9 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
     """For every nest that walks panels: the loop that counts panels is the first index of the packed operand.
 
     Where that counts more than a panel's worth of cache (a batch of operands), it is the next index that is outside of
-    the reduction. A panel that one tile reads, whether or not there is one for a run-time number of rows, streams
-    through instead, and so do the panels that a tile reads side by side.
+    the reduction. A panel that one tile reads streams through instead, and so do the panels that a tile reads side by
+    side. The tiles for the rest of a run-time number of rows ask for a part of it as well: memory has nothing else to
+    do while the last of them reads its panel from a near cache.
     """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
     line, copied = machine.line(buffer.dtype), _copied_results(b, buffer)
@@ -144,7 +145,7 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
             continue
         below = serial[names.index(panel.name) + 1 :]
         spread = [x for x in below if not any(x.sym in symbols_at(i) for i in load.index)]
-        if below and below[-1] not in spread and any(x.sym.hi != 0 for x in spread):
+        if below and below[-1] not in spread and not all(known_at_most(x.extent, 1) for x in spread):
             b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
 
 
