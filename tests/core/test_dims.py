@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.core import dims
-from tilewright.core.dims import are_known, is_known, known, known_multiple, numbers
+from tilewright.core.dims import are_known, divisor, is_known, known, known_multiple, numbers
 from tilewright.core.expr import Dim, Sym, floordiv, minimum
 
 N = Sym("n", 1, 8)
@@ -47,3 +47,9 @@ def test_multiples_are_of_numbers(d: int, n: int) -> None:
 def test_numbers_are_left_in_their_order(given_dims: list[Dim | None]) -> None:
     assert numbers(given_dims) == [d for d in given_dims if d not in UNKNOWN]
     assert are_known(given_dims) == (len(numbers(given_dims)) == len(given_dims))
+
+
+def test_what_divides_a_number_that_only_a_call_knows() -> None:
+    m = Sym("m")
+    wanted: dict[Dim, int] = {12: 12, 0: 0, N: 1, N * 6 + 9: 3, N * 4 - m * 6: 2, floordiv(N, 2) * 8: 8}
+    assert {e: divisor(e) for e in wanted} == wanted

@@ -46,3 +46,18 @@ def test_chunks_give_every_core_as_much(steps, least, cores):
     assert least <= chunks <= 2 * least
     assert most(chunks) <= most(least)
     assert even_chunks(125, 4, 2) == 6  # 63 and 62 tiles; four chunks give 64 and 61
+
+
+@pytest.mark.parametrize("divisor", [1500, 3136, 196, 77])
+def test_run_time_rows_of_a_known_divisor_leave_no_rest(divisor):
+    """As 1500 places of each of so many series: tiles of twelve rows need no code for what they would leave."""
+    pixels, weights = Operand(ROW * 264, 0), Operand(LANES * 1, 1, is_constant=True)
+    box = Box(LANES, 1024, ROW, None, None, 1, (), (pixels, weights), row_divisor=divisor)
+    assert divisor % choose_tile(box, Target.parse("x86-64-v4"), 16).rows == 0
+
+
+@pytest.mark.parametrize("n_rows", [1500, 14, 7])
+def test_images_of_which_there_may_be_one_are_no_rows_of_a_tile(n_rows):
+    pixels, weights = Operand(ROW * 264 + ROW2 * 264 * n_rows, 0), Operand(LANES * 1, 1, is_constant=True)
+    box = Box(LANES, 1024, ROW, n_rows, ROW2, None, (), (pixels, weights))
+    assert choose_tile(box, Target.parse("x86-64-v4"), 16).rows2 == 1

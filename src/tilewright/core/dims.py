@@ -13,9 +13,10 @@ or not known"; ``known_at_most(n, 4)`` leaves the unknown out. Which of the two 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, const_of, terms_of
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs  # in `typing` from Python 3.13 on; type checkers bring its types along
@@ -66,3 +67,8 @@ def known_at_most(d: Dim | None, n: float) -> TypeGuard[int]:
 def known_multiple(d: Dim | None, n: int) -> TypeGuard[int]:
     """Is it a number, and does ``n`` divide it without a rest?"""
     return isinstance(d, int) and d % n == 0
+
+
+def divisor(e: Dim) -> int:
+    """The largest number that divides ``e`` whatever its symbols are; 0 of 0."""
+    return abs(e) if isinstance(e, int) else gcd(const_of(e), *(c for _, c in terms_of(e)))

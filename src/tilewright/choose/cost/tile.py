@@ -76,8 +76,9 @@ class Tile:
 class Box:
     """What a register tile is chosen for; extents of None are known at run time only.
 
-    ``registers_per_element``: where an element is wider than a register, as doubles are for some scalar machines.
-    ``registers_between``: what instructions between a product and its sum read, besides the operands.
+    ``row_divisor`` divides a number of rows that only a call knows. ``registers_per_element``: where an element is
+    wider than a register, as doubles are for some scalar machines. ``registers_between``: what instructions between a
+    product and its sum read, besides the operands.
     """
 
     lanes: Sym
@@ -91,6 +92,7 @@ class Box:
     registers_per_operand: int = 1
     registers_per_element: int = 1
     registers_between: int = 0
+    row_divisor: int = 1
 
 
 def choose_tile(box: Box, machine: Target, width: int) -> Tile:
@@ -173,21 +175,30 @@ def _counts(sym: Sym | None, extent: int | None, limit: int) -> list[int]:
 
 
 def _box_cycles(box: Box, machine: Target, width: int, rows: int, rows2: int, vectors: int) -> float:
-    shapes = 0
     total = 0.0
-    row_parts, row2_parts = _parts(box.n_rows, rows), _parts(box.n_rows2, rows2)
+    row_parts = _parts(box.n_rows, rows, box.row_divisor)
+    row2_parts = _parts(box.n_rows2, rows2)
+    if box.n_rows2 is None and rows2 > 1 and not box.unrolled:
+        # Images of a batch: there may be one as well as many, and a tile has its first rows alone then.
+        row2_parts = [(n, ASSUMED_SIZE / 2 / n) for n in (1, rows2)]
     n_vectors = None if box.n_lanes is None else -(-box.n_lanes // width)
-    for (m, cm), (m2, cm2), (v, cv) in cartesian(row_parts, row2_parts, _parts(n_vectors, vectors)):
-        shapes += 1
+    lane_parts = _parts(n_vectors, vectors)
+    for (m, cm), (m2, cm2), (v, cv) in cartesian(row_parts, row2_parts, lane_parts):
         total += cm * cm2 * cv * step_cycles(box, machine, m, m2, v)
+    # The rest of a run-time number of rows is done by tiles that all such nests have.
+    shapes = (1 if box.n_rows is None else len(row_parts)) * len(row2_parts) * len(lane_parts)
     extra = (EXTRA_WINDOW if box.unrolled else EXTRA_SHAPE) * MANY_COPIES / machine.max_copies
     return total * (1 + extra * (shapes - 1))
 
 
-def _parts(extent: int | None, size: int) -> list[tuple[int, float]]:
-    """(tile size, how many) covering the extent; run-time extents count as ``ASSUMED_SIZE`` in full tiles."""
+def _parts(extent: int | None, size: int, divisor: int = 0) -> list[tuple[int, float]]:
+    """(tile size, how many) covering the extent.
+
+    Run-time extents count as ``ASSUMED_SIZE`` in full tiles, and half a tile behind them unless ``size`` divides their
+    ``divisor``.
+    """
     if extent is None:
-        return [(size, ASSUMED_SIZE / size)]
+        return [(size, ASSUMED_SIZE / size), *([(size // 2, 1.0)] if divisor % size else [])]
     parts = [(size, float(extent // size))] if extent >= size else []
     return parts + ([(extent % size, 1.0)] if extent % size else [])
 

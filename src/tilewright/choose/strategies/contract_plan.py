@@ -71,7 +71,7 @@ from tilewright.choose.strategies.view import (
 )
 from tilewright.core.compute import Binary, Buffer, Load, Select, loads, symbols_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import are_known, is_known, known
+from tilewright.core.dims import are_known, divisor, is_known, known
 from tilewright.core.estimates import DOUBT, SHUFFLED_STRIDE
 from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import chosen
@@ -173,6 +173,7 @@ def plan_contraction(
     box = Box(
         lanes.sym, n_lanes, _sym(row), known_iterations(row), _sym(row2), known_iterations(row2), unrolled, operands,
         dot.registers if dot else 1, max(wide // machine.vector_bytes, 1), dot.instructions - 1 if dot else 0,
+        1 if row is None else divisor(row.extent),
     )  # fmt: skip
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile, *alike = alike_tiles(box, machine, width, fixed[0] if fixed else None)
