@@ -12,7 +12,7 @@ from tile.test_schedule import refuses, same
 from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
 from tilewright.core.dims import known_over
-from tilewright.core.expr import Sym, substitute
+from tilewright.core.expr import Sym, evaluate, substitute, symbols
 from tilewright.tile.ir import For, Kind, Prefetch, Store, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.schedule.operands import MANY
@@ -192,17 +192,24 @@ def test_a_panel_that_one_tile_of_several_rows_reads_streams(gb_per_s):
     stage = Stage((c,), axes_for((rows, n)), (i, j), (a[i, x] * b[x, j],), product)
     for size in (0, 1, 5):
         kernel = check_default(Computation((a, b), (c,), (stage,)), "B", machine=machine, sizes={"R": size})
-    asks = {}
+    asks, begins = {}, {}
     for s in walk(kernel.body):
         if isinstance(s, For) and s.loop.kind is Kind.SERIAL and s.loop.extent == k:
             update = next(y for y in walk(s.body) if isinstance(y, Update))
             n_rows = update.buffer.shape[0] if len(update.index) > 1 else 1
-            asks[n_rows] = [substitute(y.index[1], {s.loop.sym: 0}) for y in s.body if isinstance(y, Prefetch)]
+            hints = [y.index for y in s.body if isinstance(y, Prefetch)]
+            asks[n_rows] = [substitute(index[1], {s.loop.sym: 0}) for index in hints]
+            (begins[n_rows],) = [index[-1] for index in hints if index[1] == 0]
     (packed,) = [p.buffer for p in kernel.places if p.buffer.name == "B_p"]
     step_bytes = prod(packed.shape[2:]) * F.n_bytes
     ahead = ceil(machine.memory_ns * gb_per_s / step_bytes)
     assert set(asks.pop(1)) == {0} and min(asks) == 2
     assert all(set(places) == {0, ahead} for places in asks.values())
+    most, rest, *_ = sorted(begins, reverse=True)
+    first, second = (
+        evaluate(begins[x], {y: most + rest if y.name == "R" else 0 for y in symbols(begins[x])}) for x in (most, rest)
+    )
+    assert (first, second) == (0, k * machine.line(F)), "a tile for the rest goes on where the full one ended"
 
 
 def transposition(m, n):

@@ -308,12 +308,13 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     The operand's dimensions up to the one that ``panel`` walks stay, the rest is a stream: step ``n`` of the serial
     loops that walk the panel touches element ``line * n`` of it. With ``spread``, a loop between that does not walk it,
     its iterations share the work in turns, as many as the panel has lines per step, then begin again (wrapped inside
-    the panel); where it has fewer iterations than that, every step hints at several places, all of the panel in the
-    end. Fails: the buffer is not read under ``inner`` with ``panel`` alone as one of its indices.
+    the panel), and go on from the turn at which loops before it in the panel's left off; where it has fewer iterations
+    than that, every step hints at several places, all of the panel in the end. Fails: the buffer is not read under
+    ``inner`` with ``panel`` alone as one of its indices.
     """
     spot, target = _in_lines(kernel, buffer, line, "prefetch"), find_loop(kernel, inner, "prefetch")
-    outer, where = find_loop(kernel, panel, "prefetch").loop.sym, f"{buffer}, {panel}, {inner}"
-    load = next(readers(target.body, spot.buffer), None)
+    top, where = find_loop(kernel, panel, "prefetch"), f"{buffer}, {panel}, {inner}"
+    outer, load = top.loop.sym, next(readers(target.body, spot.buffer), None)
     depth = None if load is None else next((d for d, i in enumerate(load.index) if i == outer), None)
     if load is None or depth is None:
         raise ScheduleError("prefetch", where, "the loop does not read the buffer panel by panel")
@@ -332,7 +333,7 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     turns, places = max(rest // (steps * line), 1), [n * min(line, max(rest // steps, 1))]
     if spread and turns > 1:
         sharing = find_loop(kernel, spread, "prefetch").loop
-        places = [(n + (sharing.sym % turns) * steps) * line]
+        places = [(n + mod(_turns_before(top.body, sharing, spot.buffer) + sharing.sym, turns) * steps) * line]
         if known_under(sharing.extent, turns):
             all_steps, n = steps * sharing.extent, n + sharing.sym * steps
             whole = all_steps * line * ((turns - 1) // sharing.extent)
@@ -343,6 +344,17 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     before = (*load.index[:depth], outer + 1, *zeros)
     hints = [Prefetch(spot.buffer, (*before, e)[: len(spot.buffer.shape)]) for e in places]
     return replace_stmt(kernel, target, For(target.loop, (*hints, *target.body)))
+
+
+def _turns_before(body: Body, sharing: Loop, buffer: Buffer) -> Dim:
+    """The iterations of loops of a body before that which is or holds ``sharing``, as far as they read the buffer."""
+    done: Dim = 0
+    for s in body:
+        if sharing in loops_of((s,)):
+            break
+        if isinstance(s, For) and next(readers(s.body, buffer), None) is not None:
+            done = done + s.loop.extent
+    return done
 
 
 def hint(kernel: Kernel, buffer: str, inner: str, line: int) -> Kernel:
