@@ -106,6 +106,38 @@ def test_every_text_of_a_program_has_a_rule(tmp_path: Path, records: Records) ->
     assert n > 60
 
 
+@pytest.mark.parametrize("text", [
+    "Symbol('s7\\\n' # ', positive=True) + 0*__import__('os').getpid() #\n , positive=True)",
+    "s7 # + 1", "s7 +\n1", "s7\t", "9**9**9", "Pow(9, Pow(9, 9))", "(((9**64)**64)**64)**64", "1 << 10**12", "Pow()",
+])  # fmt: skip
+def test_sizes_are_read_in_one_way_and_in_no_time(tmp_path: Path, records: Records, text: str) -> None:
+    """SymPy takes lines for one, so that what Python reads as a comment is code; and powers of numbers fill memory."""
+
+    def change(model: Any) -> None:
+        model["range_constraints"][text] = {"min_val": 2, "max_val": None}
+
+    with pytest.raises(InputError, match="could run code"):
+        refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
+@pytest.mark.parametrize("name", sorted(FREE))
+def test_a_tensor_of_any_name_is_looked_at(tmp_path: Path, records: Records, name: str) -> None:
+    def change(model: Any) -> None:
+        values = model["graph_module"]["graph"]["tensor_values"]
+        values[name] = {"sizes": [{"as_expr": {"expr_str": "exit(1)", "hint": None}}]}
+
+    with pytest.raises(InputError, match="of 'expr_str'"):
+        refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
+def test_roots_of_sizes_are_read(tmp_path: Path, records: Records) -> None:
+    def change(model: Any) -> None:
+        model["guards_code"] = ["torch.sym_float(L['x'].size()[0])**0.5 >= 2"]
+        model["range_constraints"]["Pow(Pow(s0, 2) + 1, Rational(1, 2))"] = {"min_val": 2, "max_val": None}
+
+    refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
 def test_ranges_are_of_arithmetic(tmp_path: Path, records: Records) -> None:
     """``Dim`` of a multiple of another has a range of its own."""
 

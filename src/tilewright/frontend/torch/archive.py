@@ -25,6 +25,13 @@ from typing import Any
 from tilewright.runtime.errors import InputError
 
 WORD = re.compile(r"[\w.\-+ /:]*")
+LINE = re.compile(r"[ !-\"$-\[\]-~]*")
+"""Letters, digits and signs of ASCII on one line, but for those of comments and of lines that go on."""
+SYMBOLIC = re.compile(r"_?sym_\w+")
+POWERS = frozenset({"Pow", "PowByNatural", "FloatPow", "LShift"})
+MOST_EXPONENT = 64
+MOST_POWERS = 3
+"""Powers within each other: the root of a sum of squares has two."""
 FREE = frozenset({"metadata", "as_string", "as_strings"})
 """Keys of what PyTorch keeps as text: traces, and arguments of calls, which it quotes."""
 OPERATORS = frozenset(
@@ -117,13 +124,21 @@ def _of_program(value: Any, key: str = "") -> Iterator[str]:
         for name, below in value.items():
             if not is_name(name):
                 yield f"the name {name!r}"
-            if name not in FREE:
+            if not _is_free(name, below):
                 yield from _of_program(below, name)
     elif isinstance(value, list):
         for below in value:
             yield from _of_program(below, key)
     elif isinstance(value, str) and not RULES.get(key, _is_word)(value):
         yield f"the text {value[:200]!r} of {key!r}"
+
+
+def _is_free(name: str, value: Any) -> bool:
+    """Is it text that nobody evaluates? A writer may name a tensor so, whose description is no text."""
+    if name not in FREE:
+        return False
+    texts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    return all(isinstance(text, str) for text in texts)
 
 
 def _is_word(text: str) -> bool:
@@ -140,7 +155,7 @@ def _is_call(target: str) -> bool:
     if names[0] == "math":
         return len(names) == 2 and names[1] in NUMBERS
     if not target.startswith("torch.ops."):
-        return len(names) == 2 and names[0] == "torch" and re.fullmatch(r"_?sym_\w+", names[1]) is not None
+        return len(names) == 2 and names[0] == "torch" and SYMBOLIC.fullmatch(names[1]) is not None
     found: Any = torch.ops
     for name in names[2:]:
         found = getattr(found, name, None)
@@ -157,22 +172,55 @@ def _is_condition(text: str) -> bool:
 
 
 def _is_plain(text: str, called: frozenset[str], asked: frozenset[str]) -> bool:
-    """Is it an expression that calls nothing but ``called``, and names nothing but ``asked`` behind a dot?"""
+    """Is it an expression that calls nothing but ``called``, and names nothing but ``asked`` behind a dot?
+
+    On one line and without what Python and SymPy, which takes lines for one, could read in two ways.
+    """
+    if LINE.fullmatch(text) is None:
+        return False
     try:
-        nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
+        tree = ast.parse(text.strip(), mode="eval")
+        return _powers(tree) <= MOST_POWERS and all(_is_plain_node(node, called, asked) for node in ast.walk(tree))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    for node in nodes:
-        if isinstance(node, ast.Attribute | ast.Subscript):
-            if not asked or (isinstance(node, ast.Attribute) and node.attr not in asked):
-                return False
-        elif not isinstance(node, PLAIN) or (isinstance(node, ast.Constant) and not _is_number_or_word(node.value)):
-            return False
-        elif isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            if name not in called and not name.startswith(UNDEFINED):
-                return False
-    return True
+
+
+def _is_plain_node(node: ast.AST, called: frozenset[str], asked: frozenset[str]) -> bool:
+    if isinstance(node, ast.Attribute):
+        return bool(asked) and (node.attr in asked or SYMBOLIC.fullmatch(node.attr) is not None)
+    if isinstance(node, ast.Subscript):
+        return bool(asked)
+    if isinstance(node, ast.Constant):
+        return _is_number_or_word(node.value)
+    if isinstance(node, ast.Call):
+        name = _called(node)
+        is_symbolic = bool(asked) and SYMBOLIC.fullmatch(name) is not None
+        return name in called or name.startswith(UNDEFINED) or is_symbolic
+    return isinstance(node, PLAIN)
+
+
+def _called(node: ast.Call) -> str:
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    assert isinstance(name, str)
+    return name
+
+
+def _powers(node: ast.AST) -> int:
+    """How many powers and shifts lie within each other; a large exponent, or one with a power, is more than are read.
+
+    Numbers would take more memory than there is.
+    """
+    below = max((_powers(x) for x in ast.iter_child_nodes(node)), default=0)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow | ast.LShift):
+        exponent: ast.AST | None = node.right
+    elif isinstance(node, ast.Call) and _called(node) in POWERS:
+        exponent = node.args[-1] if node.args else None
+    else:
+        return below
+    inside = [] if exponent is None else list(ast.walk(exponent))
+    numbers = [x.value for x in inside if isinstance(x, ast.Constant) and isinstance(x.value, int | float)]
+    is_large = exponent is None or _powers(exponent) > 0 or any(abs(x) > MOST_EXPONENT for x in numbers)
+    return MOST_POWERS + 1 if is_large else below + 1
 
 
 def _is_number_or_word(value: object) -> bool:
