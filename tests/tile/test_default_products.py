@@ -28,8 +28,9 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.expr import Sym
+from tilewright.core.expr import Sym, symbols
 from tilewright.core.indices import symbols_at
+from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.ir import For, Kind, Prefetch, Role, Space, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
@@ -206,7 +207,25 @@ def test_rows_of_a_large_result_walk_all_panels_chunk_by_chunk(n_rows, l2_bytes,
 @pytest.mark.parametrize("n_rows", [0, 5, 61])
 def test_chunks_of_a_run_time_number_of_rows(n_rows):
     machine = dataclasses.replace(WIDE, l1_bytes=1024, l2_bytes=1 << 15, n_cores=1)
-    check_default(matmul(Sym("M"), 96, 16), "B", machine=machine, sizes={"M": n_rows})
+    kernel = check_default(matmul(Sym("M"), 256, 16), "B", machine=machine, sizes={"M": n_rows})
+    chunks, panels, *_ = (x for x in loops_of(kernel.body) if x.kind is Kind.SERIAL)
+    assert symbols(chunks.extent) and panels.extent > 1
+
+
+@pytest.mark.parametrize(("rows", "in_chunks"), [(Sym("M", 1), False), (Sym("M", 1) * 2520, True)])
+def test_chunks_are_no_fewer_than_threads_need(rows, in_chunks):
+    """Where a call may bring few rows, the blocks of lanes are what threads share."""
+    machine = dataclasses.replace(Target.parse("x86-64-v4"), n_cores=2)
+    computation = matmul(rows, 768, 128)
+    kernel = schedule(computation, machine, constants_of(computation, "B"))
+    shared = next(x for x in loops_of(kernel.body) if x.kind is Kind.PARALLEL)
+    assert bool(symbols(shared.extent)) == in_chunks
+
+
+@pytest.mark.parametrize("n", [3, 16, 40])
+def test_a_number_of_rows_that_is_none_in_every_call(n):
+    computation = matmul(Sym("M", 0, 0), n, 64)
+    schedule(computation, WIDE, constants_of(computation, "B"))
 
 
 @pytest.mark.parametrize(("pad", "l2_bytes", "parts"), [(0, 1 << 20, []), (0, 1 << 15, [3]), (1, 1 << 15, [3])])

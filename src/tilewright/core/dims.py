@@ -5,9 +5,10 @@ a caller may have none at all, ``None``. Out: answers, so that no caller needs t
 Not its business: arithmetic and what the bounds of symbols prove (``core.expr``), facts about whole shapes
 (``core.shapes``), parts of an index that the data choose (``core.indices``).
 
-The comparisons are of numbers only: an expression is neither over nor at most anything, so the code that a choice
-makes for run-time sizes does not hang on how wide somebody declared a symbol. ``not known_over(n, 4)`` is "at most 4,
-or not known"; ``known_at_most(n, 4)`` leaves the unknown out. Which of the two is meant is what a caller has to decide.
+The comparisons are of numbers only: an expression is neither over nor at most anything, however wide somebody declared
+a symbol. ``not known_over(n, 4)`` is "at most 4, or not known"; ``known_at_most(n, 4)`` leaves the unknown out. Which
+of the two is meant is what a caller has to decide. What to expect of a run-time size within its bounds is not asked
+here (``choose.cost.tile.estimate``).
 """
 
 from __future__ import annotations

@@ -243,11 +243,12 @@ def pays_threads(operations: float, machine: Target, width: int) -> bool:
 
 
 def estimate(extents: Sequence[Dim]) -> float:
-    """The number of points of a nest; run-time extents count as ``ASSUMED_SIZE``, or as their bound next to it."""
+    """The number of points of a nest; a run-time extent counts as the number nearest to ``ASSUMED_SIZE`` within its
+    bounds, and as 1 at least."""
     total = 1.0
     for e in extents:
         least, most = bounds(e)
-        total *= max(least or 0, min(ASSUMED_SIZE, ASSUMED_SIZE if most is None else most))
+        total *= known(e, max(least or 1, min(ASSUMED_SIZE, ASSUMED_SIZE if most is None else most), 1))
     return total
 
 

@@ -65,7 +65,8 @@ def row_chunks(
     least = max(-(-int(row_bytes) // machine.l2_kept_bytes), min_tasks(machine))
     wanted = even_chunks(steps, least, machine.n_cores)
     n_panels = estimate([lanes.extent]) / (tile.vectors * width)
-    return wanted if wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels else 1
+    pays = wanted <= steps // 2 and panel_bytes * wanted < 0.7 * row_bytes * n_panels
+    return wanted if pays and _is_shared_out(machine, rows[0], steps * size // wanted) else 1
 
 
 def short_chunks(
@@ -88,7 +89,14 @@ def short_chunks(
     least = steps // max(int(machine.l1_bytes / 2 / (read / steps)), MIN_SHARING_TILES)
     if read + made <= machine.l2_kept_bytes or least < min_tasks(machine):
         return 1
-    return even_chunks(steps, least, machine.n_cores)
+    wanted = even_chunks(steps, least, machine.n_cores)
+    return wanted if _is_shared_out(machine, rows[0], steps * tile.rows // wanted) else 1
+
+
+def _is_shared_out(machine: Target, rows: Loop, chunk: int) -> bool:
+    """Do threads get enough chunks of so many rows, also where a call brings as few rows as it may?"""
+    least = bounds(rows.extent)[0] or 0
+    return is_known(rows.extent) or machine.n_cores == 1 or least // max(chunk, 1) >= min_tasks(machine)
 
 
 def even_chunks(steps: int, least: int, n_cores: int) -> int:

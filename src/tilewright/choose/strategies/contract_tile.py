@@ -211,7 +211,7 @@ def _ordered(
 
     inner = {find_loop(b.kernel, n, "contract").loop.sym for n in (*batch, *blocks, *rows)}
     cut = extent_of(b, rows[0]) if rows else None
-    is_cut = is_known(cut) or (cut is not None and estimate([cut]) > 1 and rows[0] in steps)
+    is_cut = is_known(cut) or (cut is not None and bool(blocks) and estimate([cut]) > 1 and rows[0] in steps)
     order = plan.order if is_cut else replace(plan.order, n_chunks=1)
     return ordered(order, machine, batch, blocks, rows, chunked, count, is_window=plan.is_window)
 
