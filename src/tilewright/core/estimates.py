@@ -13,7 +13,7 @@ from math import ceil
 from statistics import geometric_mean
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, evaluate, symbols
+from tilewright.core.expr import Dim, Sym, bounds, evaluate, symbols
 
 BLOCK_SHARE, RING_SHARE = 6, 2
 """A block of a window's rows that one kernel projects, and a ring of the rows that it is made of, take at most these
@@ -89,7 +89,8 @@ def size_at(size: Dim, sizes: Mapping[Sym, int]) -> int:
         return 0
 
 
-def nearest_size(symbol: Sym, size: int) -> int:
-    """The size in the symbol's range that is nearest."""
-    size = max(size, symbol.lo or 0)
-    return size if symbol.hi is None else min(size, symbol.hi)
+def nearest_size(d: Dim, size: int) -> int:
+    """The size within the bounds of a symbol, or of an expression, that is nearest."""
+    least, most = bounds(d)
+    size = max(size, least or 0)
+    return size if most is None else min(size, most)

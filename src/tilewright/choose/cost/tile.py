@@ -18,8 +18,8 @@ from itertools import product as cartesian
 from math import prod
 
 from tilewright.core.dims import known
-from tilewright.core.estimates import ASSUMED_SIZE, DOUBT
-from tilewright.core.expr import Dim, Sym, bounds
+from tilewright.core.estimates import ASSUMED_SIZE, DOUBT, nearest_size
+from tilewright.core.expr import Dim, Sym
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient
 
@@ -247,8 +247,7 @@ def estimate(extents: Sequence[Dim]) -> float:
     bounds, and as 1 at least."""
     total = 1.0
     for e in extents:
-        least, most = bounds(e)
-        total *= known(e, max(least or 1, min(ASSUMED_SIZE, ASSUMED_SIZE if most is None else most), 1))
+        total *= known(e, max(nearest_size(e, ASSUMED_SIZE), 1))
     return total
 
 

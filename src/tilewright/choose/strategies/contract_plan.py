@@ -177,9 +177,7 @@ def plan_contraction(
     )  # fmt: skip
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile, *alike = alike_tiles(box, machine, width, fixed[0] if fixed else None)
-    work = estimate([x.extent for x in (*top.loops, *reduced)]) + estimate([x.extent for x in top.loops]) * 4
-    # Threads pay by arithmetic or by memory, whichever takes longer: few sums over many weights wait for memory.
-    work = max(work, _bytes_read(update) * WORK_PER_BYTE) if threads else 0.0
+    work = _work(top.loops, reduced, update) if threads else 0.0
     heavy = n_arithmetic(leaf.value) > FUNCTION_OPERATIONS and not stepped and not slid
     heavy = heavy and tile.rows * tile.rows2 * tile.vectors > machine.partial_sums  # few sums stay in registers
     panels = panels_first(machine, b, acc)
@@ -433,6 +431,13 @@ def _over_own(cycles: Sequence[float], sizes: Sequence[int], most: float) -> tup
         if found[-1] > most:
             return None
     return max(found), sum(found)
+
+
+def _work(made: Sequence[Loop], reduced: Sequence[Loop], update: Update) -> float:
+    """Element operations that threads may share, by arithmetic or by memory, whichever takes longer: few sums over many
+    weights wait for memory."""
+    n_results = estimate([x.extent for x in made])
+    return max(n_results * (estimate([x.extent for x in reduced]) + 4), _bytes_read(update) * WORK_PER_BYTE)
 
 
 def _bytes_read(update: Update) -> float:
