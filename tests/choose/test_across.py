@@ -1,4 +1,4 @@
-"""Running results along the last axis of many rows: a block of rows at a time, laid across in a near cache."""
+"""Running results along the last axis: a block of rows, or of runs of rows, at a time, laid across in a near cache."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from tilewright import ops
 from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, every_stage
 from tilewright.core.graph import Attrs
-from tilewright.core.types import f32, f64, i32
+from tilewright.core.types import f16, f32, f64, i32
 from tilewright.graph.canonical.canonicalize import Canonicalize
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, Space
@@ -19,10 +19,14 @@ from tilewright.tile.ir import For, Space
 TARGETS = [HOST, Target.parse("x86-64-v4"), Target.parse("x86-64-v3"), Target.parse("x86-64")]
 
 
-def folded(rows, n, op=ops.cumsum, dtype=f32, exclusive=False, reverse=False):
+def attrs_of(op=ops.cumsum, **attrs):
+    return Attrs(op.complete_attrs({"axis": 1, **attrs}))
+
+
+def folded(rows, n, op=ops.cumsum, dtype=f32, **attrs):
     """A cumulative fold along the rows of a matrix."""
     x, y = Buffer("X", dtype, (rows, n)), Buffer("Y", dtype, (rows, n))
-    items = tuple(op.compute((x,), (y,), Attrs({"axis": 1, "exclusive": exclusive, "reverse": reverse})))
+    items = tuple(op.compute((x,), (y,), attrs_of(op, **attrs)))
     made = dict.fromkeys(b for s in every_stage(items) for b in s.outs)
     return Computation((x,), (y,), items, tuple(b for b in made if b is not y))
 
@@ -36,9 +40,27 @@ def folded(rows, n, op=ops.cumsum, dtype=f32, exclusive=False, reverse=False):
 def test_every_row_is_folded(target, rows, n, exclusive, reverse, op, dtype):
     x = np.random.default_rng(0).integers(-50, 50, (rows, n)).astype(dtype.numpy)
     out = np.zeros_like(x)
-    Native(schedule(folded(rows, n, op, dtype, exclusive, reverse), target), target)(x, out)
-    attrs = Attrs({"axis": 1, "exclusive": exclusive, "reverse": reverse})
-    np.testing.assert_array_equal(out, op.reference([x], attrs))
+    attrs = {"exclusive": exclusive, "reverse": reverse}
+    Native(schedule(folded(rows, n, op, dtype, **attrs), target), target)(x, out)
+    np.testing.assert_array_equal(out, op.reference([x], attrs_of(op, **attrs)))
+
+
+@pytest.mark.parametrize("target", TARGETS[1:3], ids=lambda t: t.name)
+@given(
+    rows=st.integers(1, 3), n=st.integers(1024, 2100), exclusive=st.booleans(), reverse=st.booleans(),
+    op=st.sampled_from([ops.cumsum, ops.cummin]), dtype=st.sampled_from([f16, f32]),
+)  # fmt: skip
+@settings(max_examples=4)
+def test_long_rows_are_folded_in_runs(target, rows, n, exclusive, reverse, op, dtype):
+    """In the accumulator's dtype, in which sums are exact that the operand's would round."""
+    x = np.random.default_rng(0).integers(-50, 50, (rows, n)).astype(dtype.numpy)
+    x[:, 0] = 2.0 ** (15 if dtype is f16 else 26)
+    out, attrs = np.zeros_like(x), {"exclusive": exclusive, "reverse": reverse, "accumulator": f64}
+    kernel = schedule(folded(rows, n, op, dtype, **attrs), target)
+    assert any(p.space is Space.LOCAL for p in kernel.places)
+    temporaries = [np.zeros([int(d) for d in b.shape], b.dtype.numpy) for b in kernel.params[2:]]
+    Native(kernel, target)(x, out, *temporaries)
+    np.testing.assert_array_equal(out, op.reference([x], attrs_of(op, **attrs)))
 
 
 def test_a_block_of_rows_stays_in_scratch():
@@ -47,7 +69,9 @@ def test_a_block_of_rows_stays_in_scratch():
     assert [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL] == [(200, 64)]
     assert len(kernel.body) == 1 and isinstance(kernel.body[0], For)
     long = schedule(folded(16, 100_000), Target.parse("x86-64-v4"))
-    assert not any(p.space is Space.LOCAL for p in long.places), "whose rows fit into no near cache"
+    assert [p.buffer.shape for p in long.places if p.space is Space.LOCAL] == [(64, 1, 64)], "runs of a row"
+    whole = schedule(folded(16, 100_000, ops.cumprod), Target.parse("x86-64-v4"))
+    assert not any(p.space is Space.LOCAL for p in whole.places), "rows without runs, which fit into no near cache"
 
 
 def test_rows_are_one_axis():

@@ -341,6 +341,9 @@ argmin = _arg("argmin", False, "The position of the smallest element, the first 
 def _infer_cumulative(ts: Sequence[TensorType], a: Attrs) -> TensorType:
     check_equal_dtypes(ts, NUMERIC)
     check_axis(a.axis, ts[0].rank)
+    given, to = ts[0].dtype, a.accumulator
+    fits = to is None or (given.is_float and to.is_float and given.bits <= to.bits)
+    check(fits, lambda: f"{given} does not accumulate in {to}")
     return ts[0]
 
 
@@ -350,6 +353,7 @@ def _cumulative_samples(rng: np.random.Generator) -> Iterator[Sample]:
             attrs = {"axis": 1, "exclusive": exclusive, "reverse": reverse}
             yield Sample((random(rng, (2, 4, 2)),), attrs)
     yield Sample((random(rng, (5,), types.i32),), {"axis": 0})
+    yield Sample((random(rng, (2, 5)),), {"axis": 1, "accumulator": types.f64})
     yield Sample((np.array([1, np.nan, 3], np.float32),), {"axis": 0})
     yield Sample((random(rng, (2, 0)),), {"axis": 1})
     for n, exclusive, reverse in ((64, False, False), (101, True, False), (83, False, True), (96, True, True)):
@@ -357,98 +361,111 @@ def _cumulative_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 RUNS = 16
-"""Parts of a row that are folded side by side."""
-LEAST_IN_RUNS = 4 * RUNS
+"""The least number of lanes that rows are laid across for; of fewer rows, the least number of runs in each."""
+RUN = 64
+"""Elements of a run of a long row."""
+
+
+def accumulator_of(dtype: DType, a: Attrs, in_wider: bool) -> DType:
+    """The dtype in which a cumulative fold of ``dtype`` keeps what it has so far."""
+    return a.accumulator or (wide(dtype) if in_wider else dtype)
 
 
 def _cumulative_compute(op: str, init: Init, in_wider: bool, in_any_order: bool) -> Compute:
     """How :func:`cumulative` is computed.
 
-    Where elements of other rows do not lie beside each other, the rows are laid across first; of few rows, runs are
-    folded side by side (``in_any_order``: joining runs overflows no earlier than folding one element after another).
+    Where elements of other rows do not lie beside each other, the rows are laid across first. Few rows, or rows too
+    long for that, are cut into runs (``in_any_order``: joining runs overflows no earlier than folding one element after
+    another): each run's whole is folded first, what lies before each run from those, and then all runs as rows are.
     """
 
     def compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tuple[Stage | Serial, ...]:
         (x,), (out,) = ins, outs
-        dtype = wide(x.dtype) if in_wider else x.dtype
-        acc = out if dtype is x.dtype else Buffer(f"{out.name}_acc", dtype, out.shape)
+        dtype = accumulator_of(x.dtype, a, in_wider)
         axes, n = axes_for(x.shape), x.shape[a.axis]
+        others = tuple(s for k, s in enumerate(axes) if k != a.axis)
+        row = syms(others)
 
-        def at(step: Dim, row: Sequence[Dim] = syms(axes)) -> tuple[Dim, ...]:
+        def at(step: Dim) -> tuple[Dim, ...]:
             # Steps count from the end that is summed up first.
             place = n - 1 - step if a.reverse else step
-            return tuple(place if k == a.axis else i for k, i in enumerate(row))
+            return (*row[: a.axis], place, *row[a.axis :])
 
         def element(step: Dim) -> Value:
             return cast_to(Load(x, at(step)), dtype)
 
-        others = tuple(s for k, s in enumerate(axes) if k != a.axis)
-
-        def one_by_one(start: Dim) -> tuple[Serial, ...]:
-            """The places from ``start`` on, each from the one before it."""
-            if n - start == 0:
-                return ()
-            axis = axis_over(n - start, "t")
-            t = axis.sym + start
+        def one_by_one() -> tuple[Stage | Serial, ...]:
+            """Each place from the one before it."""
+            acc = out if dtype is out.dtype else Buffer(f"{out.name}_acc", dtype, out.shape)
+            axis = axis_over(n, "t")
+            t = axis.sym
             has_before = Inside((t - 1,))
             value: Value
             if a.exclusive:
                 value = Select(has_before, Binary(op, Load(acc, at(t - 1)), element(t - 1)), init(dtype))
             else:
                 value = Binary(op, Select(has_before, Load(acc, at(t - 1)), init(dtype)), element(t))
-            return (Serial(axis, (Stage((acc,), others, at(t), (value,)),)),)
+            steps = Serial(axis, (Stage((acc,), others, at(t), (value,)),))
+            return (steps,) if acc is out else (steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
 
         def in_turn(parts: Buffer, over: tuple[Axis, ...]) -> Serial:
             """Each place along the first axis of ``parts`` with the one before it; ``over`` are its other axes."""
-            u, row = axis_over(maximum(parts.shape[0] - 1, 0), "u"), syms(over)
-            step = Binary(op, Load(parts, (u.sym, *row)), Load(parts, (u.sym + 1, *row)))
-            return Serial(u, (Stage((parts,), over, (u.sym + 1, *row), (step,)),))
+            u, rest = axis_over(maximum(parts.shape[0] - 1, 0), "u"), syms(over)
+            step = Binary(op, Load(parts, (u.sym, *rest)), Load(parts, (u.sym + 1, *rest)))
+            return Serial(u, (Stage((parts,), over, (u.sym + 1, *rest), (step,)),))
 
-        def in_runs() -> tuple[Stage | Serial, ...]:
-            """``RUNS`` runs of each row, side by side; then what lies before each is joined with it; then the rest."""
-            length, row = floordiv(n, RUNS), syms(others)
-            parts = Buffer(f"{out.name}_runs", dtype, (length, *(s.extent for s in others), RUNS))
-            before = Buffer(f"{out.name}_before", dtype, (*(s.extent for s in others), RUNS))
-            t, r = axis_over(length, "t"), axis_over(RUNS, "r")
-            # Before the first run, or with runs of no element, there is nothing.
-            whole = Inside((r.sym - 1, length - 1))
-            total = Binary(op, Load(before, (*row, r.sym - 1)), Load(parts, (length - 1, *row, r.sym - 1)))
-            given, left = Load(before, (*row, r.sym)), Load(parts, (t.sym - a.exclusive, *row, r.sym))
-            joined: Value = Binary(op, given, left)
+        def laid_across(
+            length: Dim, runs: tuple[Axis, ...] = (), before: Buffer | None = None
+        ) -> tuple[Stage | Serial, ...]:
+            """Rows, or their ``runs``, laid across, where those of one place are neighbours, and laid back."""
+            over, r = (*others, *runs), syms(runs)
+            turned = Buffer(f"{out.name}_across", dtype, (length, *(s.extent for s in over)))
+            t = axis_over(length, "t")
+            place = t.sym if not runs else r[0] * length + t.sym
+            found: Value = Load(turned, (t.sym - a.exclusive, *row, *r))
+            first: Value = init(dtype)
+            if before is not None:
+                first = Load(before, (*r, *row))
+                found = Binary(op, first, found)
             if a.exclusive:
-                # The first place of a run gets what lies before the run alone.
-                joined = Select(Inside((t.sym - 1,)), joined, given)
-            place = r.sym * length + t.sym
+                found = Select(Inside((t.sym - 1,)), found, first)
             return (
-                Stage((parts,), (t, *others, r), (t.sym, *row, r.sym), (element(place),)),
-                in_turn(parts, (*others, r)),
-                Serial(r, (Stage((before,), others, (*row, r.sym), (Select(whole, total, init(dtype)),)),)),
-                Stage((acc,), (*others, r, t), at(place), (joined,)),
-                *one_by_one(length * RUNS),
+                Stage((turned,), (t, *over), (t.sym, *row, *r), (element(place),)),
+                in_turn(turned, over),
+                Stage((out,), (*over, t), at(place), (cast_to(found, out.dtype),)),
             )
 
-        def laid_across() -> tuple[Stage | Serial, ...]:
-            """Rows laid across, where those of one place are neighbours, and laid back."""
-            turned = Buffer(f"{out.name}_across", dtype, (n, *(s.extent for s in others)))
-            t, row = axis_over(n, "t"), syms(others)
-            found: Value = Load(turned, (t.sym - a.exclusive, *row))
-            if a.exclusive:
-                found = Select(Inside((t.sym - 1,)), found, init(dtype))
+        def in_runs() -> tuple[Stage | Serial, ...]:
+            """Runs of each row as rows of their own, joined with what lies before each; then the rest."""
+            length = min(n // RUNS, RUN) if is_known(n) else RUN
+            n_runs = floordiv(n, length)
+            left = n - n_runs * length
+            sizes = tuple(s.extent for s in others)
+            wholes = Buffer(f"{out.name}_wholes", dtype, (*sizes, n_runs))
+            before = Buffer(f"{out.name}_before", dtype, (n_runs + 1, *sizes))
+            rest = Buffer(f"{out.name}_rest", dtype, (left + 1, *sizes))
+            r, t, u = axis_over(n_runs, "r"), axis_over(length, "t"), axis_over(left, "u")
+            run, behind = r.sym * length + t.sym, n_runs * length + u.sym
+            step = Binary(op, Load(before, (r.sym, *row)), Load(wholes, (*row, r.sym)))
+            found = cast_to(Load(rest, (u.sym + (not a.exclusive), *row)), out.dtype)
             return (
-                Stage((turned,), (t, *others), (t.sym, *row), (element(t.sym),)),
-                in_turn(turned, others),
-                Stage((acc,), (*others, t), at(t.sym), (found,)),
+                *fold(wholes, (*others, r), (*row, r.sym), element(run), (t,), op, init(dtype)),
+                Stage((before,), others, (0, *row), (init(dtype),)),
+                Serial(r, (Stage((before,), others, (r.sym + 1, *row), (step,)),)),
+                *laid_across(length, (r,), before),
+                Stage((rest,), others, (0, *row), (Load(before, (n_runs, *row)),)),
+                Stage((rest,), (u, *others), (u.sym + 1, *row), (element(behind),)),
+                in_turn(rest, others),
+                Stage((out,), (*others, u), at(behind), (found,)),
             )
 
         inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
-        is_long = not known_under(n, LEAST_IN_RUNS)
         # With many elements behind the axis, those of one place are neighbours, and lanes as they lie.
-        is_across = is_long and known_under(inner, RUNS // 2)
-        if is_across and known_at_least(rows, RUNS):
-            steps = laid_across()  # there are enough of them to be lanes
-        else:
-            steps = in_runs() if is_across and in_any_order else one_by_one(0)
-        return steps if acc is out else (*steps, assign(out, lambda i: cast_to(Load(acc, i), out.dtype)))
+        is_across = not known_under(n, 4 * RUNS) and known_under(inner, RUNS // 2)
+        are_short = not in_any_order or known_at_most(n, RUNS * RUN)
+        if is_across and known_at_least(rows, RUNS) and are_short:
+            return laid_across(n)  # there are enough of them to be lanes
+        return in_runs() if is_across and in_any_order else one_by_one()
 
     return compute
 
@@ -456,19 +473,26 @@ def _cumulative_compute(op: str, init: Init, in_wider: bool, in_any_order: bool)
 def cumulative(
     name: str, op: str, init: Init, numpy: np.ufunc, doc: str, in_wider: bool, in_any_order: bool = True
 ) -> OpDef:
-    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end."""
+    """``out[t] = out[t-1] op x[t]`` along an axis; exclusive leaves out ``x[t]``, reverse starts at the end.
+
+    ``accumulator`` is the dtype to fold in where it is not the operand's, or f32 for sums and products of f16 and bf16.
+    """
 
     def reference(xs: Sequence[Array], a: Attrs) -> Array:
-        x = widened(xs[0])
+        dtype = types.dtype_of(xs[0].dtype)
+        x = xs[0].astype(accumulator_of(dtype, a, in_wider).numpy, copy=False)
         x = np.flip(x, a.axis) if a.reverse else x
         with np.errstate(all="ignore"):
             result = numpy.accumulate(x, axis=a.axis, dtype=x.dtype)
         if a.exclusive:
             first = np.full(_one_at(x.shape, a.axis), init(types.dtype_of(x.dtype)).value, x.dtype)
             result = np.concatenate([first, result], a.axis).take(range(x.shape[a.axis]), a.axis)
-        return narrowed(np.flip(result, a.axis) if a.reverse else result, types.dtype_of(xs[0].dtype))
+        return narrowed(np.flip(result, a.axis) if a.reverse else result, dtype)
 
-    attrs = {"axis": AttrDef("int"), "exclusive": AttrDef("bool", False), "reverse": AttrDef("bool", False)}
+    attrs = {
+        "axis": AttrDef("int"), "exclusive": AttrDef("bool", False), "reverse": AttrDef("bool", False),
+        "accumulator": AttrDef("dtype", None),
+    }  # fmt: skip
     return OpDef(
         name, ("x",), attrs, _infer_cumulative, reference, _cumulative_compute(op, init, in_wider, in_any_order),
         traits=frozenset(), samples=_cumulative_samples, doc=doc,

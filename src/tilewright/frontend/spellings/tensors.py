@@ -56,7 +56,9 @@ def _cumulative(join: OpDef, first: Callable[[Node], float]) -> Spelling:
                 by *= 2
             return b(ops.reverse, x, axes=(axis,)) if a["reverse"] else x
 
-        return in_wide(b, (given,), folded)
+        if a["accumulator"] is None:
+            return in_wide(b, (given,), folded)
+        return b(ops.cast, folded(b(ops.cast, given, dtype=a["accumulator"])), dtype=given.dtype)
 
     return spell
 

@@ -172,7 +172,12 @@ def cumsum(w: OnnxNodes, node: Node) -> None:
     if x.dtype not in (types.i32, types.i64, types.f32, types.f64):
         raise OpError(f"ONNX has no CumSum of {x.dtype}")
     axis = w.number(types.i64.numpy.type(a["axis"]))
-    w.give(node, "CumSum", [w.name(x), axis], exclusive=int(a["exclusive"]), reverse=int(a["reverse"]))
+    flags = {"exclusive": int(a["exclusive"]), "reverse": int(a["reverse"])}
+    if a["accumulator"] in (None, x.dtype):
+        w.give(node, "CumSum", [w.name(x), axis], **flags)
+        return
+    wide = w.emit("Cast", [w.name(x)], to=ELEMENT_CODES[a["accumulator"].numpy])
+    w.give(node, "Cast", [w.emit("CumSum", [wide, axis], **flags)], to=ELEMENT_CODES[x.dtype.numpy])
 
 
 def with_sizes(w: OnnxNodes, node: Node) -> None:

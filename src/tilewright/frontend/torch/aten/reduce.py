@@ -188,8 +188,8 @@ def _scan(op: OpDef) -> Convert:
 
     def convert(c: AtenCall) -> Result:
         x = c.tensor("self", c.dtype)
-        wide = cast(c.b, x, f64) if x.dtype is f32 else x
-        y = cast(c.b, c.b(op, wide, axis=c.axis(len(x.shape))), x.dtype) if x.shape else x
+        accumulator = f64 if x.dtype is f32 else None
+        y = c.b(op, x, axis=c.axis(len(x.shape)), accumulator=accumulator) if x.shape else x
         return y if len(c.results) == 1 else (y, None)
 
     return convert

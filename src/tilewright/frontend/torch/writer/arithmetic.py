@@ -150,7 +150,8 @@ def cumulative(name: str) -> Writer:
         if name in ("cummax", "cummin"):
             made = getattr(w.torch, name)(x, a["axis"])[0]
         else:
-            made = getattr(w.torch, name)(x, a["axis"], dtype=x.dtype)
+            over = x.dtype if a["accumulator"] is None else w.dtype(a["accumulator"])
+            made = getattr(w.torch, name)(x, a["axis"], dtype=over).to(x.dtype)
         w.give(node, w.torch.flip(made, [a["axis"]]) if a["reverse"] else made)
 
     return write
