@@ -164,6 +164,7 @@ def test_modes_and_options_of_torch_compile(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("given", "says"), [
     ({"mode": "fastest"}, "max-autotune"),
     ({"options": {"max_autotune": True}}, "is an option of TorchInductor(?s:.*)tilewright tune"),
+    ({"options": {"max-autotune": True}}, "'max-autotune' is an option of TorchInductor(?s:.*)tilewright tune"),
     ({"options": {"triton.max_tiles": 2}}, "is an option of TorchInductor(?s:.*)leave it out"),
     ({"options": {"freezing": True}}, "use 'freeze': True"),
     ({"options": {"optimise": 2}}, "no option 'optimise' here(?s:.*)use 'optimize'"),

@@ -34,8 +34,9 @@ def unknown_option(name: object, known: Sequence[str]) -> OptionError:
     """The error for an option called ``name``, where ``known`` are those that there are."""
     from torch._inductor import list_options
 
-    if str(name).replace("-", "_") in list_options():
-        instead = next((text for begin, text in INSTEAD.items() if str(name).startswith(begin)), LEAVE)
+    theirs = str(name).replace("-", "_")  # TorchInductor takes either
+    if theirs in list_options():
+        instead = next((text for begin, text in INSTEAD.items() if theirs.startswith(begin)), LEAVE)
         return OptionError(f"{name!r} is an option of TorchInductor, not of this back end", remedy=instead)
     near = get_close_matches(str(name), known, 1)
     remedy = f"use {near[0]!r}" if near else f"use some of {', '.join(known)}"
