@@ -17,7 +17,7 @@ import torch
 from torch.export import Dim
 
 import tilewright as tw
-from tilewright.frontend.torch.archive import FREE, refuse_code
+from tilewright.frontend.torch.archive import refuse_code
 from tilewright.frontend.torch.export import load_program
 from tilewright.runtime.errors import InputError
 
@@ -46,6 +46,24 @@ class Program(torch.nn.Module):
         return {"a (sum)": torch.einsum("ab,ab->a", x, x), "found": defaultdict(list, k=[z[z > 0], x.shape[0] // 2])}
 
 
+class Named(torch.nn.Module):
+    """Keys of weights, of modules, of arguments and of results that are no words."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of = torch.nn.ParameterDict({key: torch.nn.Parameter(torch.ones(3)) for key in ("x,y", "f(1)", "é#")})
+        self.layers = torch.nn.ModuleDict({"exit(1)": torch.nn.Linear(3, 3)})
+        self.register_buffer("n;1", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor, *, given: dict[str, torch.Tensor], mode: str = "a(b), c") -> Any:
+        count = self.get_buffer("n;1")
+        count.add_(1)
+        h = self.layers["exit(1)"](sum(self.of.values(), x)) + count
+        return {'r\'s "(s)"': h * (1 + given["a, b(1)"].shape[0] % 2), "größe": given["größe"]}
+
+
+FREE = frozenset({"metadata", "as_string"})
+"""Keys of texts that nobody evaluates, where ``Program`` has them."""
 Records = dict[str, bytes]
 
 
@@ -89,15 +107,30 @@ def test_what_pytorch_saves_is_read(tmp_path: Path, records: Records) -> None:
     torch.testing.assert_close(program.module()(x, y), Program()(x, y))
 
 
+def test_keys_are_no_words(tmp_path: Path) -> None:
+    """PyTorch writes them in quotes, which they don't end."""
+    args, given = (torch.rand(2, 3),), {"a, b(1)": torch.ones(4, 3), "größe": torch.ones(2)}
+    keys: dict[str, Any] = {"given": given, "mode": "a(b), c"}
+    shapes = {"x": None, "given": {"a, b(1)": {0: Dim.AUTO}, "größe": None}, "mode": None}
+    for dynamic_shapes in (None, shapes):
+        path, module = tmp_path / "m.pt2", Named()
+        torch.export.save(torch.export.export(module, args, keys, dynamic_shapes=dynamic_shapes), path)
+        torch.testing.assert_close(load_program(path).module()(*args, **keys), module(*args, **keys))
+
+
 def test_every_text_of_a_program_has_a_rule(tmp_path: Path, records: Records) -> None:
-    """A call, a default value, a statement, an import: in the place of a name, a size, a condition or containers."""
+    """A call, a default value, a statement, an import: in the place of a name, a size, a condition or containers.
+
+    What PyTorch writes in quotes would end them.
+    """
     model = json.loads(next(data for name, data in records.items() if name.endswith("models/model.json")))
     n = len(list(texts(model)))
     hostile = itertools.cycle(["__import__('os').getpid()", "a=print()", "x\nimport os"])
 
     def change(k: int, model: Any) -> None:
         holder, place, key = list(texts(model))[k]
-        holder[place] = '{"__enum__": 1, "fqn": "os:x"}' if key == "out_spec" else next(hostile)
+        changed = '", exit(1), "' if key in ("fqn", "parameter_name", "buffer_name") else next(hostile)
+        holder[place] = '{"__enum__": 1, "fqn": "os:x"}' if key == "out_spec" else changed
 
     for k in range(n):
         changed = with_model(records, partial(change, k))
@@ -120,13 +153,13 @@ def test_sizes_are_read_in_one_way_and_in_no_time(tmp_path: Path, records: Recor
         refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
 
 
-@pytest.mark.parametrize("name", sorted(FREE))
+@pytest.mark.parametrize("name", ["metadata", "as_string", "as_strings"])
 def test_a_tensor_of_any_name_is_looked_at(tmp_path: Path, records: Records, name: str) -> None:
     def change(model: Any) -> None:
         values = model["graph_module"]["graph"]["tensor_values"]
         values[name] = {"sizes": [{"as_expr": {"expr_str": "exit(1)", "hint": None}}]}
 
-    with pytest.raises(InputError, match="of 'expr_str'"):
+    with pytest.raises(InputError, match=r"of SymExpr\.expr_str"):
         refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
 
 
@@ -160,7 +193,7 @@ def test_what_is_no_operator_is_not_called(tmp_path: Path, records: Records, tar
     def change(model: Any) -> None:
         model["graph_module"]["graph"]["nodes"][0]["target"] = target
 
-    with pytest.raises(InputError, match="of 'target'"):
+    with pytest.raises(InputError, match=r"of Node\.target"):
         refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
 
 
@@ -179,8 +212,59 @@ def test_containers_import_nothing(tmp_path: Path, records: Records, spec: dict[
     def change(model: Any) -> None:
         model["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = text
 
-    with pytest.raises(InputError, match="of 'in_spec'"):
+    with pytest.raises(InputError, match=r"of ModuleCallSignature\.in_spec"):
         refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
+@pytest.mark.parametrize("name", ["x=exit(1)", "x, y", "(1)"])
+def test_names_of_arguments_are_words(tmp_path: Path, records: Records, name: str) -> None:
+    """Keys further inside need not be."""
+
+    def with_spec(names: list[str], keys: list[str]) -> Path:
+        leaf: Any = {"type": None, "context": None, "children_spec": []}
+        inside = {"type": "builtins.dict", "context": json.dumps(keys), "children_spec": [leaf]}
+        kwargs = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [inside]}
+        args = {"type": "builtins.tuple", "context": "null", "children_spec": []}
+        spec = json.dumps([1, {"type": "builtins.tuple", "context": "null", "children_spec": [args, kwargs]}])
+
+        def change(model: Any) -> None:
+            model["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = spec
+
+        return written(tmp_path / "m.pt2", with_model(records, change))
+
+    refuse_code(with_spec(["x"], [name]))
+    for names, keys in (([name], ["x"]), (["x"], [f"{name}'"]), (["x"], [f'{name}"']), ([[name]], [])):
+        with pytest.raises(InputError, match=r"of ModuleCallSignature\.in_spec"):
+            refuse_code(with_spec(names, keys))
+
+
+@pytest.mark.parametrize("value", ["exit(1)", ["exit(1)"], {"exit(1)": 1}])
+@pytest.mark.parametrize("place", ["inputs", "outputs", "tensor_values", "is_single_tensor_return"])
+def test_what_is_of_another_kind_is_refused(tmp_path: Path, records: Records, place: str, value: Any) -> None:
+    """PyTorch takes a text for a number as it is, and reads a list as its table's kinds say."""
+
+    def change(model: Any) -> None:
+        model["graph_module"]["graph"][place] = value
+
+    with pytest.raises(InputError, match="could run code"):
+        refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
+def test_a_text_that_is_an_input_ends_no_quotes(tmp_path: Path, records: Records) -> None:
+    """PyTorch writes it into the source of a condition; an argument of a call it writes as ``repr`` does."""
+
+    def change(model: Any) -> None:
+        model["graph_module"]["graph"]["inputs"][0] = {"as_string": "' or exit(1) or '"}
+
+    with pytest.raises(InputError, match=r"of Argument\.as_string"):
+        refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
+def test_what_a_newer_schema_holds_is_not_read(tmp_path: Path, records: Records) -> None:
+    def change(model: Any) -> None:
+        model["guards"] = {"exit(1)": "exit(1)"}
+
+    assert load_program(written(tmp_path / "m.pt2", with_model(records, change)))
 
 
 def hostile(kind: str, records: Records) -> Records:

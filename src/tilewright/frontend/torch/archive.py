@@ -5,8 +5,10 @@ In: a ``.pt2`` file. Out: nothing, or an ``InputError`` that names what would ru
 
 ``torch.export.load`` is no reader for strangers' files: it unpickles without limits where limits fail, evaluates the
 texts of sizes, writes names into Python source that it then runs, imports modules that containers name, and loads
-shared libraries. So every text of a file has a rule here, and what has none is a word: letters, digits and a few signs
-that make neither a call nor a statement. The records are read by PyTorch's own reader, so that both see the same file.
+shared libraries. So a program is read here as PyTorch reads it, by the classes of its schema, and every text has the
+rule of its place; where none is named it is a word: letters, digits and a few signs that make neither a call nor a
+statement. What the schema does not know PyTorch does not read. The records are read by PyTorch's own reader, so that
+both see the same file.
 """
 
 from __future__ import annotations
@@ -18,22 +20,26 @@ import os
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 from tilewright.runtime.errors import InputError
 
 WORD = re.compile(r"[\w.\-+ /:]*")
 LINE = re.compile(r"[ !-\"$-\[\]-~]*")
 """Letters, digits and signs of ASCII on one line, but for those of comments and of lines that go on."""
+UNQUOTED = frozenset("'\"\\")
+"""What may end a text within quotes, of either kind."""
+NOT_FINITE = frozenset({"Infinity", "-Infinity", "NaN"})
+"""How PyTorch writes numbers for which JSON has no sign."""
 SYMBOLIC = re.compile(r"_?sym_\w+")
 POWERS = frozenset({"Pow", "PowByNatural", "FloatPow", "LShift"})
 MOST_EXPONENT = 64
 MOST_POWERS = 3
 """Powers within each other: the root of a sum of squares has two."""
-FREE = frozenset({"metadata", "as_string", "as_strings"})
-"""Keys of what PyTorch keeps as text: traces, and arguments of calls, which it quotes."""
 OPERATORS = frozenset(
     "add sub mul truediv floordiv mod pow neg pos abs and_ or_ xor invert not_ lshift rshift eq ne lt le gt ge "
     "getitem index contains".split()
@@ -91,12 +97,12 @@ def _problems(names: list[str], read: Callable[[str], bytes]) -> Iterator[str]:
         elif place.endswith("_config.json"):
             yield from _of_payloads(place.rpartition("/")[0], json.loads(read(name)), read)
         elif place.startswith("models/"):
-            yield from _of_program(json.loads(read(name)))
+            yield from _of_program(json.loads(read(name)), "ExportedProgram")
 
 
 def _of_payloads(folder: str, config: Mapping[str, Any], read: Callable[[str], bytes]) -> Iterator[str]:
     """Weights that are no plain numbers are pickles, and so are objects."""
-    yield from _of_program(config)
+    yield from _of_program(config, "PayloadConfig")
     for payload in config["config"].values():
         held = payload["path_name"]
         if folder == "data/constants" and not held.startswith("tensor_"):
@@ -117,28 +123,56 @@ def _of_pickle(name: str, pickled: bytes) -> Iterator[str]:
         yield f"{name} is a pickle of more than tensors ({str(e).strip().splitlines()[0][:200]})"
 
 
-def _of_program(value: Any, key: str = "") -> Iterator[str]:
-    """The texts below ``key`` that have no right to be there."""
-    if isinstance(value, Mapping):
-        is_name = NAMES.get(key, _is_word)
-        for name, below in value.items():
-            if not is_name(name):
-                yield f"the name {name!r}"
-            if not _is_free(name, below):
-                yield from _of_program(below, name)
-    elif isinstance(value, list):
-        for below in value:
-            yield from _of_program(below, key)
-    elif isinstance(value, str) and not RULES.get(key, _is_word)(value):
-        yield f"the text {value[:200]!r} of {key!r}"
+def _of_program(value: Any, name: str) -> Iterator[str]:
+    """The texts in ``value`` that have no right to be there, where PyTorch makes an object of its class ``name``."""
+    from torch._export.serde import schema
+
+    def of_kind(value: Any, kind: Any, place: str, around: str) -> Iterator[str]:
+        """``place`` is the class and the field that hold the value, ``around`` the place of that class's object."""
+        if NoneType in get_args(kind):
+            kind = get_args(kind)[0]
+        if value is None:
+            return
+        if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
+            for name, held in _kinds(kind):
+                yield from of_kind(value.get(name), held, f"{kind.__name__}.{name}", place)
+        elif get_origin(kind) is list and isinstance(value, list):
+            for below in value:
+                yield from of_kind(below, get_args(kind)[0], place, around)
+        elif get_origin(kind) is dict and isinstance(value, Mapping):
+            yield from (f"the name {name!r:.200} in {place}" for name in value if not NAMES.get(place, _is_word)(name))
+            for below in value.values():
+                yield from of_kind(below, get_args(kind)[1], place, around)
+        elif kind is str and isinstance(value, str):
+            rule = RULES.get((around, place)) or RULES.get(place, _is_word)
+            yield from () if rule(value) else [f"the text {value[:200]!r} of {place}"]
+        elif not _is_number(value, kind):
+            yield f"{value!r:.200} is no {getattr(kind, '__name__', kind)}, which {place} holds"
+
+    return of_kind(value, getattr(schema, name), name, "")
 
 
-def _is_free(name: str, value: Any) -> bool:
-    """Is it text that nobody evaluates? A writer may name a tensor so, whose description is no text."""
-    if name not in FREE:
-        return False
-    texts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
-    return all(isinstance(text, str) for text in texts)
+@cache
+def _kinds(schema_class: type) -> tuple[tuple[str, Any], ...]:
+    """Its fields' names, and what each holds."""
+    kinds = get_type_hints(schema_class)
+    return tuple((field.name, kinds[field.name]) for field in fields(schema_class))
+
+
+def _is_number(value: Any, kind: Any) -> bool:
+    if kind is float and isinstance(value, str):
+        return value in NOT_FINITE
+    return isinstance(kind, type) and issubclass(kind, int | float) and isinstance(value, int | float)
+
+
+def _is_free(text: str) -> bool:
+    """Text that nobody evaluates."""
+    return True
+
+
+def _is_quoted(text: str) -> bool:
+    """Does it stay a text in quotes of either kind? So PyTorch writes it into source."""
+    return text.isprintable() and not UNQUOTED & set(text)
 
 
 def _is_word(text: str) -> bool:
@@ -164,34 +198,36 @@ def _is_call(target: str) -> bool:
 
 def _is_size(text: str) -> bool:
     """Is it arithmetic on symbols, as SymPy writes it?"""
-    return _is_plain(text, MADE, frozenset())
+    return _is_plain(text, MADE, frozenset(), _is_word)
 
 
 def _is_condition(text: str) -> bool:
-    return _is_plain(text, ASKED, ASKED)
+    return _is_plain(text, ASKED, ASKED, _is_quoted)
 
 
-def _is_plain(text: str, called: frozenset[str], asked: frozenset[str]) -> bool:
+def _is_plain(text: str, called: frozenset[str], asked: frozenset[str], is_key: Callable[[str], bool]) -> bool:
     """Is it an expression that calls nothing but ``called``, and names nothing but ``asked`` behind a dot?
 
-    On one line and without what Python and SymPy, which takes lines for one, could read in two ways.
+    ``is_key``: its texts are. On one line and without what Python and SymPy, which takes lines for one, could read in
+    two ways.
     """
     if LINE.fullmatch(text) is None:
         return False
     try:
         tree = ast.parse(text.strip(), mode="eval")
-        return _powers(tree) <= MOST_POWERS and all(_is_plain_node(node, called, asked) for node in ast.walk(tree))
+        are_plain = (_is_plain_node(node, called, asked, is_key) for node in ast.walk(tree))
+        return _powers(tree) <= MOST_POWERS and all(are_plain)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
 
-def _is_plain_node(node: ast.AST, called: frozenset[str], asked: frozenset[str]) -> bool:
+def _is_plain_node(node: ast.AST, called: frozenset[str], asked: frozenset[str], is_key: Callable[[str], bool]) -> bool:
     if isinstance(node, ast.Attribute):
         return bool(asked) and (node.attr in asked or SYMBOLIC.fullmatch(node.attr) is not None)
     if isinstance(node, ast.Subscript):
         return bool(asked)
     if isinstance(node, ast.Constant):
-        return _is_number_or_word(node.value)
+        return is_key(node.value) if isinstance(node.value, str) else isinstance(node.value, int | float)
     if isinstance(node, ast.Call):
         name = _called(node)
         is_symbolic = bool(asked) and SYMBOLIC.fullmatch(name) is not None
@@ -223,30 +259,57 @@ def _powers(node: ast.AST) -> int:
     return MOST_POWERS + 1 if is_large else below + 1
 
 
-def _is_number_or_word(value: object) -> bool:
-    return _is_word(value) if isinstance(value, str) else isinstance(value, int | float)
+def _is_input_structure(text: str) -> bool:
+    """Are containers plain, and is it of ``(args, kwargs)``, where the names of the second are words?
+
+    Names of arguments become names in Python source, and keys further inside are written in quotes.
+    """
+    try:
+        _, tree = json.loads(text)
+        names = json.loads(tree["children_spec"][1]["context"] or "null")
+    except (ValueError, TypeError, LookupError):
+        return False
+    are_words = names is None or (isinstance(names, list) and all(isinstance(x, str) and _is_word(x) for x in names))
+    return are_words and _is_structure(text, is_key=_is_quoted)
 
 
-def _is_structure(value: object, *, of_words: bool) -> bool:
-    """Is it a tree of containers, as JSON with JSON in its texts, that imports nothing? ``of_words``: its keys are."""
+def _is_result_structure(text: str) -> bool:
+    return _is_structure(text, is_key=_is_free)
+
+
+def _is_structure(value: object, *, is_key: Callable[[str], bool]) -> bool:
+    """Is it a tree of containers, as JSON with JSON in its texts, that imports nothing? ``is_key``: its texts are."""
     if isinstance(value, str):
         try:
             held = json.loads(value)
         except ValueError:
-            return _is_word(value) or not of_words
-        return _is_structure(held, of_words=of_words) if isinstance(held, dict | list) else True
+            return is_key(value)
+        return is_key(held) if isinstance(held, str) else _is_structure(held, is_key=is_key)
     if isinstance(value, Mapping):
         factory = value.get("default_factory_module", "builtins"), value.get("default_factory_name", "list")
         if "__enum__" in value or factory[0] != "builtins" or factory[1] not in CONTAINERS:
             return False
         value = [*value, *value.values()]
-    return not isinstance(value, list) or all(_is_structure(below, of_words=of_words) for below in value)
+    return not isinstance(value, list) or all(_is_structure(below, is_key=is_key) for below in value)
 
 
-RULES: Mapping[str, Callable[[str], bool]] = {
-    "target": _is_call, "as_operator": _is_call, "expr_str": _is_size, "guards_code": _is_condition,
-    "in_spec": partial(_is_structure, of_words=True), "out_spec": partial(_is_structure, of_words=False),
+RULES: Mapping[str | tuple[str, str], Callable[[str], bool]] = {
+    "Node.target": _is_call, "Argument.as_operator": _is_call,
+    "SymExpr.expr_str": _is_size, "ExportedProgram.guards_code": _is_condition,
+    "ModuleCallSignature.in_spec": _is_input_structure, "ModuleCallSignature.out_spec": _is_result_structure,
+    "InputToParameterSpec.parameter_name": _is_quoted, "InputToBufferSpec.buffer_name": _is_quoted,
+    "InputToTensorConstantSpec.tensor_constant_name": _is_quoted, "InputToCustomObjSpec.custom_obj_name": _is_quoted,
+    "BufferMutationSpec.buffer_name": _is_quoted, "ParameterMutationSpec.parameter_name": _is_quoted,
+    "GradientToParameterSpec.parameter_name": _is_quoted, "ModuleCallEntry.fqn": _is_quoted,
+    "Argument.as_string": _is_quoted, "Argument.as_strings": _is_quoted, "ConstantValue.as_string": _is_quoted,
+    ("NamedArgument.arg", "Argument.as_string"): _is_free, ("NamedArgument.arg", "Argument.as_strings"): _is_free,
+    "Node.metadata": _is_free, "GraphModule.metadata": _is_free,
 }  # fmt: skip
-"""What a text has to be, by its key."""
-NAMES: Mapping[str, Callable[[str], bool]] = {"range_constraints": _is_size}
-"""What the names in a table have to be, by the table's key."""
+"""What a text has to be, by its place, or by that of the object which holds it and its own.
+
+PyTorch writes names of weights and texts that are inputs in quotes, and arguments of calls as ``repr`` does."""
+NAMES: Mapping[str, Callable[[str], bool]] = {
+    "ExportedProgram.range_constraints": _is_size, "PayloadConfig.config": _is_quoted,
+    "Node.metadata": _is_free, "GraphModule.metadata": _is_free,
+}  # fmt: skip
+"""What the names in a table have to be, by its place."""
