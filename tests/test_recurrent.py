@@ -84,6 +84,15 @@ def test_recurrent_weights_in_bf16(target, name, hidden, batch, direction):
         assert a.tobytes() == b.tobytes()
 
 
+@pytest.mark.parametrize("attrs", [{"linear_before_reset": True}, {}], ids=["at once", "one after the other"])
+def test_matrix_registers_take_what_sums_begin_with(attrs):
+    """Of PyTorch's GRU that is a bias for one gate and the inputs' part for the others: computed, so not a load."""
+    options = Options(target="sapphirerapids-amx", precision="bf16")
+    graph = run_pipeline(graph_of("gru", 32, 4, 16, "reverse", 3, **attrs), graph_passes(options, options.machine))
+    _, text = kernel_texts(graph, options, "llvm", "gru_scan")
+    assert "llvm.x86.tdpbf16ps" in text
+
+
 def scan(hidden, behind=0, panel=0, batch=1):
     """The recurrence of one LSTM layer, scheduled for one core with AVX-512, and its steps."""
     f, n_steps = types.f32, 5 * behind or 9

@@ -174,6 +174,39 @@ def test_columns_that_a_call_counts_are_left_to_vectors():
     verify(kernel)
 
 
+@pytest.mark.parametrize(
+    ("begin", "fits"),
+    [
+        (lambda at, i, j: at["matrix"][i, j], True),
+        (lambda at, i, j: at["row"][j], True),
+        (lambda at, i, j: at["row"][i], False),  # no neighbours in memory
+        (lambda at, i, j: at["matrix"][j, i], False),
+        (lambda at, i, j: at["matrix"][i, j] + at["row"][j], False),
+        (lambda at, i, j: at["matrix"][at["places"][i], j], False),
+    ],
+)
+def test_sums_begin_at_zero_or_with_rows_of_memory(begin, fits):
+    """Registers are filled with zeros or loaded, and vectors begin with anything."""
+    n, axes, reduced = 32, axes_for((32, 32)), axes_for((64,), "k")
+    (i, j), (x,) = syms(axes), syms(reduced)
+    given = {"matrix": Buffer("matrix", types.f32, (n, n)), "row": Buffer("row", types.f32, (n,))}
+    given["places"] = Buffer("places", types.i64, (n,))
+    a, b, c = Buffer("A", types.bf16, (n, 64)), Buffer("B", types.bf16, (64, n)), Buffer("C", types.f32, (n, n))
+    value = Cast(a[i, x], types.f32) * Cast(b[x, j], types.f32)
+    stage = Stage((c,), axes, (i, j), (value,), Reduction(reduced, "add", (begin(given, i, j),)))
+    kernel = schedule(Computation((a, b, *given.values()), (c,), (stage,)), AMX, (b,))
+    assert uses_tiles(kernel) == fits
+    left, right, _ = operands(n, n, 64, BF16, 1)
+    rng = np.random.default_rng(2)
+    known = {x.name: rng.integers(0, n, x.shape).astype(x.dtype.numpy) for x in given.values()}
+    known |= {"A": left, "C": np.zeros((n, n), np.float32)}
+    known |= {p.param.name: packed_array(p, right) for p in kernel.packed}
+    InSoftware(kernel)(*[known[x.name] for x in kernel.params])
+    rows, columns = np.indices((n, n))
+    want = wanted(left, right, 0, BF16, False) + begin(known, rows, columns)
+    np.testing.assert_allclose(known["C"], want, rtol=1e-5, atol=1e-4)
+
+
 def test_registers_are_configured_once_for_all_blocks():
     """Shapes of whole blocks are set outside of all loops, not in each, and given back at the end."""
     text = llvm.emit_kernel(product(64, 64, 128, BF16), AMX)

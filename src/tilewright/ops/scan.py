@@ -33,6 +33,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.expr import Dim, Sym, floordiv, maximum, mod
 from tilewright.core.graph import Attrs
+from tilewright.core.indices import chosen
 from tilewright.ops.cells import Activation
 from tilewright.ops.stages import Items, as_i64, write
 
@@ -113,20 +114,27 @@ class Scan:
         return Load(self.xp, (self.at(b), b, column))
 
     def product(self, out: Buffer, state: Buffer, first: Dim, init: Callable[[Sym, Dim], Value]) -> tuple[Stage, ...]:
-        """``out[b, j] = init(b, first + j) + sum_k state[b, k] * rt[k, first + j]``, of a rounded state if need be."""
+        """``out[b, j] = init(b, first + j) + sum_k state[b, k] * rt[k, first + j]``, of a rounded state if need be.
+
+        Registers that multiply narrow elements are filled with rows of memory, so what is computed is written first.
+        """
         axes = axes_for(out.shape)
         b, j = syms(axes)
         hidden = self.h.shape[1]
         k = _axis("k", hidden)
-        reduction = Reduction((k,), "add", (init(b, first + j),))
+        start = init(b, first + j)
         weight: Value = Load(self.rt, (k.sym, first + j))
         if self.rt.dtype is out.dtype:
-            return (Stage((out,), axes, (b, j), (state[b, k.sym] * weight,), reduction),)
+            return (Stage((out,), axes, (b, j), (state[b, k.sym] * weight,), Reduction((k,), "add", (start,))),)
         narrow = Buffer(f"{out.name}_in", self.rt.dtype, state.shape)
         at = syms(state_axes := axes_for(state.shape))
-        rounded = write(narrow, state_axes, at, Cast(state[at], self.rt.dtype))
+        before = [write(narrow, state_axes, at, Cast(state[at], self.rt.dtype))]
+        if not isinstance(start, Load) or chosen(start.index):
+            begun = Buffer(f"{out.name}_start", out.dtype, out.shape)
+            before.append(write(begun, axes, (b, j), start))
+            start = begun[b, j]
         term = Cast(narrow[b, k.sym], out.dtype) * Cast(weight, out.dtype)
-        return rounded, Stage((out,), axes, (b, j), (term,), reduction)
+        return *before, Stage((out,), axes, (b, j), (term,), Reduction((k,), "add", (start,)))
 
     def update(self, state: Callable[[Sym, Sym], Load], new: Callable[[Sym, Sym], Value]) -> Stage:
         """``state(b, j) = new(b, j)`` for rows that still run."""

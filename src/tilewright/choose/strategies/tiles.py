@@ -38,13 +38,15 @@ from tilewright.choose.strategies.contract_tile import (
 from tilewright.choose.strategies.operands import split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, cached_name, copied_apart
 from tilewright.choose.strategies.threads import parallel
-from tilewright.choose.strategies.view import find_body, statement_of
-from tilewright.core.compute import Load, loads
+from tilewright.choose.strategies.view import find_body, nests, statement_of
+from tilewright.core.compute import Const, Load, loads
 from tilewright.core.dims import is_known, known
 from tilewright.core.estimates import ASSUMED_SIZE
+from tilewright.core.expr import Sym
 from tilewright.core.indices import symbols_at
 from tilewright.target.target import Target
 from tilewright.target.tiles import TileUnit, unit_for
+from tilewright.tile.affine import stride_along
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Store, Update
 from tilewright.tile.matrix import index_of_sums
@@ -121,6 +123,8 @@ def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[T
     """The instruction for what is multiplied, and how many steps of the sum it takes each time."""
     if not is_known(plan.lanes.extent):
         raise ScheduleError("tiles", plan.acc, "only a call says how many columns its registers would have")
+    if not all(_fills_registers(s) for n in nests(b.kernel, plan.acc) for s in n.leaf if isinstance(s, Store)):
+        raise ScheduleError("tiles", plan.acc, "its sums begin neither at zero nor with rows of memory")
     read, n = list(loads(update_of(b, plan.acc).value)), plan.reduced[-1].extent
     if len(read) == 2 and is_known(n) and plan.rows is not None and not plan.is_window:
         left, right = (x for x, _ in sorted(zip(read, plan.operands, strict=True), key=lambda x: x[1].lane_stride != 0))
@@ -128,6 +132,16 @@ def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[T
         if unit is not None and plan.group == unit.group and (depth := unit.steps_at_once(n)):
             return unit, depth
     raise ScheduleError("tiles", plan.acc, "no matrix instruction multiplies such operands")
+
+
+def _fills_registers(s: Store) -> bool:
+    """Is zero stored, or what lies in rows, neighbours of a row beside each other, and has the sums' type?"""
+    v = s.value
+    if not isinstance(v, Load):
+        return isinstance(v, Const) and v.value == 0
+    lane, *rows = (i for i in reversed(s.index) if isinstance(i, Sym))
+    apart = [stride_along(v.buffer, v.index, x) for x in rows]
+    return v.dtype is s.buffer.dtype and stride_along(v.buffer, v.index, lane) == 1 and None not in apart
 
 
 def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) -> RegisterTiling:
