@@ -378,7 +378,7 @@ def test_axes_collapse_across_a_dimension_of_one_element():
 )
 def test_threads_are_called_outside_of_the_steps_of_a_running_sum(shape, axis, reverse):
     x, y = Buffer("X", F, shape), Buffer("Y", F, shape)
-    attrs = Attrs({"axis": axis, "exclusive": False, "reverse": reverse})
+    attrs = Attrs(ops.cumsum.complete_attrs({"axis": axis, "reverse": reverse}))
     items = ops.cumsum.compute((x,), (y,), attrs)
     stages = [s for i in items for s in (i.body if isinstance(i, Serial) else (i,))]
     temps = dict.fromkeys(b for s in stages for b in s.outs if b is not y)
