@@ -146,6 +146,30 @@ def test_a_difference_from_a_rows_result_is_stored_nowhere(r, c):
     assert not [p for p in kernel.places if p.role is Role.TMP and p.space is not Space.REG and p.buffer.shape != (1,)]
 
 
+def standard(r, c):
+    """Rows of mean 0 and variance 1; what the mean was taken off is read twice, by the variance and at last."""
+    x, y, t, m = Buffer("X", F, (r, c)), Buffer("Y", F, (r, c)), Buffer("t", F, (r,)), Buffer("m", F, (r,))
+    d, v = Buffer("d", F, (r, c)), Buffer("v", F, (r,))
+    rows, cols = axes_for((r,), "r"), axes_for((c,), "c")
+    (i,), (j,) = syms(rows), syms(cols)
+    share = Const(1 / c, F)
+    stages = (
+        Stage((t,), rows, (i,), (x[i, j],), Reduction(cols, "add", (ZERO,))),
+        Stage((m,), rows, (i,), (t[i] * share,)),
+        Stage((d,), (*rows, *cols), (i, j), (x[i, j] - m[i],)),
+        Stage((v,), rows, (i,), (d[i, j] * d[i, j],), Reduction(cols, "add", (ZERO,))),
+        Stage((y,), (*rows, *cols), (i, j), (d[i, j] * Unary("rsqrt", v[i] * share + Const(1e-5, F)),)),
+    )
+    return Computation((x,), (y,), stages, (t, m, d, v))
+
+
+def test_a_difference_from_a_mean_is_stored_where_the_near_cache_has_room_for_it():
+    """A long row's copy would push the row out; taking the mean off again costs less than reading either back."""
+    for l1, is_stored in ((2 * 4 * 70, True), (2 * 4 * 70 - 1, False)):
+        kernel = check_default(standard(3, 70), machine=dataclasses.replace(WIDE, l1_bytes=l1))
+        assert any(p.role is Role.TMP and p.buffer.shape[-1] == 70 for p in kernel.places) == is_stored
+
+
 def test_passes_over_a_single_row_share_a_loop():
     """As those of many rows do, with the results of reductions in registers."""
     kernel = check_default(softmax(1, 200))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
-from math import lcm
+from math import inf, lcm
 
 from tilewright.choose.clusters import TRANSFORMED, is_window, projection_before, ring_before, transformed_to
 from tilewright.choose.collapse import collapse, neighbours
@@ -68,7 +68,8 @@ def normalize(computation: Computation, machine: Target, constants: Container[Bu
     computation = drop_unit_axes(computation)
     if any(isinstance(x, Serial) for x in computation.items):
         return computation
-    computation = widen_shared(order_reductions(inline(computation), constants), machine.dots)
+    computation = inline(computation, near_bytes=machine.l1_bytes)
+    computation = widen_shared(order_reductions(computation, constants), machine.dots)
     computation = relay_operands(computation, constants, machine.dots)
     computation = materialize_guards(computation, machine, _transformed_products(computation))
     computation = drop_unit_axes(widen_shared(computation, machine.dots))  # what is padded, in one copy
@@ -187,7 +188,7 @@ def reads_along(user: Stage, reads: Sequence[Load]) -> bool:
     return [i for i in reads[0].index if i != 0][-1] == user.reduction.axes[-1].sym
 
 
-def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
+def inline(computation: Computation, folds: Folds = reads_along, near_bytes: float = inf) -> Computation:
     """A temporary that one plain stage assigns once and one later plain stage reads is computed where it is read.
 
     Not when: its stage reduces, updates or scatters; the reader is a reduction that would do more than widen a load,
@@ -195,7 +196,8 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
     reads is written in between; the result would be very large; it is a table of positions that is read many times
     over. From the last temporary back: two readers may have become one by then. Of an input and a result for its row
     (``_again``) several readers compute it each: they read the input, which is there, and no copy of it has to be
-    written.
+    written. Where that result is computed from a reduction's, as a mean is, this costs a little more than the copy of
+    a short row, and much less than one that does not stay beside the row in a cache of ``near_bytes``.
     """
     readers = [_Inliner(s) for s in stages_of(computation)]
     temps = list(computation.temps)
@@ -206,7 +208,7 @@ def inline(computation: Computation, folds: Folds = reads_along) -> Computation:
             continue
         at, maker = makers[0], readers[makers[0]].settled()
         # Several readers would repeat the work, unless that is cheaper than a copy.
-        if len(users) > 1 and not _again(maker, [r.stage for r in readers], computation.inputs):
+        if len(users) > 1 and not _again(maker, [r.stage for r in readers], computation.inputs, near_bytes):
             continue
         stages = [r.stage for r in readers[at + 1 : max(users)]]
         if any(at >= k or not _may_inline(maker, readers[k], stages[: k - at - 1], folds) for k in users):
@@ -279,18 +281,24 @@ def _by_buffer(found: Iterable[Load]) -> dict[Buffer, dict[Load, None]]:
     return groups
 
 
-def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer]) -> bool:
-    """Is it one operation on an input's elements in their order and a reduction's result for each row of them?"""
+def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer], near_bytes: float) -> bool:
+    """Is it one operation on an input's elements in their order and a reduction's result for each row of them?
+
+    Or what is computed from such a result, where a row and its copy exceed ``near_bytes``.
+    """
     v = maker.exprs[0]
     if not isinstance(v, Binary) or not isinstance(v.a, Load) or not isinstance(v.b, Load) or not maker.axes:
         return False
-    reduced = {b for s in items if s.reduction is not None for b in s.outs}
-    x, row = (v.a, v.b) if v.b.buffer in reduced else (v.b, v.a)
-    if x.buffer not in inputs or row.buffer not in reduced or x.dtype.bits < types.f32.bits or v.op not in CHEAP:
+    x, row = (v.b, v.a) if v.b.buffer in inputs else (v.a, v.b)
+    if x.buffer not in inputs or row.buffer in inputs or x.dtype.bits < types.f32.bits or v.op not in CHEAP:
         return False
     last = maker.axes[-1].sym
     along = [i for i in row.index if is_chosen(i) or last in symbols(i)]
-    return not along and stride_along(x.buffer, x.index, last) == 1
+    if along or stride_along(x.buffer, x.index, last) != 1:
+        return False
+    n = estimate([a.extent for a in maker.axes if not any(a.sym in symbols_at(i) for i in row.index)])
+    is_reduced = any(s.reduction is not None and row.buffer in s.outs for s in items)
+    return is_reduced or n * (x.dtype.n_bytes + maker.out.dtype.n_bytes) > near_bytes
 
 
 def _may_inline(maker: Stage, reader: _Inliner, between: Sequence[Stage], folds: Folds) -> bool:
