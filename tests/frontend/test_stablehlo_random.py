@@ -5,7 +5,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from jax import lax
+from jax import export, lax
 
 import tilewright as tw
 import tilewright.jax
@@ -56,3 +56,13 @@ def test_keys_that_are_philox(kind: str) -> None:
 
     data = np.array([1, 2, 3, 2**32 - 1], np.uint32)
     assert_equal(tilewright.jax.jit(draw, cache=False)(data), jax.jit(draw)(data))
+
+
+def test_a_program_called_with_keys_and_narrow_floats() -> None:
+    def f(keys, a):
+        return jax.random.key_data(keys) + a.astype("uint32")
+
+    keys, a = jax.random.split(jax.random.key(5), 3), jax.numpy.ones((3, 2), "bfloat16")
+    model = tw.compile(export.export(jax.jit(f))(keys, a), threads=1, cache=False)
+    for given in (keys, jax.random.key_data(keys)):
+        assert_equal(model(given, a), f(keys, a))

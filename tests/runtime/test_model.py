@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from runtime.tiny import copy_model, positive_model, scale_model
-from tilewright.runtime.errors import ExecutionError, InputError, ResourceError
+from tilewright.runtime.errors import ExecutionError, InputError, ResourceError, Violation
 from tilewright.runtime.manifest import TensorSpec
+from tilewright.runtime.values import as_array
 
 
 def rows(n: int, start: float = 0.0) -> np.ndarray:
@@ -105,6 +106,28 @@ def test_buffers_and_dlpack() -> None:
     view = memoryview(array("f", range(8))).cast("B").cast("f", (2, 4))
     np.testing.assert_array_equal(model(view), 2 * rows(2) + 10)
     assert model.copies == 0
+
+
+def test_what_numpy_s_dlpack_lacks_is_read_as_an_array() -> None:
+    class Narrow:
+        """An array of bfloat16 as JAX's: NumPy's DLPack does not know its type, ``ml_dtypes`` does."""
+
+        def __init__(self, a: np.ndarray, device: int) -> None:
+            self.a, self.device = a, device
+
+        def __dlpack__(self, **options: object) -> object:
+            raise RuntimeError("Unsupported dtype in DLTensor.")
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self.device, 0
+
+        def __array__(self, dtype: object = None, copy: object = None) -> np.ndarray:
+            return self.a
+
+    spec, a = TensorSpec("a", "bfloat16", (4,)), np.ones(4, ml_dtypes.bfloat16)
+    assert as_array(Narrow(a, 1), spec) is a
+    found = as_array(Narrow(a, 2), spec)
+    assert isinstance(found, Violation) and "can't be read" in found.given
 
 
 def test_outputs_start_on_a_cache_line_and_own_their_memory() -> None:

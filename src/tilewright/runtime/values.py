@@ -1,8 +1,8 @@
 """Arrays of other libraries as plain memory: what a call gets, and what it gives back.
 
-In: NumPy arrays, PyTorch tensors, anything with DLPack or a buffer. Out: NumPy arrays on the same memory; addresses;
-tensors on the memory of NumPy arrays. PyTorch is never imported here: a tensor can only come from a process that has
-imported it. Not its business: shapes (``shapes``), what to call (``model``).
+In: NumPy arrays, PyTorch tensors, JAX's random keys, anything with DLPack or a buffer. Out: NumPy arrays on the same
+memory; addresses; tensors on the memory of NumPy arrays. PyTorch and JAX are never imported here: a tensor can only
+come from a process that has imported them. Not its business: shapes (``shapes``), what to call (``model``).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ ALIGNMENT = 64
 _FROM_BUFFER: Callable[[Any], c_char] = c_char.from_buffer  # (the stubs do not know that arrays have buffers)
 _ARRAY = np.ndarray
 _NUMPY = (np.ndarray, np.generic)
+_DLPACK_CPU = 1  # kDLCPU of dlpack.h
 _ALIGN_FROM = 1024  # bytes; below it, the cache lines that an odd start could split are too few to pay for
 
 
@@ -109,9 +110,25 @@ def read_safely(value: Any, spec: TensorSpec, read: Callable[[Any], Array]) -> A
 def _foreign_to_array(value: Any) -> Array:
     if is_tensor(value):
         return _tensor_to_array(value)
-    if hasattr(value, "__dlpack__"):
+    if not hasattr(value, "__dlpack__"):
+        return np.asarray(_key_data(value) if _is_jax_array(value) else memoryview(value))
+    try:
         return np.from_dlpack(value)
-    return np.asarray(memoryview(value))
+    except (BufferError, RuntimeError):  # NumPy's DLPack knows no bfloat16 and its kin; ml_dtypes does
+        if value.__dlpack_device__()[0] != _DLPACK_CPU or not hasattr(value, "__array__"):
+            raise
+        return np.asarray(value)
+
+
+def _is_jax_array(value: Any) -> bool:
+    """Is it an array of JAX? One without DLPack holds random keys."""
+    kind = getattr(sys.modules.get("jax"), "Array", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def _key_data(keys: Any) -> Any:
+    """The numbers that JAX's random keys are made of, along a last axis."""
+    return sys.modules["jax"].random.key_data(keys)
 
 
 def _is_masked(array: Any) -> bool:

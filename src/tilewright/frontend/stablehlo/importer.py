@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +130,9 @@ def _inputs(
             walker.problems.append(Problem(loc, "input", e.rule, e.remedy))
             values.append(Lost())
             continue
-        given = shapes[k] if shapes is not None else [None] * len(t.shape)
-        shape = tuple(_dim(n, d, f"{name}_d{a}") for a, (n, d) in enumerate(zip(t.shape, given, strict=True)))
+        given = shapes[k] if shapes is not None else ()  # of random keys without the axis of their numbers
+        sizes = zip_longest(t.shape, given[: len(t.shape)])
+        shape = tuple(_dim(n, d, f"{name}_d{a}") for a, (n, d) in enumerate(sizes))
         node = walker.scope.pool.input(name, TensorType(t.dtype, (*shape, 2) if t.is_complex else shape), loc)
         inputs.append(node)
         values.append(from_parts(Builder(walker.scope.pool, loc), node) if t.is_complex else node)
