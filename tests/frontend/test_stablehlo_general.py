@@ -283,3 +283,37 @@ def test_where_no_window_fits_the_result_is_empty(name: str) -> None:
     """And the gradient is zeros."""
     x, function = np.ones((3, 2), np.float32), EMPTY[name]
     agree(lambda x: (function(x), jax.grad(lambda x: abs(function(x)).sum())(x)), x)
+
+
+def test_tuples_of_arguments_results_and_calls(tmp_path: Path) -> None:
+    file = tmp_path / "tuples.mlir"
+    pair = "tuple<tensor<2xf32>, tuple<tensor<i32>>>"
+    file.write_text(f"""
+    func.func private @turned(%t: {pair}) -> tuple<tuple<tensor<i32>>, tensor<2xf32>> {{
+      %0 = stablehlo.get_tuple_element %t[0] : ({pair}) -> tensor<2xf32>
+      %1 = stablehlo.get_tuple_element %t[1] : ({pair}) -> tuple<tensor<i32>>
+      %2 = stablehlo.negate %0 : tensor<2xf32>
+      %3 = stablehlo.tuple %1, %2 : tuple<tuple<tensor<i32>>, tensor<2xf32>>
+      return %3 : tuple<tuple<tensor<i32>>, tensor<2xf32>>
+    }}
+    func.func @main(%a: {pair}, %b: tensor<i1>) -> (tuple<tuple<tensor<i32>>, tensor<2xf32>>, tensor<2xf32>) {{
+      %0 = call @turned(%a) : ({pair}) -> tuple<tuple<tensor<i32>>, tensor<2xf32>>
+      %1 = "stablehlo.if"(%b) ({{
+        %2 = stablehlo.get_tuple_element %0[1] : (tuple<tuple<tensor<i32>>, tensor<2xf32>>) -> tensor<2xf32>
+        stablehlo.return %2 : tensor<2xf32>
+      }}, {{
+        %2 = stablehlo.get_tuple_element %a[0] : ({pair}) -> tensor<2xf32>
+        stablehlo.return %2 : tensor<2xf32>
+      }}) : (tensor<i1>) -> tensor<2xf32>
+      return %0, %1 : tuple<tuple<tensor<i32>>, tensor<2xf32>>, tensor<2xf32>
+    }}""")
+    model = tw.compile(file, threads=1, cache=False)
+    assert [(s.name, s.dtype) for s in model.inputs] == [
+        ("arg0_0", "float32"),
+        ("arg0_1_0", "int32"),
+        ("arg1", "bool"),
+    ]
+    x = np.array([1, 2], np.float32)
+    for flag in (True, False):
+        number, turned, chosen = model(x, np.array(7, np.int32), np.array(flag))
+        assert number == 7 and (turned == -x).all() and (chosen == (-x if flag else x)).all()

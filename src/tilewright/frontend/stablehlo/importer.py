@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from tilewright.core.types import TensorType
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts
 from tilewright.frontend.size_rules import with_size_rules
 from tilewright.frontend.stablehlo.module import parse
-from tilewright.frontend.stablehlo.operation import NoForm, Value, value_type
+from tilewright.frontend.stablehlo.operation import NoForm, value_type
 from tilewright.frontend.stablehlo.sizes import Shape, argument_shapes
 from tilewright.frontend.stablehlo.structure import convention_of
-from tilewright.frontend.stablehlo.walk import BlockWalker, Lost, ValueScope
+from tilewright.frontend.stablehlo.walk import LOST, BlockWalker, Held, Several, ValueScope, members_of
 from tilewright.runtime.files import map_file
 from tilewright.runtime.structure import FLAT, Convention
 
@@ -86,18 +86,22 @@ def _imported(module: Any, name: str, shapes: Sequence[Shape] | None) -> Importe
     main = _main_of(functions)
     pool = Pool()
     walker = BlockWalker(functions, ValueScope(pool))
-    inputs, arguments, complex_inputs = _inputs(walker, main, shapes)
-    outputs = walker.block(main.regions[0].blocks[0], arguments)
+    block, inputs = main.regions[0].blocks[0], _Inputs(walker)
+    arguments = [
+        inputs.add(argument.type, _argument_name(argument, k), () if shapes is None else shapes[k])
+        for k, argument in enumerate(block.arguments)
+    ]
+    outputs = walker.block(block, arguments)
     if walker.problems:
         raise ImportFailed(
             f"{len(walker.problems)} operations of the StableHLO program have no form here", walker.problems
         )
-    made = [x for x in outputs if not isinstance(x, Lost)]
+    made = members_of(outputs)
     nodes = tuple(join_parts(Builder(pool), x) if isinstance(x, Pair) else x for x in made)
     names = _result_names(main, len(nodes))
     complex_outputs = frozenset(n for n, x in zip(names, made, strict=True) if isinstance(x, Pair))
-    graph = with_size_rules(Graph(re.sub(r"\W+", "_", name) or "main", pool, tuple(inputs), nodes, names))
-    return ImportedModule(graph, FLAT, frozenset(complex_inputs), complex_outputs)
+    graph = with_size_rules(Graph(re.sub(r"\W+", "_", name) or "main", pool, tuple(inputs.nodes), nodes, names))
+    return ImportedModule(graph, FLAT, frozenset(inputs.complex_names), complex_outputs)
 
 
 def _main_of(functions: dict[str, Any]) -> Any:
@@ -113,31 +117,35 @@ def _main_of(functions: dict[str, Any]) -> Any:
     return main
 
 
-def _inputs(
-    walker: BlockWalker, main: Any, shapes: Sequence[Shape] | None
-) -> tuple[list[Node], list[Value | Lost], list[str]]:
-    """An input for each argument; complex ones as their parts along a last axis."""
-    inputs: list[Node] = []
-    values: list[Value | Lost] = []
-    complex_inputs: list[str] = []
-    taken: set[str] = set()
-    for k, argument in enumerate(main.regions[0].blocks[0].arguments):
-        name = _argument_name(argument, k, taken)
-        loc = Loc(f'input "{name}"')
+@dataclass
+class _Inputs:
+    """The inputs of a graph, one for each tensor of the arguments; complex ones as their parts along a last axis."""
+
+    walker: BlockWalker
+    nodes: list[Node] = field(default_factory=list)
+    complex_names: list[str] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    def add(self, mlir_type: Any, name: str, given: Shape) -> Held:
+        """What stands for an argument, or a member of one; ``given`` is what the export says of its sizes."""
+        if hasattr(mlir_type, "num_types"):
+            types = [mlir_type.get_type(k) for k in range(mlir_type.num_types)]
+            return Several(tuple(self.add(t, f"{name}_{k}", ()) for k, t in enumerate(types)))
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        loc, pool = Loc(f'input "{name}"'), self.walker.scope.pool
         try:
-            t = value_type(argument.type)
+            t = value_type(mlir_type)
         except NoForm as e:
-            walker.problems.append(Problem(loc, "input", e.rule, e.remedy))
-            values.append(Lost())
-            continue
-        given = shapes[k] if shapes is not None else ()  # of random keys without the axis of their numbers
-        sizes = zip_longest(t.shape, given[: len(t.shape)])
+            self.walker.problems.append(Problem(loc, "input", e.rule, e.remedy))
+            return LOST
+        sizes = zip_longest(t.shape, given[: len(t.shape)])  # of random keys all but the axis of their numbers is given
         shape = tuple(_dim(n, d, f"{name}_d{a}") for a, (n, d) in enumerate(sizes))
-        node = walker.scope.pool.input(name, TensorType(t.dtype, (*shape, 2) if t.is_complex else shape), loc)
-        inputs.append(node)
-        values.append(from_parts(Builder(walker.scope.pool, loc), node) if t.is_complex else node)
-        complex_inputs += [name] if t.is_complex else []
-    return inputs, values, complex_inputs
+        node = pool.input(name, TensorType(t.dtype, (*shape, 2) if t.is_complex else shape), loc)
+        self.nodes.append(node)
+        self.complex_names += [name] if t.is_complex else []
+        return from_parts(Builder(pool, loc), node) if t.is_complex else node
 
 
 def _dim(stated: int | None, given: Dim | None, name: str) -> Dim:
@@ -147,15 +155,11 @@ def _dim(stated: int | None, given: Dim | None, name: str) -> Dim:
     return given if isinstance(given, int | Expr) else Sym(name, 1)
 
 
-def _argument_name(argument: Any, k: int, taken: set[str]) -> str:
+def _argument_name(argument: Any, k: int) -> str:
     """The user's name for an argument, where the program keeps it: ``params['w']`` is ``params_w``."""
     found = re.match(r'loc\("([^"]+)"\)$', str(argument.location))
     name = re.sub(r"\W+", "_", found.group(1)).strip("_") if found else ""
-    name = name if name and not name[0].isdigit() else f"arg{k}"
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
+    return name if name and not name[0].isdigit() else f"arg{k}"
 
 
 def _result_names(main: Any, n: int) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -46,6 +47,30 @@ class Lost:
 LOST = Lost()
 
 
+@dataclass(frozen=True)
+class Several:
+    """A tuple of the program: values that travel together, which the walker alone makes and takes apart."""
+
+    members: tuple[Held, ...]
+
+
+Held: TypeAlias = Value | Lost | Several
+"""What stands for a value of the program."""
+
+MAKES_TUPLE, TAKES_MEMBER = "stablehlo.tuple", "stablehlo.get_tuple_element"
+
+
+def members_of(held: Sequence[Held]) -> list[Value]:
+    """The values in results of which tuples are a part, in order; what is lost is left out."""
+    found: list[Value] = []
+    for x in held:
+        if isinstance(x, Several):
+            found += members_of(x.members)
+        elif not isinstance(x, Lost):
+            found.append(x)
+    return found
+
+
 def location_of(op: Any) -> Loc:
     """The user's line that an operation comes from, where the program keeps it; else its name."""
     text = str(op.location)
@@ -63,11 +88,11 @@ class ValueScope:
 
     def __init__(self, pool: Pool, outer: ValueScope | None = None) -> None:
         self.pool, self.outer = pool, outer
-        self.env: dict[Any, Value | Lost] = {}
+        self.env: dict[Any, Held] = {}
         self.captured: dict[Node, Node] = {}
         """For each node of the scope around it that is an operand, the input that stands for it here."""
 
-    def find(self, value: Any) -> Value | Lost:
+    def find(self, value: Any) -> Held:
         """What ``value`` is in this scope's graph."""
         found = self.env.get(value)
         if found is None:
@@ -76,10 +101,12 @@ class ValueScope:
             found = self.env[value] = self.inner(self.outer.find(value))
         return found
 
-    def inner(self, value: Value | Lost) -> Value | Lost:
+    def inner(self, value: Held) -> Held:
         """A value of the scope around this one, here."""
         if isinstance(value, Lost):
             return value
+        if isinstance(value, Several):
+            return Several(tuple(map(self.inner, value.members)))
         if isinstance(value, Pair):
             return Pair(self._capture(value.re), self._capture(value.im))
         return self._capture(value)
@@ -113,7 +140,7 @@ class BlockWalker:
             raise NoForm(f"control flow inside {MOST_REGIONS} other regions", "write functions of fewer branches")
         return BlockWalker(self.functions, ValueScope(pool, self.scope), self)
 
-    def block(self, block: Any, arguments: Sequence[Value | Lost]) -> list[Value | Lost]:
+    def block(self, block: Any, arguments: Sequence[Held]) -> list[Held]:
         """Convert a block's operations in order, its arguments standing for ``arguments``; what it returns."""
         self.scope.env.update(zip(block.arguments, arguments, strict=True))
         for op in block.operations:
@@ -122,7 +149,7 @@ class BlockWalker:
             self._operation(op.operation)
         return []
 
-    def function(self, name: str, arguments: Sequence[Value | Lost]) -> list[Value | Lost]:
+    def function(self, name: str, arguments: Sequence[Held]) -> list[Held]:
         """Convert a function where it is called: its values are new ones in every call."""
         found = self.functions.get(name)
         if found is None or not found.regions[0].blocks:
@@ -149,7 +176,7 @@ class BlockWalker:
             self._is_inside_scalars = before
         if len(self.problems) > n_problems:
             raise NoForm("its region holds operations without a form here", "see the problems listed before")
-        made = [x for x in found if not isinstance(x, Lost)]
+        made = [x for x in found if isinstance(x, Node | Pair)]
         if len(made) < len(found):
             raise NoForm("its region reads what could not be converted", "see the problems listed before")
         return made
@@ -200,16 +227,23 @@ class BlockWalker:
             self.problems.append(problem)
         self.scope.env.update(dict.fromkeys(op.results, LOST))
 
-    def _convert(self, op: Any, operands: tuple[Value, ...]) -> Sequence[Value | Lost]:
+    def _convert(self, op: Any, held: tuple[Value | Several, ...]) -> Sequence[Held]:
         name = op.name
+        if name == MAKES_TUPLE:
+            return [Several(held)]
+        if name == TAKES_MEMBER and isinstance(held[0], Several):
+            return [held[0].members[int(op.attributes["index"].value)]]
         if name in CALLS and not _is_native(op):
             callee = op.attributes["callee" if name == "func.call" else "decomposition"].value
-            return self.function(callee, operands)
+            return self.function(callee, held)
         convert = CONVERTERS.get(_native_name(op))
         if convert is None:
             raise NoForm(*_refusal(name))
         if self._is_inside_scalars and (op.regions or any(len(getattr(r.type, "shape", ())) for r in op.results)):
             raise NoForm("a region whose operations are not of scalars", "use operations of single elements there")
+        operands = tuple(x for x in held if not isinstance(x, Several))
+        if len(operands) < len(held):
+            raise NoForm("a tuple as an operand", "take its elements apart before")
         call = Operation(self, Builder(self.scope.pool, location_of(op)), op, operands)
         if _is_empty(op):
             return [_empty(call, k) for k in range(len(op.results))]
