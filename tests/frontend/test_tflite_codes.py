@@ -154,6 +154,9 @@ CASES: dict[str, Case] = {
     "squared difference": plain("SQUARED_DIFFERENCE", x8(3, 4, 5), x8(4, 1, scale=0.02, zero=-100)),
     **{name: plain(name, x8(3, 40), x8(3, 40, scale=0.06, zero=1), made=None, dtype=np.bool_) for name in (
         "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")},
+    **{f"{name} 16": plain(name, x16(3, 40), x16(3, 40, scale=0.0012), made=None, dtype=np.bool_) for name in (
+        "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")},
+    "NEG": plain("NEG", x8(3, 80), made=PLAIN),
     **{name: plain(name, x8(3, 40), x8(3, 40), made=PLAIN) for name in ("MINIMUM", "MAXIMUM")},
     "PRELU": plain("PRELU", x8(2, 3, 40), Operand(codes(1, 1, 40), Codes(0.01, 20), True)),
     "max pool": pool("MAX_POOL_2D", x8(2, 5, 6, 3), PLAIN, FusedActivationFunction=1),

@@ -83,6 +83,8 @@ def _whole(c: TfliteCall) -> tuple[int, int]:
 
 def _compared(op: OpDef) -> Converter:
     def convert(c: TfliteCall) -> Node:
+        if c.x(0).dtype is types.i16 and op not in (ops.eq, ops.ne):
+            return c.b(op, c.x(0), c.x(1))  # LiteRT orders codes of 16 bits whatever their scales are
         x, y = (rescaled(c, _up(c, centred(c, k), ORDER_BITS), [float(of(c, k).scale)]) for k in range(2))
         return c.b(op, x, y)
 

@@ -43,9 +43,9 @@ AS_CODES = frozenset(
     "RESHAPE SQUEEZE EXPAND_DIMS TRANSPOSE PACK UNPACK SPLIT SPLIT_V SLICE STRIDED_SLICE MIRROR_PAD TILE BROADCAST_TO "
     "REVERSE_V2 GATHER GATHER_ND SCATTER_ND EMBEDDING_LOOKUP SELECT SELECT_V2 DYNAMIC_UPDATE_SLICE SHAPE RANK "
     "DEPTH_TO_SPACE SPACE_TO_DEPTH BATCH_TO_SPACE_ND RESIZE_NEAREST_NEIGHBOR ARG_MAX ARG_MIN REDUCE_MAX REDUCE_MIN "
-    "TOPK_V2 CAST FILL ZEROS_LIKE ONE_HOT IF WHILE CALL DENSIFY".split()
+    "TOPK_V2 CAST FILL ZEROS_LIKE ONE_HOT IF WHILE CALL DENSIFY NEG".split()
 )
-"""Operators that move or compare codes as they are, whatever they stand for."""
+"""Operators that move, compare or negate codes as they are, whatever they stand for."""
 
 OF_COMPLEX = frozenset(spectra.TABLE)
 """Operators whose complex operands and results are pairs along a last axis."""
