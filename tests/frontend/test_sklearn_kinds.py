@@ -29,12 +29,18 @@ from sklearn.ensemble import (
 from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, TfidfTransformer, TfidfVectorizer
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
+from sklearn.impute import MissingIndicator, SimpleImputer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
 from sklearn.naive_bayes import BernoulliNB, ComplementNB, GaussianNB, MultinomialNB
-from sklearn.neighbors import KNeighborsClassifier, KNeighborsRegressor, RadiusNeighborsRegressor
+from sklearn.neighbors import (
+    KNeighborsClassifier,
+    KNeighborsRegressor,
+    RadiusNeighborsRegressor,
+    RadiusNeighborsTransformer,
+)
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline, make_union
 from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, QuantileTransformer, StandardScaler
@@ -50,6 +56,7 @@ MARKED, MARKS = make_multilabel_classification(120, 8, n_classes=3, random_state
 COUNTS = np.random.default_rng(0).poisson(2, (150, 6)).astype(float)
 GAPS = FLOWERS.copy()
 GAPS[::7, 1] = GAPS[::11, 3] = np.nan
+ALL_GAPS = np.where(np.arange(4) == 2, np.nan, GAPS)
 DOCUMENTS = [
     "the cat sat on the mat", "a dog ate my homework", "the dog and the cat", "my mat is red", "Red dogs, blue cats!",
     "homework on a mat", "blue skies and red cats", "nothing at all", "a cat; a dog", "THE END",
@@ -73,6 +80,14 @@ CLASSES: dict[str, tuple[Any, Any, Any]] = {
     "discriminants": (QuadraticDiscriminantAnalysis(), FLOWERS, KINDS),
     "calibrated pipeline": (CalibratedClassifierCV(scaled(LogisticRegression()), cv=3), CELLS, GROWTHS),
     "calibrated forest": (CalibratedClassifierCV(RandomForestClassifier(5, random_state=0), cv=3), CELLS, GROWTHS),
+    "calibrated, classes of text": (CalibratedClassifierCV(LinearSVC(), cv=3), FLOWERS, np.array(list("abc"))[KINDS]),
+    "gaps are marked": (make_pipeline(SimpleImputer(add_indicator=True), GaussianNB()), GAPS, KINDS),
+    "gaps are one number": (
+        make_pipeline(SimpleImputer(strategy="constant", fill_value=-9), LogisticRegression()), GAPS, KINDS,
+    ),
+    "gaps are another number": (
+        make_pipeline(SimpleImputer(missing_values=0, add_indicator=True), LogisticRegression()), COUNTS, KINDS,
+    ),
     "searched": (GridSearchCV(scaled(SVC()), {"svc__C": [0.1, 1]}, cv=3), FLOWERS, KINDS),
     "searched step": (scaled(GridSearchCV(LogisticRegression(), {"C": [0.1, 1]}, cv=3)), FLOWERS, KINDS),
     "votes": (VotingClassifier([("a", LogisticRegression(max_iter=900)), ("b", GaussianNB())]), FLOWERS, KINDS),
@@ -123,6 +138,9 @@ NUMBERS: dict[str, tuple[Any, Any, Any]] = {
     "means": (KMeans(4, random_state=0, n_init=2), FLOWERS, None),
     "outliers": (IsolationForest(n_estimators=10, random_state=0), FLOWERS, None),
     "one class": (scaled(OneClassSVM(nu=0.2)), FLOWERS, None),
+    "marks of gaps": (make_union(SimpleImputer(), MissingIndicator()), GAPS, None),
+    "columns of gaps": (SimpleImputer(keep_empty_features=True, add_indicator=True), ALL_GAPS, None),
+    "columns without values": (SimpleImputer(add_indicator=True), ALL_GAPS, None),
     "bins": (KBinsDiscretizer(4, quantile_method="averaged_inverted_cdf"), FLOWERS, None),
     "quantiles": (QuantileTransformer(n_quantiles=20), FLOWERS, None),
 }  # fmt: skip
@@ -189,6 +207,7 @@ REFUSED = {
     "words alone": (CountVectorizer(), DOCUMENTS, None, "reads text and computes nothing else"),
     "scores": (CalibratedClassifierCV(QuadraticDiscriminantAnalysis(), cv=3), FLOWERS, KINDS, "has no scores of"),
     "radius": (RadiusNeighborsRegressor(2.0, weights="distance"), FLOWERS, KINDS, "leaves the weights"),
+    "sparse": (RadiusNeighborsTransformer(), FLOWERS, None, "skl2onnx has no form for RadiusNeighborsTransformer"),
     "metric": (KNeighborsClassifier(metric="braycurtis"), FLOWERS, KINDS, "the metric 'braycurtis'"),
 }  # fmt: skip
 

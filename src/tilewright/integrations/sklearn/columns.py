@@ -202,7 +202,7 @@ class _StepWalk:
         if isinstance(step, OneHotEncoder | OrdinalEncoder):
             self._encoder(step, places)
             return self._computed(step)
-        if isinstance(step, SimpleImputer) and np.asarray(step.statistics_).dtype.kind in "OUS":
+        if isinstance(step, SimpleImputer) and _fills_text(step):
             return self._filler(step, places)
         self.computing.append((type(step).__name__, [k for k in places if k is not None]))
         return self._computed(step)
@@ -302,6 +302,11 @@ class _StepWalk:
             return [None] * len(step.get_feature_names_out())
         except (AttributeError, ValueError):  # the last step, or one that does not say: nothing reads text behind it
             return [None] * self.n
+
+
+def _fills_text(step: Any) -> bool:
+    """Was an imputer fitted on text? What it fills in by ``strategy="constant"`` is stored as objects anyway."""
+    return {step._fit_dtype.kind, np.asarray(step.statistics_).dtype.kind} <= set("OUS")
 
 
 def _in_order(part: Any, chosen: list[int], n: int) -> tuple[Any, list[int]]:

@@ -17,10 +17,10 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
-from tilewright.integrations.sklearn import forests, neighbours
+from tilewright.integrations.sklearn import forests, missing, neighbours
 from tilewright.integrations.sklearn.columns import Columns, without_text
 from tilewright.integrations.sklearn.documents import Documents, documents_of, reads_documents, without_first
-from tilewright.integrations.sklearn.rewritten import as_matrix, last_step, rewrite, searched
+from tilewright.integrations.sklearn.rewritten import as_matrix, last_step, number_classes, rewrite, searched
 from tilewright.runtime.once import MAKING
 
 if TYPE_CHECKING:
@@ -153,13 +153,18 @@ def _in_onnx(estimator: Any, n_features: int, classes: Array | None) -> Any:
         raise OptionError("estimators need skl2onnx", remedy=_INSTALL) from error
     estimator, options = rewrite(estimator)
     if classes is not None:
-        _number(estimator, len(classes))
+        if not number_classes(estimator):
+            raise CompileError(
+                f"the classes of {type(last_step(estimator)).__name__} are not its own",
+                remedy="compile the classifier within it",
+            )
         as_matrix(estimator, options)
     try:
         return convert_sklearn(
             estimator, initial_types=[("rows", FloatTensorType([None, n_features]))], options=options,
             target_opset=OPSETS,
-            custom_conversion_functions={**forests.converters(), **neighbours.converters()},
+            custom_conversion_functions={**forests.converters(), **neighbours.converters(), **missing.converters()},
+            custom_shape_calculators=missing.shapes(),
         )  # fmt: skip
     except CompileError:
         raise
@@ -168,14 +173,3 @@ def _in_onnx(estimator: Any, n_features: int, classes: Array | None) -> Any:
             f"skl2onnx has no form for {type(estimator).__name__}: {str(error).strip()[:300]}",
             remedy="convert the estimator yourself, and compile the ONNX model",
         ) from error
-
-
-def _number(estimator: Any, n_classes: int) -> None:
-    """Let a classifier's classes be their numbers: its own last step knows them."""
-    last = last_step(estimator)
-    if isinstance(getattr(type(last), "classes_", None), property):
-        raise CompileError(
-            f"the classes of {type(last).__name__} are not its own",
-            remedy="compile the classifier within it",
-        )
-    last.classes_ = np.arange(n_classes)

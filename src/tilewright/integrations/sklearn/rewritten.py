@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from tilewright.core.diag import CompileError
 from tilewright.runtime.once import MAKING
 
@@ -61,6 +63,15 @@ def last_step(estimator: Any) -> Any:
     return estimator
 
 
+def number_classes(classifier: Any) -> bool:
+    """Let a classifier's classes be their numbers; False where they are not its own last step's."""
+    last = last_step(classifier)
+    if isinstance(getattr(type(last), "classes_", None), property):
+        return False
+    last.classes_ = np.arange(len(last.classes_))
+    return True
+
+
 def _rewritten(found: Any, options: Options, seen: set[int]) -> Any:
     """What stands in the place of a value of an estimator: itself, but for searches."""
     with MAKING:
@@ -90,12 +101,13 @@ def _prepare(estimator: Any, options: Options) -> None:
         as_matrix(estimator, options)
     if kind == "KBinsDiscretizer" and estimator.encode == "onehot":
         estimator.encode = "onehot-dense"  # ONNX has no sparse matrices, and compiled code gets none
-    if kind.startswith("RadiusNeighbors") and estimator.weights != "uniform":
+    if kind.startswith("RadiusNeighbors") and getattr(estimator, "weights", "uniform") != "uniform":
         raise CompileError(f"skl2onnx leaves the weights of a {kind} out", remedy='fit it with weights="uniform"')
     if kind == "VotingClassifier":
         estimator.flatten_transform = False  # which predictions do not read, and skl2onnx refuses
     if kind == "_CalibratedClassifier":
         base = estimator.estimator
+        number_classes(base)  # calibration reads no labels, which may be text
         if not hasattr(base, "decision_function"):
             return
         # Calibration reads scores; without the option skl2onnx hands it probabilities.
