@@ -17,6 +17,8 @@ from sklearn.datasets import (
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
     ExtraTreesClassifier,
     HistGradientBoostingClassifier,
     HistGradientBoostingRegressor,
@@ -30,7 +32,7 @@ from sklearn.feature_extraction.text import CountVectorizer, HashingVectorizer, 
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, WhiteKernel
 from sklearn.impute import MissingIndicator, SimpleImputer
-from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.linear_model import LogisticRegression, Ridge, SGDClassifier
 from sklearn.model_selection import GridSearchCV
 from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier, MultiOutputRegressor
@@ -43,12 +45,13 @@ from sklearn.neighbors import (
 )
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline, make_union
-from sklearn.preprocessing import KBinsDiscretizer, OneHotEncoder, QuantileTransformer, StandardScaler
+from sklearn.preprocessing import KBinsDiscretizer, Normalizer, OneHotEncoder, QuantileTransformer, StandardScaler
 from sklearn.svm import SVC, SVR, LinearSVC, OneClassSVM
 
 import tilewright as tw
 
 FLOWERS, KINDS = load_iris(return_X_y=True)
+LETTERS = np.array(list("abc"))[KINDS]
 CELLS, GROWTHS = load_breast_cancer(return_X_y=True)
 PATIENTS, PROGRESS = load_diabetes(return_X_y=True)
 SEVERAL, TARGETS = make_regression(120, 6, n_targets=3, random_state=0)
@@ -80,7 +83,29 @@ CLASSES: dict[str, tuple[Any, Any, Any]] = {
     "discriminants": (QuadraticDiscriminantAnalysis(), FLOWERS, KINDS),
     "calibrated pipeline": (CalibratedClassifierCV(scaled(LogisticRegression()), cv=3), CELLS, GROWTHS),
     "calibrated forest": (CalibratedClassifierCV(RandomForestClassifier(5, random_state=0), cv=3), CELLS, GROWTHS),
-    "calibrated, classes of text": (CalibratedClassifierCV(LinearSVC(), cv=3), FLOWERS, np.array(list("abc"))[KINDS]),
+    "calibrated, classes of text": (CalibratedClassifierCV(LinearSVC(), cv=3), FLOWERS, LETTERS),
+    "calibrated by steps": (
+        CalibratedClassifierCV(RandomForestClassifier(5, random_state=0), method="isotonic", cv=3), CELLS, GROWTHS,
+    ),
+    **{f"calibrated scores {k}": (CalibratedClassifierCV(base, cv=3), rows, labels) for k, base, rows, labels in (
+        ("boosted", HistGradientBoostingClassifier(max_iter=4, random_state=0), FLOWERS, KINDS),
+        ("boosted, two", HistGradientBoostingClassifier(max_iter=4, random_state=0), CELLS[:, :5], GROWTHS),
+        ("adaptive", AdaBoostClassifier(n_estimators=3, random_state=0), FLOWERS, KINDS),
+        ("adaptive, two", AdaBoostClassifier(n_estimators=3, random_state=0), CELLS[:, :5], GROWTHS),
+        ("bagged", BaggingClassifier(LinearSVC(), n_estimators=2, random_state=0), FLOWERS, KINDS),
+    )},
+    "adaptive support": (AdaBoostClassifier(SVC(), n_estimators=3, random_state=0), FLOWERS, LETTERS),
+    "bagged votes": (BaggingClassifier(LinearSVC(), n_estimators=3, max_features=3, random_state=0), FLOWERS, KINDS),
+    **{f"descended {k}": (scaled(SGDClassifier(loss=k, random_state=0)), FLOWERS, KINDS)
+       for k in ("log_loss", "modified_huber")},
+    "weighted votes": (
+        VotingClassifier(
+            [("a", LogisticRegression(max_iter=900)), ("b", "drop"), ("c", GaussianNB())], voting="soft",
+            weights=[1, 2, 3],
+        ),
+        FLOWERS, KINDS,
+    ),
+    **{f"rows of one {k}": (make_pipeline(Normalizer(k), SVC()), FLOWERS - 3, KINDS) for k in ("l1", "l2", "max")},
     "gaps are marked": (make_pipeline(SimpleImputer(add_indicator=True), GaussianNB()), GAPS, KINDS),
     "gaps are one number": (
         make_pipeline(SimpleImputer(strategy="constant", fill_value=-9), LogisticRegression()), GAPS, KINDS,
@@ -207,6 +232,8 @@ REFUSED = {
     "words alone": (CountVectorizer(), DOCUMENTS, None, "reads text and computes nothing else"),
     "scores": (CalibratedClassifierCV(QuadraticDiscriminantAnalysis(), cv=3), FLOWERS, KINDS, "has no scores of"),
     "radius": (RadiusNeighborsRegressor(2.0, weights="distance"), FLOWERS, KINDS, "leaves the weights"),
+    "cut scores": (OneVsRestClassifier(SGDClassifier(loss="modified_huber")), FLOWERS, KINDS, "chooses by scores"),
+    "temperature": (CalibratedClassifierCV(GaussianNB(), method="temperature"), FLOWERS, KINDS, "by temperature"),
     "sparse": (RadiusNeighborsTransformer(), FLOWERS, None, "skl2onnx has no form for RadiusNeighborsTransformer"),
     "metric": (KNeighborsClassifier(metric="braycurtis"), FLOWERS, KINDS, "the metric 'braycurtis'"),
 }  # fmt: skip

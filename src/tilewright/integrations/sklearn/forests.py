@@ -106,7 +106,9 @@ def _boosted(scope: Any, operator: Any, container: Any) -> None:
     if not hasattr(model, "classes_"):
         write(_link(model), sums, result=operator.outputs[0].full_name)
         return
-    if len(base) > 1:
+    if container.get_options(model, {"raw_scores": False})["raw_scores"]:
+        scores = sums if len(base) > 1 else write("Concat", write("Neg", sums), sums, axis=1)
+    elif len(base) > 1:
         scores = write("Softmax", sums, axis=1)
     else:
         likely = write(_link(model), sums)

@@ -30,7 +30,7 @@ class GraphNodes:
     def several(self, kind: str, inputs: Sequence[str], results: Sequence[str | None], **attrs: Any) -> list[str]:
         """A node of several results."""
         made = [r or str(self.scope.get_unique_variable_name(kind.lower())) for r in results]
-        domain, version = ("ai.onnx.ml", 1) if kind == "TreeEnsembleRegressor" else ("", 13)
+        domain, version = ("ai.onnx.ml", 1) if kind == "TreeEnsembleRegressor" else ("", 18)
         name = self.scope.get_unique_operator_name(kind)
         self.container.add_node(kind, list(inputs), made, op_domain=domain, op_version=version, name=name, **attrs)
         return made
@@ -50,9 +50,12 @@ class GraphNodes:
     def axis(self, k: int) -> str:
         return self.number(np.array([k], np.int64))
 
-    def classified(self, operator: Any, scores: str, classes: Any) -> None:
-        """The likeliest class and the probabilities as the operator's results."""
-        found = self("ArgMax", scores, axis=1, keepdims=0)
+    def classified(self, operator: Any, scores: str, classes: Any, chosen_by: str | None = None) -> None:
+        """The likeliest class and the probabilities as the operator's results.
+
+        ``chosen_by`` are numbers whose largest tells the class, where probabilities are not.
+        """
+        found = self("ArgMax", chosen_by or scores, axis=1, keepdims=0)
         known = np.asarray(classes)
         known = known.astype(np.int64) if known.dtype.kind in "iub" else known
         self("Gather", self.number(known), found, result=operator.outputs[0].full_name, axis=0)

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
-from tilewright.integrations.sklearn import forests, missing, neighbours
+from tilewright.integrations.sklearn import ensembles, forests, missing, neighbours
 from tilewright.integrations.sklearn.columns import Columns, without_text
 from tilewright.integrations.sklearn.documents import Documents, documents_of, reads_documents, without_first
 from tilewright.integrations.sklearn.rewritten import as_matrix, last_step, number_classes, rewrite, searched
@@ -140,6 +140,8 @@ def _numbers_alone(estimator: Any) -> tuple[Any, Columns | Documents]:
     return without_text(estimator)
 
 
+OWN = (forests, neighbours, missing, ensembles)
+"""Where converters of ours stand."""
 _INSTALL = 'pip install "tilewright[sklearn]"'
 
 
@@ -163,7 +165,7 @@ def _in_onnx(estimator: Any, n_features: int, classes: Array | None) -> Any:
         return convert_sklearn(
             estimator, initial_types=[("rows", FloatTensorType([None, n_features]))], options=options,
             target_opset=OPSETS,
-            custom_conversion_functions={**forests.converters(), **neighbours.converters(), **missing.converters()},
+            custom_conversion_functions={k: v for part in OWN for k, v in part.converters().items()},
             custom_shape_calculators=missing.shapes(),
         )  # fmt: skip
     except CompileError:

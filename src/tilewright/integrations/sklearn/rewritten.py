@@ -63,12 +63,12 @@ def last_step(estimator: Any) -> Any:
     return estimator
 
 
-def number_classes(classifier: Any) -> bool:
-    """Let a classifier's classes be their numbers; False where they are not its own last step's."""
+def number_classes(classifier: Any, numbers: Any = None) -> bool:
+    """Let a classifier's classes be numbers, 0, 1, 2... or those given; False where they are not its last step's."""
     last = last_step(classifier)
     if isinstance(getattr(type(last), "classes_", None), property):
         return False
-    last.classes_ = np.arange(len(last.classes_))
+    last.classes_ = np.arange(len(last.classes_)) if numbers is None else numbers
     return True
 
 
@@ -103,11 +103,25 @@ def _prepare(estimator: Any, options: Options) -> None:
         estimator.encode = "onehot-dense"  # ONNX has no sparse matrices, and compiled code gets none
     if kind.startswith("RadiusNeighbors") and getattr(estimator, "weights", "uniform") != "uniform":
         raise CompileError(f"skl2onnx leaves the weights of a {kind} out", remedy='fit it with weights="uniform"')
+    if kind == "OneVsRestClassifier":
+        for part in getattr(estimator, "estimators_", []):
+            if getattr(last_step(part), "loss", "") == "modified_huber":
+                raise CompileError(
+                    "a OneVsRestClassifier chooses by scores, which probabilities of modified_huber cut off",
+                    remedy="fit an SGDClassifier itself, which tells more than two classes apart",
+                )
+    if kind == "AdaBoostClassifier" and hasattr(estimator, "estimators_"):
+        for part in estimator.estimators_:  # fitted on the same labels, which may be text
+            number_classes(part, np.searchsorted(estimator.classes_, part.classes_))
     if kind == "VotingClassifier":
         estimator.flatten_transform = False  # which predictions do not read, and skl2onnx refuses
+    if kind in ("VotingClassifier", "VotingRegressor") and estimator.weights is not None:
+        kept = [name for name, part in estimator.estimators if part != "drop"]
+        weights = [w for (name, _), w in zip(estimator.estimators, estimator.weights, strict=True) if name in kept]
+        estimator.weights = np.array(weights)  # skl2onnx takes no list
     if kind == "_CalibratedClassifier":
         base = estimator.estimator
-        number_classes(base)  # calibration reads no labels, which may be text
+        number_classes(base)  # calibration reads no labels, which may be text; they are in the order of all classes
         if not hasattr(base, "decision_function"):
             return
         # Calibration reads scores; without the option skl2onnx hands it probabilities.
