@@ -10,8 +10,9 @@ Kernels with equal texts are scheduled and compiled once in a process, as one co
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 from unittest import mock
 
 import numpy as np
@@ -103,9 +104,21 @@ def run(case: RandomGraph, *, threads: int, **how: object) -> None:
     case.assert_close([np.asarray(g) for g in got])
 
 
+K, V = TypeVar("K"), TypeVar("V")
+KEPT = 2000
+"""Of so many kernels the schedules and texts are kept at once; those made first go first."""
 _SCHEDULED: dict[tuple[str, Target], Scheduled] = {}
 _TEXTS: dict[tuple[int, Target, bool, bool], tuple[Kernel, Emitted]] = {}
 """By the identity of a kernel, which lives as long as its text: one by steps of its own shares its name with others."""
+
+
+def _made_once(table: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    """What ``table`` has under ``key``, made where it is missing; the table never has many more than ``KEPT``."""
+    if (made := table.get(key)) is None:
+        made = table[key] = make()
+        if len(table) > KEPT:
+            table.pop(next(iter(table)), None)
+    return made
 
 
 @contextmanager
@@ -119,15 +132,11 @@ def kernels_shared() -> Iterator[None]:
 
     def schedule_once(computation, machine, constants, name, on_broken):
         key = name, machine
-        if key not in _SCHEDULED:
-            _SCHEDULED[key] = schedule(computation, machine, constants, name, on_broken)
-        return _SCHEDULED[key]
+        return _made_once(_SCHEDULED, key, lambda: schedule(computation, machine, constants, name, on_broken))
 
     def emit_once(kernel: Kernel, target: Target, *, part: bool = False, polls: bool = False) -> Emitted:
         key = id(kernel), target, part, polls
-        if key not in _TEXTS:
-            _TEXTS[key] = kernel, emit(kernel, target, part=part, polls=polls)
-        return _TEXTS[key][1]
+        return _made_once(_TEXTS, key, lambda: (kernel, emit(kernel, target, part=part, polls=polls)))[1]
 
     patched = (
         mock.patch.object(default, "schedule_with_steps", schedule_once),
@@ -138,4 +147,4 @@ def kernels_shared() -> Iterator[None]:
         yield
 
 
-_compiled_once = functools.lru_cache(None)(kernels.compile_text)
+_compiled_once = functools.lru_cache(KEPT)(kernels.compile_text)
