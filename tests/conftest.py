@@ -157,10 +157,12 @@ def _texts_compiled_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _guards_unmeasured() -> None:
+def _guards_unmeasured() -> Iterator[None]:
     """Leave out what PyTorch does for its statistics: it measures its guards after emptying the processor's caches."""
-    if guards := sys.modules.get("torch._dynamo.guards"):
-        guards.profile_guard_manager = lambda *args: 0.0
+    with pytest.MonkeyPatch.context() as patch:
+        if guards := sys.modules.get("torch._dynamo.guards"):
+            patch.setattr(guards, "profile_guard_manager", lambda *args: 0.0)
+        yield
 
 
 @pytest.fixture
