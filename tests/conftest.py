@@ -93,7 +93,7 @@ A model that is compiled and given back, as most tests do, starts none: a walk o
 """
 
 
-LATE = ("scipy.signal", "scipy.stats", "jax", "sklearn.ensemble", "pandas", "transformers")
+LATE = ("scipy.stats", "jax", "sklearn.ensemble", "pandas")
 """Libraries that the tests, in the order in which they are collected, import after PyTorch."""
 
 

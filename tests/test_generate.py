@@ -18,25 +18,29 @@ from tilewright.runtime.python.decoder import Decoder, _drawn
 pytestmark = pytest.mark.usefixtures("shared_kernels")  # most tests compile one small decoder
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
 N_WORDS = 96
+
+
+@cache
+def transformers() -> Any:
+    """Loaded when a test asks for it: it takes most of a second."""
+    return pytest.importorskip("transformers")
 
 
 def model(kind: str) -> Any:
     """A decoder of one layer with weights so large that tokens differ."""
     torch.manual_seed(0)
     if kind == "llama":
-        config = transformers.LlamaConfig(
+        config = transformers().LlamaConfig(
             vocab_size=N_WORDS, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4,
             num_key_value_heads=2, initializer_range=0.4, eos_token_id=None,
         )  # fmt: skip
-        return transformers.LlamaForCausalLM(config).eval()
-    config = transformers.GPT2Config(
+        return transformers().LlamaForCausalLM(config).eval()
+    config = transformers().GPT2Config(
         vocab_size=N_WORDS, n_embd=32, n_layer=1, n_head=2, n_positions=64, initializer_range=0.4, bos_token_id=None,
         eos_token_id=None,
     )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config).eval()
+    return transformers().GPT2LMHeadModel(config).eval()
 
 
 @cache
@@ -79,9 +83,9 @@ def windowed(kind: str) -> Any:
         "sliding_window": 6,
     }  # fmt: skip
     if kind == "mistral":
-        return transformers.MistralForCausalLM(transformers.MistralConfig(**shape)).eval()
-    config = transformers.Qwen2Config(**shape, use_sliding_window=True, max_window_layers=1)
-    return transformers.Qwen2ForCausalLM(config).eval()
+        return transformers().MistralForCausalLM(transformers().MistralConfig(**shape)).eval()
+    config = transformers().Qwen2Config(**shape, use_sliding_window=True, max_window_layers=1)
+    return transformers().Qwen2ForCausalLM(config).eval()
 
 
 @pytest.mark.slow

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from cli.models import Cli
 
-transformers = pytest.importorskip("transformers")
+
+@pytest.fixture
+def transformers() -> ModuleType:
+    """Loaded by those tests alone that use it: it takes most of a second."""
+    return pytest.importorskip("transformers")
 
 
 @pytest.mark.slow
-def test_rates_of_a_configuration(cli: Cli, tmp_path: Path) -> None:
+def test_rates_of_a_configuration(transformers: ModuleType, cli: Cli, tmp_path: Path) -> None:
     config = transformers.GPT2Config(
         vocab_size=64, n_embd=32, n_layer=1, n_head=2, n_positions=64, bos_token_id=None, eos_token_id=None
     )
@@ -27,6 +32,6 @@ def test_rates_of_a_configuration(cli: Cli, tmp_path: Path) -> None:
     assert rates["decode_per_s"] > 0 and rates["prefill_per_s"] > 0
 
 
-def test_what_is_no_model_of_transformers(cli: Cli, tmp_path: Path) -> None:
+def test_what_is_no_model_of_transformers(transformers: ModuleType, cli: Cli, tmp_path: Path) -> None:
     ran = cli("bench", "--tokens", tmp_path / "nothing")
     assert ran.code == 2 and "config.json" in ran.err

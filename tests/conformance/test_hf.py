@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import random
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ import torch
 
 from tilewright.build import driver
 from tilewright.runtime.errors import InputError
-from tilewright.tools.conformance import hf, workers
+from tilewright.tools.conformance import workers
 from tilewright.tools.conformance.outcome import by_tag, share_passed
 
 ONE_OF_EACH = (
@@ -39,16 +41,22 @@ MANY_SIZES = (
 SIZES = {"batch": (2, 9), "seq": (2, 40), "target": (2, 12), "images": (2, 6), "samples": (400, 1500)}
 
 
+@pytest.fixture(scope="module")
+def hf() -> ModuleType:
+    """The tool with ``transformers``, whose loading takes a second: only who runs these tests waits for it."""
+    return importlib.import_module("tilewright.tools.conformance.hf")
+
+
 @pytest.mark.one_in(8)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_one_of_each_family(name: str) -> None:
+def test_one_of_each_family(name: str, hf: ModuleType) -> None:
     case = next(c for c in hf.cases() if c.name == name)
     status, detail = hf.run_case(case)
     assert status == "passed", detail
 
 
-def check_sizes(name: str, count: int) -> None:
+def check_sizes(hf: ModuleType, name: str, count: int) -> None:
     """One compile, ``count`` random sizes of every dimension, each against eager PyTorch, whose symbols begin at 2."""
     architecture = next(a for a in hf.ARCHITECTURES if a.name == name)
     with hf.quiet(), torch.no_grad():
@@ -64,15 +72,15 @@ def check_sizes(name: str, count: int) -> None:
 
 
 @pytest.mark.slow
-def test_twenty_sizes() -> None:
-    check_sizes("BertModel", 20)
+def test_twenty_sizes(hf: ModuleType) -> None:
+    check_sizes(hf, "BertModel", 20)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", MANY_SIZES)
-def test_five_hundred_sizes(name: str) -> None:
-    check_sizes(name, 500)
+def test_five_hundred_sizes(name: str, hf: ModuleType) -> None:
+    check_sizes(hf, name, 500)
 
 
 def test_constraints_are_named() -> None:
@@ -87,7 +95,7 @@ def test_constraints_are_named() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(36000)
-def test_all_architectures() -> None:
+def test_all_architectures(hf: ModuleType) -> None:
     """At least 97 of 100 programs that PyTorch can capture are right, in each of the three ways."""
     module = hf.__name__
     outcomes = list(workers.run_cases(module, workers.load_suite(module).cases(), jobs=2, seconds=600))

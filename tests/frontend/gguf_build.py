@@ -4,7 +4,6 @@ from pathlib import Path
 
 import gguf
 import numpy as np
-import transformers
 
 from tilewright.core.types import Array
 
@@ -14,10 +13,10 @@ COMMON = {
     "pad_token_id": None,
 }  # fmt: skip
 MODELS = {
-    "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM, {}),
-    "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM, {"tie_word_embeddings": True}),
-    "qwen3": (transformers.Qwen3Config, transformers.Qwen3ForCausalLM, {"head_dim": 32}),
-    "gemma": (transformers.GemmaConfig, transformers.GemmaForCausalLM, {"head_dim": 16, "tie_word_embeddings": True}),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", {}),
+    "qwen2": ("Qwen2Config", "Qwen2ForCausalLM", {"tie_word_embeddings": True}),
+    "qwen3": ("Qwen3Config", "Qwen3ForCausalLM", {"head_dim": 32}),
+    "gemma": ("GemmaConfig", "GemmaForCausalLM", {"head_dim": 16, "tie_word_embeddings": True}),
 }
 _NAMES = {
     "model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output",
@@ -29,8 +28,10 @@ _NAMES = {
 
 
 def model_of(kind: str):
+    import transformers  # here: it loads a second's worth of modules for few tests
+
     config, make, more = MODELS[kind]
-    model = make(config(**COMMON, **more)).eval()
+    model = getattr(transformers, make)(getattr(transformers, config)(**COMMON, **more)).eval()
     for parameter in model.parameters():
         if parameter.ndim == 1:
             parameter.data.uniform_(-0.5, 0.5)  # norms and biases begin as ones and zeros, which hide mistakes
