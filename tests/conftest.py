@@ -5,9 +5,9 @@ after every pass, and a rule that breaks is an error; where ``TILEWRIGHT_REQUIRE
 that have it fail instead of being skipped; a test that asks for more time has it from the watch over native code too;
 the processor time of every test, the largest tests and files printed at the end, and a failure where one is over
 ``--cpu-limit``, or all together are over ``--cpu-budget``; of the cases of a test marked ``one_in(n)`` all but every
-n-th marked ``slow``; random tests that no clock fails, and that draw half of their examples in quick runs; the fixture
-``shared_kernels``; LLVM's work done once for a file; PyTorch's guards unmeasured; a garbage collector that leaves
-libraries alone.
+n-th marked ``slow``; random tests that no clock fails, and that draw half of their examples, and nothing out of our
+sources, in quick runs; the fixture ``shared_kernels``; LLVM's work done once for a file; PyTorch's guards unmeasured; a
+garbage collector that leaves libraries alone.
 Not its business: what a test does with the option (``golden``).
 """
 
@@ -28,6 +28,7 @@ from unittest import mock
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key, get_timeout_config_value
 from hypothesis import HealthCheck, is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
 
 from pace import Pace
 
@@ -93,8 +94,8 @@ A model that is compiled and given back, as most tests do, starts none: a walk o
 """
 
 
-LATE = ("scipy.stats", "jax", "sklearn.ensemble", "pandas")
-"""Libraries that the tests, in the order in which they are collected, import after PyTorch."""
+LATE = ("sympy", "networkx", "scipy.stats", "jax", "sklearn.ensemble", "pandas")
+"""Libraries that the tests, in the order in which they are collected, import after PyTorch; Dynamo the first."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -195,9 +196,20 @@ def _leave_out_pools() -> None:
         sys.modules.setdefault(whole, ModuleType(whole))
 
 
+def _draw_no_numbers_of_the_sources() -> None:
+    """Have Hypothesis draw the same examples whatever other tests have loaded.
+
+    It also draws numbers and texts that stand in the files of the modules loaded so far, all of which each worker would
+    parse first.
+    """
+    providers._get_local_constants = lambda: providers._local_constants
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if "not slow" in config.getoption("-m"):
         _leave_out_pools()
+    if config.getoption("--hypothesis-profile", None) == "ci":
+        _draw_no_numbers_of_the_sources()
     config.stash[CPU_SECONDS], config.stash[AT_PACE], config.stash[PACE] = {}, {}, Pace()
     config.pluginmanager.register(_Ended(config.stash[CPU_SECONDS], config.stash[AT_PACE]))
 
