@@ -205,3 +205,24 @@ func.func @main(%a: tensor<4xi64>, %b: tensor<4xi64>) -> tensor<4xi64> {
     path.write_text(text)
     got = tw.compile(path, cache=False)(np.array(a, np.int64), np.array(b, np.int64))
     assert got.tolist() == [x * y >> 64 for x, y in zip(a, b, strict=True)]
+
+
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("dtype", ("int4", "uint4", "int2", "uint2"))
+def test_bits_of_narrow_integers(dtype: str) -> None:
+    """Shifts by any count, whose bits are read as an unsigned number, and counts of bits."""
+    width, is_signed = int(dtype[-1]), dtype.startswith("i")
+    numbers = np.arange(1 << width, dtype=np.uint8)
+    x, n = (a.ravel().astype(dtype) for a in np.meshgrid(numbers, numbers))
+    functions = (lax.shift_left, lax.shift_right_logical, lax.shift_right_arithmetic)
+    made = twj.jit(lambda x, n: [f(x, n) for f in functions] + [lax.population_count(x), lax.clz(x)], cache=False)(x, n)
+    bits, counts = np.asarray(x).astype(int) % (1 << width), np.asarray(n).astype(int) % (1 << width)
+    signed = np.where(bits >> (width - 1), bits - (1 << width), bits)
+    ones = np.array([bin(b).count("1") for b in bits])
+    zeros = np.array([width - int(b).bit_length() for b in bits])
+    wanted = (bits << counts, bits >> counts, signed >> counts, ones, zeros)
+    for ours, theirs in zip(made, wanted, strict=True):
+        assert ours.dtype == dtype
+        low = theirs % (1 << width)
+        wanted_here = np.where(is_signed & (low >> (width - 1)), low - (1 << width), low)
+        np.testing.assert_array_equal(np.asarray(ours).astype(int), wanted_here)

@@ -18,7 +18,7 @@ from tilewright.frontend.bits import read_as
 from tilewright.frontend.complex_pairs import Pair, from_parts, join_parts, magnitude, real_pair
 from tilewright.frontend.stablehlo.operation import NoForm, Operation, Result, Value
 from tilewright.frontend.stablehlo.ops import complex_functions
-from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded, in_wider
+from tilewright.frontend.stablehlo.ops.narrow import decoded, encoded, in_wider, with_bits
 from tilewright.frontend.stablehlo.regions import direction_of
 
 Convert = Callable[[Operation], Result]
@@ -218,7 +218,7 @@ def _popcount(c: Operation) -> Node:
     x = c.b(ops.add, c.b(ops.bitwise_and, x, mask(0x33)), c.b(ops.bitwise_and, right(x, 2), mask(0x33)))
     x = c.b(ops.bitwise_and, c.b(ops.add, x, right(x, 4)), mask(0x0F))
     x = right(c.b(ops.mul, x, mask(0x01)), dtype.bits - 8)
-    return c.cast(x, c.type().dtype)
+    return c.cast(x, c.node(0).dtype)
 
 
 def _leading_zeros(c: Operation) -> Node:
@@ -230,7 +230,7 @@ def _leading_zeros(c: Operation) -> Node:
     for k in range(dtype.bits):  # a bit at a place shows once everything above it is shifted out
         above = c.b(ops.shift_right, bits, c.b.const(k, dtype))
         count = c.b(ops.add, count, c.cast(c.b(ops.eq, above, c.b.const(0, dtype)), dtype))
-    return c.cast(count, c.type().dtype)
+    return c.cast(count, c.node(0).dtype)
 
 
 def convert(c: Operation) -> Value:
@@ -329,7 +329,7 @@ def _map(c: Operation) -> Result:
 
 
 _OF_BITS = frozenset({
-    "bitcast_convert", "convert", "count_leading_zeros", "map", "optimization_barrier", "popcnt", "shift_left",
+    "bitcast_convert", "convert", "count_leading_zeros", "map", "optimization_barrier", "popcnt",
     "shift_right_arithmetic", "shift_right_logical",
 })  # fmt: skip
 """What depends on how wide a type is, or takes narrow types as they are."""
@@ -351,8 +351,8 @@ TABLE: Mapping[str, Convert] = {
         "xor": logical_or_bits(ops.logical_xor, ops.bitwise_xor),
         "not": _not,
         "shift_left": two(ops.shift_left),
-        "shift_right_logical": _shift_right(to_sign=False),
-        "shift_right_arithmetic": _shift_right(to_sign=True),
+        "shift_right_logical": with_bits(_shift_right(to_sign=False), "unsigned"),
+        "shift_right_arithmetic": with_bits(_shift_right(to_sign=True), "signed"),
         "abs": _abs,
         "cbrt": either(_cbrt, complex_functions.cbrt),
         "ceil": one(ops.ceil),
@@ -373,8 +373,8 @@ TABLE: Mapping[str, Convert] = {
         "sqrt": either(one(ops.sqrt), complex_functions.sqrt),
         "sign": either(one(ops.sign), complex_functions.sign),
         "is_finite": lambda c: _is_finite(c, c.node(0)),
-        "popcnt": _popcount,
-        "count_leading_zeros": _leading_zeros,
+        "popcnt": with_bits(_popcount, "unsigned"),
+        "count_leading_zeros": with_bits(_leading_zeros, "leading"),
         "clamp": _clamp,
         "complex": _complex,
         "real": _real,

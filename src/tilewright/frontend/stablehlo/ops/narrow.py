@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from tilewright import ops
 from tilewright.core.graph import Node
-from tilewright.core.types import WHOLE, DType, f8e8m0, i32
+from tilewright.core.types import WHOLE, DType, f8e8m0, i8, i32, u8
+from tilewright.frontend.bits import read_as
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.stablehlo.operation import Operation, Result, Value
 
@@ -43,6 +44,32 @@ def all_in_wider(convert: Convert) -> Convert:
         made = convert(Operation(c.walker, c.b, c.op, tuple(_wide(c, x) for x in c.operands)))
         results = [made] if isinstance(made, Node | Pair) else list(made)
         return [_as_stated(c, x, k) for k, x in enumerate(results)]
+
+    return converted
+
+
+def with_bits(convert: Convert, name: str) -> Convert:
+    """``convert`` of bits on narrow integers: ``name`` says which bits stand around them in the wider type.
+
+    They are the number's sign (``signed``), zeros (``unsigned``), or ones below it (``leading``), which end a count of
+    leading zeros. Of the other operands, counts of places, only those below the width matter.
+    """
+
+    def converted(c: Operation) -> Result:
+        x = c.operands[0]
+        if not isinstance(x, Node) or x.dtype not in WHOLE:
+            return convert(c)
+        room = 8 - x.dtype.bits
+        up = c.b(ops.shift_left, read_as(c.b, decoded(c, x), u8), c.b.const(room, u8))
+        if name == "leading":
+            wide = c.b(ops.bitwise_or, up, c.b.const((1 << room) - 1, u8))
+        else:
+            dtype = i8 if name == "signed" else u8
+            wide = c.b(ops.shift_right, read_as(c.b, up, dtype), c.b.const(room, dtype))
+        others = (read_as(c.b, decoded(c, n), wide.dtype) for n in c.operands[1:] if isinstance(n, Node))
+        made = convert(Operation(c.walker, c.b, c.op, (wide, *others)))
+        assert isinstance(made, Node)
+        return encoded(c, made, x.dtype)
 
     return converted
 
