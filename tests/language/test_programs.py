@@ -88,6 +88,12 @@ def no_order(a, b, c: "f64[n, n]"):
                 c[i, j] += a[i, k] * b[k, j]
 
 
+def rows(a: "f64[n, m]", b: "f64[n, m]"):
+    for i in range(len(a)):
+        for j in range(1, len(a[0])):
+            b[i, j] += a[i, j - 1] + len(b[i])
+
+
 def halves(x):
     for i in range(len(x)):
         i /= 2
@@ -192,6 +198,7 @@ REFUSED = {
     "a[0], a[1] = 1, 2": (2, "at once"),
     "a[0] @= 2": (2, r"the expression a\[0\] @ 2"),
     "x = a[0]": (1, "no array is written to"),
+    "for i in range(a.shape[3]):\n    a[i] = 0": (2, "a has 1 dimensions, and no size 3"),
     "for i in range(0, 4, a):\n    a[0] = 1": (2, "no sum of loops"),
 }
 
@@ -214,6 +221,12 @@ def test_an_index_that_is_not_affine_is_refused_at_its_line():
     with pytest.raises(tw.CompileError, match="no affine expression") as raised:
         loop_report(program, "x86-64-v3")
     assert raised.value.problems[0].loc.line == 4
+
+
+def test_a_wrong_type_of_a_parameter_names_the_function():
+    with pytest.raises(tw.CompileError, match="the kernel f is not right") as raised:
+        read_program(ast.parse('def f(a: "f99[n]"):\n    a[0] = 0').body[0], Path("f.py"), {})
+    assert raised.value.problems[0].loc.line == 1
 
 
 def test_a_file_that_is_no_python():

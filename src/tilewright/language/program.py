@@ -34,7 +34,7 @@ from tilewright.core.expr import Dim, Sym
 from tilewright.core.types import DType, TensorType
 from tilewright.language import functions
 from tilewright.language.conditions import when
-from tilewright.language.errors import READ, KernelError, refused
+from tilewright.language.errors import READ, TRACED, KernelError, refused
 from tilewright.language.inside import checked
 from tilewright.language.trace import Tensor, Trace, Traced, loop, trace, tracing
 from tilewright.language.values import (
@@ -207,8 +207,10 @@ def subscripted(node: ast.Subscript) -> tuple[str, list[ast.expr]]:
 
 
 def sized(node: ast.expr) -> tuple[str, int] | None:
-    """The array and dimension of ``len(a)`` and ``a.shape[k]``."""
+    """The array and dimension of ``len(a)``, ``len(a[0])`` and ``a.shape[k]``."""
     match node:
+        case ast.Call(func=ast.Name("len"), args=[ast.Subscript() as row]) if subscripted(row)[0]:
+            return subscripted(row)[0], len(subscripted(row)[1])
         case ast.Call(func=ast.Name("len"), args=[ast.Name(name)]):
             return name, 0
         case ast.Subscript(value=ast.Attribute(ast.Name(name), "shape"), slice=ast.Constant(int(k))):
@@ -238,10 +240,12 @@ class _ProgramReader:
     def at(self, node: ast.stmt | ast.expr) -> Iterator[None]:
         """Let errors name the node's line."""
         token = READ.set(_loc(self.path, node.lineno, self.function.name))
+        named = TRACED.set(self.function.name)
         try:
             yield
         finally:
             READ.reset(token)
+            TRACED.reset(named)
 
     # --- parameters ---
 
@@ -450,7 +454,10 @@ class _ProgramReader:
         """A number, an ``IndexExpr`` or an ``Element``."""
         with self.at(node):
             if (dimension := sized(node)) is not None:
-                return self.array(dimension[0]).shape[dimension[1]]
+                (name, k), shape = dimension, self.array(dimension[0]).shape
+                if not -len(shape) <= k < len(shape):
+                    raise refused(f"{name} has {len(shape)} dimensions, and no size {k}", f'write {name}: "f64[n, m]"')
+                return shape[k]
             match node:
                 case ast.Constant(value=int() | float() as number):
                     return number
