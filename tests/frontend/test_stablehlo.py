@@ -73,6 +73,17 @@ def test_symbolic_sizes_stay_symbolic() -> None:
         assert_equal(model(x), f(x))
 
 
+def test_what_an_export_says_of_sizes_is_checked_by_every_call() -> None:
+    """JAX took the branch that its constraints allow, so that other sizes would get another program's results."""
+    b, _ = export.symbolic_shape("b, c", constraints=("b >= 4", "b <= c", "mod(c, 3) == 0"))
+    shape = jax.ShapeDtypeStruct(export.symbolic_shape("b, c", scope=b.scope), np.float32)
+    model = tw.compile(export.export(jax.jit(lambda x: x * (2 if x.shape[0] > 3 else 3)))(shape), cache=False)
+    assert (model(np.ones((4, 6), np.float32)) == 2).all()
+    for sizes, rule in (((3, 6), "b must be at least 4"), ((6, 3), "c >= b must hold"), ((5, 7), "a multiple of 3")):
+        with pytest.raises(tw.InputError, match=rule):
+            model(np.ones(sizes, np.float32))
+
+
 def windows(start, op, dims, strides, pads="VALID", dtype=np.float32):
     return lambda x: lax.reduce_window(x.astype(dtype), dtype(start), op, dims, strides, pads)
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilewright.core.diag import CompileError, Loc, OpError, Problem
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, Expr
 from tilewright.core.graph import CONST, Builder, Node, Pool
 from tilewright.core.types import TensorType
 from tilewright.frontend.complex_pairs import Pair
@@ -128,6 +128,8 @@ class BlockWalker:
         self.known = Known()
         self.problems: list[Problem] = [] if parent is None else parent.problems
         self.checks: dict[str, Node] | None = {} if parent is None else None
+        self.constraints: list[Expr] = [] if parent is None else parent.constraints
+        """What the program asserts of sizes: each is at least 0."""
         self._depth: int = 0 if parent is None else parent._depth
         self._called: Iterator[int] = count() if parent is None else parent._called
         """Numbers for the operations of called functions, of which each is walked in every call."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from tilewright import ops
-from tilewright.core.expr import Dim
+from tilewright.core.expr import Dim, Expr, is_nonneg
 from tilewright.core.graph import Node
+from tilewright.core.opdef import OpDef
 from tilewright.core.types import i32
 from tilewright.frontend.complex_matrices import (
     adjoint,
@@ -121,8 +122,21 @@ def _same(c: Operation) -> Result:
 
 
 def _assertion(c: Operation) -> Result:
-    """A relation between sizes that the caller keeps; the sizes of inputs are checked by every call."""
+    """A relation between sizes that the caller keeps, such as the constraints of an export: every call checks it."""
+    condition = c.node(0)
+    if condition.op in _LEAST:
+        a, b = (c.known.size(x) for x in condition.inputs)
+        if a is not None and b is not None:
+            rules = [least(a, b) for least in _LEAST[condition.op]]
+            c.walker.constraints.extend(e for e in rules if isinstance(e, Expr) and not is_nonneg(e))
     return []
+
+
+_LEAST: Mapping[OpDef, Sequence[Callable[[Dim, Dim], Dim]]] = {
+    ops.ge: [lambda a, b: a - b], ops.gt: [lambda a, b: a - b - 1], ops.le: [lambda a, b: b - a],
+    ops.lt: [lambda a, b: b - a - 1], ops.eq: [lambda a, b: a - b, lambda a, b: b - a],
+}  # fmt: skip
+"""What is at least 0 where a comparison of sizes holds."""
 
 
 _LAPACK: Mapping[str, Convert] = {
