@@ -74,6 +74,15 @@ def test_a_quotient_of_zero_keeps_its_sign():
     assert np.signbit(found).tolist() == [True, True, False, False, False, False] and not found.any()
 
 
+def test_a_choice_of_bools_is_logic_that_onnx_runtime_has():
+    a, b, c = (np.array(x).reshape(shape) for x, shape in (([1, 0], (2, 1)), ([1, 0, 1], (1, 3)), ([0, 0, 1], (1, 3))))
+    arrays = [x.astype(bool) for x in (a, b, c)]
+    model = to_onnx(graph_of(ops.where, Sample(tuple(arrays))))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    given = {x.name: y for x, y in zip(session.get_inputs(), arrays, strict=True)}
+    np.testing.assert_array_equal(session.run(None, given)[0], np.where(*arrays))
+
+
 @pytest.mark.parametrize("mode", ["reflect", "wrap"])
 def test_what_is_cut_off_is_mirrored_and_repeated_first(mode):
     pool, x = Pool(), np.arange(4, dtype=np.float32)

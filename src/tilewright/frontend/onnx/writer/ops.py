@@ -101,6 +101,16 @@ def not_equal(w: OnnxNodes, node: Node) -> None:
     w.give(node, "Not", [w.emit("Equal", [w.name(x) for x in node.inputs])])
 
 
+def where(w: OnnxNodes, node: Node) -> None:
+    """A choice; of bools, for which ONNX Runtime has no Where, by logic."""
+    if node.dtype is not types.bool_:
+        plain("Where")(w, node)
+        return
+    condition, a, b = (w.name(x) for x in node.inputs)
+    other = w.emit("Not", [condition])
+    w.give(node, "Or", [w.emit("And", [condition, a]), w.emit("And", [other, b])])
+
+
 def clamp(w: OnnxNodes, node: Node) -> None:
     x, lo, hi = node.inputs
     if lo.type.rank or hi.type.rank:
