@@ -185,6 +185,18 @@ def test_logits_are_those_of_the_codes(name: str, kind: str, tmp_path: Path) -> 
         check(model(torch.from_numpy(TOKENS[None])).numpy(), expected)
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("key", ["llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base"])
+def test_numbers_that_no_decoder_has_are_named(key: str, value: float, tmp_path: Path) -> None:
+    written(tmp_path / "m.gguf", SHAPES["llama"], "F32")
+    content = bytearray((tmp_path / "m.gguf").read_bytes())
+    at = content.index(key.encode()) + len(key) + 4  # behind the number's type
+    content[at : at + 4] = np.float32(value).tobytes()
+    (tmp_path / "m.gguf").write_bytes(content)
+    with pytest.raises(tw.ImportFailed, match=f"{key} is .* must be a number above 0"):
+        decoder_of(open_gguf(tmp_path / "m.gguf"))
+
+
 COMPILED = [("llama", kind) for kind in sorted(READ)] + [(name, "Q4_K") for name in SHAPES if name != "llama"]
 
 

@@ -10,6 +10,7 @@ factors of norms with their 1 added.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,7 @@ def _sizes(file: GgufFile, name: str) -> dict[str, Any]:
         "num_key_value_heads": whole("attention.head_count_kv", heads),
         "head_dim": whole("attention.key_length", max(hidden // heads, 1)),
         "max_position_embeddings": whole("context_length"),
-        "rms_norm_eps": file.get(f"{name}.attention.layer_norm_rms_epsilon", float),
+        "rms_norm_eps": _positive(file, f"{name}.attention.layer_norm_rms_epsilon"),
         "rope_parameters": _rotation(file, name),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "bos_token_id": None,
@@ -128,14 +129,22 @@ def _sizes(file: GgufFile, name: str) -> dict[str, Any]:
     }
 
 
+def _positive(file: GgufFile, key: str, default: float | None = None) -> float:
+    """A number above 0; others make every logit NaN, or none at all."""
+    value = float(file.get(key, float, default))
+    if not 0 < value < math.inf:
+        raise broken(file.path, f"{key} is {value:g} and must be a number above 0")
+    return value
+
+
 def _rotation(file: GgufFile, name: str) -> dict[str, Any]:
     """The rotary embedding: its base, and by how much positions are stretched."""
-    base = file.get(f"{name}.rope.freq_base", float, 10000.0)
+    base = _positive(file, f"{name}.rope.freq_base", 10000.0)
     scaling = file.get(f"{name}.rope.scaling.type", str, "none")
     if scaling == "none":
         return {"rope_type": "default", "rope_theta": base}
     if scaling == "linear":
-        factor = file.get(f"{name}.rope.scaling.factor", float)
+        factor = _positive(file, f"{name}.rope.scaling.factor")
         return {"rope_type": "linear", "rope_theta": base, "factor": factor}
     raise broken(file.path, f"positions that are scaled by {scaling!r:.40} are not known")
 
