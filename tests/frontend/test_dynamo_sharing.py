@@ -364,3 +364,29 @@ def test_writes_that_pytorch_s_tracing_loses_are_left_to_pytorch(text: str, is_d
     torch._dynamo.reset()
     with pytest.warns(FallbackWarning, match="tracing loses"):
         assert difference(f, torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)) is None
+
+
+@pytest.mark.parametrize("text", [
+    "w = x.as_strided((2, 2), (2, 1)); x.mul_(3); return w",
+    "x.mul_(3); return x.as_strided((2, 2), (2, 1)) + 1",
+    "x.t()[0].zero_(); return x.view(-1).as_strided((4,), (1,)).sin()",
+])  # fmt: skip
+@pytest.mark.parametrize("is_dynamic", [False, True])
+def test_what_lies_beside_a_written_argument_is_read_by_pytorch(text: str, is_dynamic: bool) -> None:
+    """AOTAutograd reads it in the argument's new value, which has no such memory, or other elements there."""
+    f = function(f"def f(x, y):\n    {text}")
+    given, wanted = (torch.arange(12.0).view(6, 2)[2:, :1] for _ in range(2))
+    torch._dynamo.reset()
+    with pytest.warns(FallbackWarning, match="lies beside its elements is read"):
+        got = torch.compile(f, backend=make_backend(interpreted), dynamic=is_dynamic)(given, given)
+    assert torch.equal(got, f(wanted, wanted)) and torch.equal(given, wanted)
+
+
+def test_a_view_by_strides_of_a_written_argument_is_compiled_where_it_reads_elements_alone() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        x.mul_(3)
+        return x.as_strided((3, 2), (1, 1)) + 1
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend=make_backend(interpreted), options={"fallback": False})
+    assert torch.equal(compiled(torch.arange(6.0).view(2, 3).t()), f(torch.arange(6.0).view(2, 3).t()))

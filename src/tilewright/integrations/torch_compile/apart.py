@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.core.types import Array
-from tilewright.frontend.torch.fx.strided import writes_beside
+from tilewright.frontend.torch.fx.strided import lies_within, writes_beside
 from tilewright.frontend.torch.fx.views import hint
 from tilewright.integrations.torch_compile.arguments import name_of, tensor_of
 from tilewright.runtime.python.written import has_places_of_its_own, overlapping
@@ -60,7 +60,8 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
 
     It finds no write to a view in which elements lie on each other (``x.expand(2, 3).zero_()``,
     ``x.unfold(0, 2, 1).add_(1)``), and forgets all writes to a tensor that is given the memory of another
-    (``x.data = y``), of which it also makes the views that were made of the tensor before.
+    (``x.data = y``), of which it also makes the views that were made of the tensor before. And once an argument is
+    written, its new value has no memory beside its elements, which ``as_strided`` may read all the same.
     """
     writing = [n for n in captured.graph.nodes if n.args and hasattr(n.args[0], "meta") and writes(n.target)]
     moved = [n for n in writing if _name_of(n.target) == "set_"]
@@ -73,6 +74,25 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
         written = node.args[0].meta.get("example_value")
         if _lies_in_memory(written) and _may_lie_on_itself(written):
             raise WritesLost(f"{node.args[0].name}, whose elements share memory, is written")
+    changed = {memory for node in writing if (memory := _memory_of(node.args[0])) is not None}
+    for node in captured.graph.nodes:
+        argument = _argument_with(_memory_of(node), captured) if _name_of(node.target) == "as_strided" else None
+        if argument is None or _memory_of(argument) not in changed:
+            continue
+        view, own = tensor_of(node), tensor_of(argument)
+        if not lies_within(own, view.shape, view.stride(), view.storage_offset()):
+            raise WritesLost(f"{argument.name} is written, and what lies beside its elements is read by as_strided")
+
+
+def _memory_of(node: Any) -> Any:
+    """What tells whose memory a node of a captured graph gives a view of; None where it gives no tensor of memory."""
+    value = tensor_of(node)
+    return value.untyped_storage()._cdata if _lies_in_memory(value) else None
+
+
+def _argument_with(memory: Any, captured: Any) -> Any:
+    arguments = (node for node in captured.graph.nodes if node.op in ("placeholder", "get_attr"))
+    return next((node for node in arguments if memory is not None and _memory_of(node) == memory), None)
 
 
 def refuse_writes_beside_elements(functional: Any) -> None:

@@ -92,12 +92,18 @@ def _argument_written(node: Any) -> Any:
 
 def _stays_within(scatter: Any, argument: Any) -> bool:
     """Does a call write to nothing but elements of an argument, wherever that begins in its memory?"""
-    if not lies_densely(argument) or _offset(scatter) is not None:
+    own, start = argument.meta["val"], scatter.args[0].meta["val"].storage_offset()
+    return _offset(scatter) is None and lies_within(own, scatter.args[2], scatter.args[3], start)
+
+
+def lies_within(fake: Any, shape: Sequence[Any], strides: Sequence[Any], offset: Any) -> bool:
+    """Is each place of a view, of this offset in the memory, an element of the tensor, wherever that begins there?"""
+    if _order(fake) is None:
         return False
-    size, stride, shape = ([*map(expression, of)] for of in (*scatter.args[2:4], argument.meta["val"].shape))
-    start, own = (expression(x.meta["val"].storage_offset()) for x in (scatter.args[0], argument))
-    last = start - own + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
-    return 0 in size or (_is_nonneg(start - own) and _is_nonneg(math.prod(shape) - 1 - last))
+    size, stride, own = ([*map(expression, of)] for of in (shape, strides, fake.shape))
+    start = expression(offset) - expression(fake.storage_offset())
+    last = start + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    return 0 in size or (_is_nonneg(start) and _is_nonneg(math.prod(own) - 1 - last))
 
 
 def _is_nonneg(n: Any) -> bool:
