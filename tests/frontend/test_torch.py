@@ -373,6 +373,13 @@ def test_what_export_refuses_is_an_import_error() -> None:
         import_module(Lambda(lambda x: x if x.sum() > 0 else -x), (SCALE,))
 
 
+def test_a_transform_that_export_does_not_follow_is_told_as_such() -> None:
+    """The module runs in PyTorch, and to check that would be no remedy."""
+    for f in (torch.func.grad(lambda v: v.sin().sum()), torch.func.jacfwd(torch.sin)):
+        with pytest.raises(ImportFailed, match=r"grad, vjp.* of torch\.func only in part: use torch\.compile"):
+            import_module(Lambda(f), (SCALE,))
+
+
 def _covariance(x: torch.Tensor) -> torch.Tensor:
     x = x - x.mean(1, keepdim=True)
     return x @ x.mT / (x.shape[1] - 1)

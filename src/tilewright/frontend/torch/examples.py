@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
@@ -101,10 +102,23 @@ def capture_failure(module: torch.nn.Module, error: Exception) -> ImportFailed:
     called = getattr(error, "func", None)
     if isinstance(called, torch._ops.OpOverload) and (instead := INSTEAD.get(called._overloadpacket.__name__)):
         return ImportFailed(text, remedy=f"{instead}; {OTHERWISE}")
+    if _is_in_transform(error):
+        return ImportFailed(text, remedy=TRANSFORMS)
     return ImportFailed(text, remedy=_remedy(f"{type(error).__name__} {error}"))
 
 
+def _is_in_transform(error: Exception) -> bool:
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_globals.get("__name__") == "torch._functorch.eager_transforms" for frame in frames)
+
+
 OTHERWISE = "torch.compile(module, backend='tilewright') compiles the parts that it can"
+
+TRANSFORMS = (
+    "torch.export follows grad, vjp, jacrev, jacfwd and hessian of torch.func only in part: use torch.compile(module, "
+    "backend='tilewright'), which compiles them"
+)
+"""Of some it takes what they differentiate for constants, of others it fails at tensors of theirs."""
 
 UNROLLED = (
     "nn.LSTM, nn.GRU and nn.RNN take every length of a sequence under torch.compile(module, backend='tilewright') and "

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tilewright.core.diag import ImportFailed
 from tilewright.frontend.torch.aten.table import KEPT_WHOLE, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
+from tilewright.frontend.torch.examples import TRANSFORMS
 from tilewright.frontend.torch.foreach import decompositions as on_lists
 from tilewright.frontend.torch.tracing import tracing
 
@@ -48,7 +49,10 @@ def decomposed(program: ExportedProgram) -> ExportedProgram:
                 decompose_custom_triton_ops=False,
             )
     except Exception as e:  # whatever tracing raises
-        raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy="see PyTorch's message") from e
+        # torch.export took what a transform of torch.func differentiates for constants
+        is_transformed = any(getattr(held, "requires_grad", False) for held in program.constants.values())
+        remedy = TRANSFORMS if is_transformed else "see PyTorch's message"
+        raise ImportFailed(f"PyTorch can't make the program functional: {e}", remedy=remedy) from e
     return functional
 
 
