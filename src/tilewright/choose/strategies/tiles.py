@@ -35,12 +35,12 @@ from tilewright.choose.strategies.contract_tile import (
     split_lanes,
     split_rows,
 )
-from tilewright.choose.strategies.operands import split_groups, update_of
+from tilewright.choose.strategies.operands import root_terms, split_groups, update_of
 from tilewright.choose.strategies.steps import attempt, cached_name, copied_apart
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import find_body, nests, statement_of
 from tilewright.core.compute import Const, Load, loads
-from tilewright.core.dims import is_known, known
+from tilewright.core.dims import divisor, is_known, known
 from tilewright.core.estimates import ASSUMED_SIZE
 from tilewright.core.expr import Sym
 from tilewright.core.indices import symbols_at
@@ -89,7 +89,7 @@ def tiles(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None, *
         root, reduced = reduced, copied_apart(b, reduced)
     split_groups(b, machine, reduced, root)
     plan = plan_contraction(b, machine, reduced, root, threads=threads, apart=False)
-    tiling = _tiling(plan, machine, *_unit(b, machine, plan))
+    tiling = _tiling(plan, machine, *_unit(b, machine, plan), _rows_lie_last(b, plan, root))
     unit, block = tiling.unit, tiling.block
     names = {x.sym.name: x.sym.name for x in (*plan.outer, plan.lanes)}
     sums = {x.sym.name: x.sym.name for x in plan.reduced}
@@ -121,15 +121,15 @@ def contract_inside(b: ScheduleBuilder, machine: Target, reduced: str, root: str
 
 def _unit(b: ScheduleBuilder, machine: Target, plan: ContractionPlan) -> tuple[TileUnit, int]:
     """The instruction for what is multiplied, and how many steps of the sum it takes each time."""
-    if not is_known(plan.lanes.extent):
-        raise ScheduleError("tiles", plan.acc, "only a call says how many columns its registers would have")
     if not all(_fills_registers(s) for n in nests(b.kernel, plan.acc) for s in n.leaf if isinstance(s, Store)):
         raise ScheduleError("tiles", plan.acc, "its sums begin neither at zero nor with rows of memory")
-    read, n = list(loads(update_of(b, plan.acc).value)), plan.reduced[-1].extent
-    if len(read) == 2 and is_known(n) and plan.rows is not None and not plan.is_window:
+    read, n = list(loads(update_of(b, plan.acc).value)), divisor(plan.reduced[-1].extent)
+    if len(read) == 2 and plan.rows is not None and not plan.is_window:
         left, right = (x for x, _ in sorted(zip(read, plan.operands, strict=True), key=lambda x: x[1].lane_stride != 0))
         unit = unit_for(machine.tile_units, left.buffer.dtype, right.buffer.dtype)
         if unit is not None and plan.group == unit.group and (depth := unit.steps_at_once(n)):
+            if not is_known(plan.lanes.extent) and divisor(plan.lanes.extent) % unit.columns:
+                raise ScheduleError("tiles", plan.acc, "only a call says how many columns its registers would have")
             return unit, depth
     raise ScheduleError("tiles", plan.acc, "no matrix instruction multiplies such operands")
 
@@ -144,10 +144,19 @@ def _fills_registers(s: Store) -> bool:
     return v.dtype is s.buffer.dtype and stride_along(v.buffer, v.index, lane) == 1 and None not in apart
 
 
-def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) -> RegisterTiling:
+def _rows_lie_last(b: ScheduleBuilder, plan: ContractionPlan, root: str) -> bool:
+    """Do the sums of other rows (``rows2``) lie before those of a register's rows, whose axes are the last ones?"""
+    at = [symbols_at(i) for i in root_terms(b, plan.acc, root).values()]
+    first, second = (next((k for k, s in enumerate(at) if x and x.sym in s), 0) for x in (plan.rows2, plan.rows))
+    return first <= second
+
+
+def _tiling(
+    plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int, may_have_other_rows: bool
+) -> RegisterTiling:
     """The block of registers that takes the fewest cycles; ``ScheduleError`` where vectors take fewer."""
     n_rows = known_iterations(plan.rows)
-    n_rows2 = 1 if plan.rows2 is None else known_iterations(plan.rows2)
+    n_rows2 = known_iterations(plan.rows2) if plan.rows2 is not None and may_have_other_rows else 1
     rows = unit.rows if n_rows is None else balanced(n_rows, unit.rows)
     along = [
         ASSUMED_SIZE / unit.rows if n_rows is None else -(-n_rows // rows),
@@ -155,19 +164,24 @@ def _tiling(plan: ContractionPlan, machine: Target, unit: TileUnit, depth: int) 
         -(-estimate([plan.lanes.extent]) // unit.columns),
     ]
     sums = estimate([x.extent for x in plan.reduced])
-    cycles, block = cheapest_block(unit, rows, along, sums / depth)
+    # Columns that are not counted here come out even, or some of the last registers would be empty.
+    whole = 0 if is_known(plan.lanes.extent) else divisor(plan.lanes.extent) // unit.columns
+    cycles, block = cheapest_block(unit, rows, along, sums / depth, whole)
     if cycles >= plan.tile.cycles * sums / plan.group:
         raise ScheduleError("tiles", plan.acc, "vectors take fewer cycles")
     return RegisterTiling(unit, depth, block)
 
 
-def cheapest_block(unit: TileUnit, rows: int, along: Sequence[float], steps: float) -> tuple[float, RegisterBlock]:
+def cheapest_block(
+    unit: TileUnit, rows: int, along: Sequence[float], steps: float, whole: int = 0
+) -> tuple[float, RegisterBlock]:
     """The block of registers, of so many ``rows`` each, that takes the fewest cycles, and these.
 
-    ``along`` are how many registers there would be along both row loops and the lanes; a sum takes ``steps`` products.
+    ``along`` are how many registers there would be along both row loops and the lanes, of which a block's divide
+    ``whole``; a sum takes ``steps`` products.
     """
     found: list[tuple[float, RegisterBlock]] = []
-    for n_rows, n_columns in SHAPES:
+    for n_rows, n_columns in [x for x in SHAPES if whole % x[1] == 0]:
         for block in (RegisterBlock(rows, n_rows, 1, n_columns), RegisterBlock(rows, 1, n_rows, n_columns)):
             sizes = (block.n_rows, block.n_rows2, n_columns)
             if all(size <= max(n, 1) for n, size in zip(along, sizes, strict=True)):
