@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tilewright import ops
 from tilewright.build.driver import compile_graph
+from tilewright.build.options import Options
+from tilewright.build.passes import graph_passes
+from tilewright.build.texts import kernel_texts
 from tilewright.core import types
 from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
+from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, tensor_type_of
 
 SIZES = [1, 2, 37, 130, 197, 1000]
@@ -191,3 +197,35 @@ def test_products_in_bf16_are_one_kernel_too(causal):
     np.testing.assert_allclose(model(*arrays), reference(arrays, scale=0.2, causal=causal), rtol=0.05, atol=0.03)
     assert not any(k["notes"] for k in model.report()["kernels"])
     assert model.report()["memory"]["arena_bytes"] < 4 * 300 * 300 * 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("n", [50, 96, 197, None])
+def test_products_in_bf16_fill_matrix_registers(n, causal):
+    """Whatever the number of keys is, also one that a call decides, and where each block of queries sees other keys."""
+    options = Options(target="sapphirerapids-amx", precision="bf16")
+    rows = Sym("n", 1, 512) if n is None else n
+    graph = graph_of([TensorType(types.f32, (1, 2, rows, 32))] * 3, scale=0.2, causal=causal)
+    _, text = kernel_texts(run_pipeline(graph, graph_passes(options, options.machine)), options, "tile", "matmul")
+    products = [line for line in text.splitlines() if "add= mul(" in line]
+    assert len(products) >= 2 and text.count("] matrix tmp") >= len(products)
+
+
+@pytest.mark.one_in(3)
+@given(
+    rows=st.integers(1, 70), keys=st.integers(2, 100), heads=st.sampled_from([(2, 2), (4, 1)]),
+    depth=st.sampled_from([8, 17, 32]), causal=st.booleans(), has_mask=st.booleans(), are_known=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=6)
+def test_any_attention_in_bf16(rows, keys, heads, depth, causal, has_mask, are_known):
+    keys = rows if causal else keys
+    arrays = [*operands(1, *heads, rows, keys, depth)]
+    given_types = [tensor_type_of(a) for a in arrays]
+    if has_mask:
+        arrays.append(draw(rows, keys, seed=4))
+        given_types.append(tensor_type_of(arrays[-1]))
+    elif not are_known:
+        n, m = Sym("n", 1, 512), Sym("n" if causal else "m", 1, 512)
+        given_types = [t.with_shape((*t.shape[:2], d, depth)) for t, d in zip(given_types, (n, m, m), strict=True)]
+    model = compile_graph(graph_of(given_types, scale=0.2, causal=causal), threads=1, precision="bf16")
+    np.testing.assert_allclose(model(*arrays), reference(arrays, scale=0.2, causal=causal), rtol=0.05, atol=0.05)

@@ -21,6 +21,7 @@ from tilewright.choose.collapse import collapse, neighbours
 from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, estimate
 from tilewright.choose.extremes import free_maxima
 from tilewright.choose.relayout import copy_of, relay_operands
+from tilewright.choose.whole_registers import fill_registers
 from tilewright.choose.widen import widen_shared
 from tilewright.core import types
 from tilewright.core.compute import (
@@ -70,7 +71,7 @@ def normalize(computation: Computation, machine: Target, constants: Container[Bu
         return computation
     computation = inline(computation, near_bytes=machine.l1_bytes)
     computation = widen_shared(order_reductions(computation, constants), machine.dots)
-    computation = relay_operands(computation, constants, machine.dots)
+    computation = fill_registers(relay_operands(computation, constants, machine.dots), machine)
     computation = materialize_guards(computation, machine, _transformed_products(computation))
     computation = drop_unit_axes(widen_shared(computation, machine.dots))  # what is padded, in one copy
     stages = stages_of(computation)

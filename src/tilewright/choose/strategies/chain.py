@@ -12,7 +12,7 @@ a guard hides from every row of the block (the keys after a query) are not compu
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,7 +26,7 @@ from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.tiles import contract_inside, units_of
 from tilewright.choose.strategies.view import find_body, n_operations, nests, only_nest
 from tilewright.core.compute import Stage, loads
-from tilewright.core.dims import is_known, known_over
+from tilewright.core.dims import divisor, is_known, known_over
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import ASSUMED_SIZE, COPIED_ROWS
 from tilewright.core.expr import Dim, Sym, substitute, symbol_order, symbols
@@ -66,9 +66,10 @@ def chain(b: ScheduleBuilder, machine: Target, cluster: Cluster) -> None:
     at = order[-1]
     late = [n for n in c.between if _reads(b, c.root, n)]
     early = [n for n in (c.source, c.strip, *c.between) if n not in late]
+    units = _units(b, machine, c)
     for name in [*late, c.last, *reversed(early)]:
         _bring(b, name, at, is_block)
-        attempt(b, partial(_trim, b, name, at))
+        attempt(b, partial(_trim, b, name, at, units))
     if pays_threads(work, machine, machine.vector_bytes // 4):  # before uneven tiles hide that rows are apart
         parallel(b, machine, order[:2])
     if c.is_contraction:
@@ -108,9 +109,19 @@ def _align(b: ScheduleBuilder, machine: Target, name: str) -> None:
         b.do("align", name, lanes)
 
 
-def _trim(b: ScheduleBuilder, name: str, at: str) -> None:
-    """Reductions along the rows end where the block's last row does, when a guard says that there is such an end."""
-    b.do("trim", nests(b.kernel, name)[-1].loops[-1].sym.name, at)
+def _trim(b: ScheduleBuilder, name: str, at: str, units: Sequence[TileUnit]) -> None:
+    """Reductions along the rows end where the block's last row does, when a guard says that there is such an end.
+
+    Where matrix registers add up whole rows evenly, they end with the register that holds it.
+    """
+    loop = nests(b.kernel, name)[-1].loops[-1]
+    depth = units[0].depth if units and divisor(loop.extent) % units[0].depth == 0 else 1
+    b.do("trim", loop.sym.name, at, *([depth] if depth > 1 else []))
+
+
+def _units(b: ScheduleBuilder, machine: Target, c: _Chain) -> list[TileUnit]:
+    """The instructions on matrix registers for the first contraction and the last."""
+    return [u for name in (c.source, c.last) for u in units_of(machine, update_of(b, name))]
 
 
 def _work(s: Stage) -> float:
@@ -199,7 +210,7 @@ def _block_rows(b: ScheduleBuilder, machine: Target, c: _Chain, inside: list[Loo
     if len(inside) > 1:
         raise ScheduleError("chain", c.strip, "its rows are several loops")
     extent = inside[0].extent
-    units = [u for name in (c.source, c.last) for u in units_of(machine, update_of(b, name))]
+    units = _units(b, machine, c)
     if units and c.is_contraction:
         return _registers_of_rows(units[0], extent, most)
     if not is_known(extent):

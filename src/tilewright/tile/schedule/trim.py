@@ -16,7 +16,19 @@ from math import inf
 
 from tilewright.core.compute import Binary, Buffer, Cast, Const, Inside, Load, Select, Unary, Value
 from tilewright.core.dims import is_known, known_under
-from tilewright.core.expr import Dim, Sym, const_of, floordiv, is_nonneg, maximum, minimum, substitute, symbols
+from tilewright.core.expr import (
+    Dim,
+    Sym,
+    ceildiv,
+    const_of,
+    floordiv,
+    is_nonneg,
+    maximum,
+    minimum,
+    mod,
+    substitute,
+    symbols,
+)
 from tilewright.core.indices import is_chosen
 from tilewright.tile.affine import coefficient, never_negative
 from tilewright.tile.errors import ScheduleError
@@ -29,10 +41,11 @@ Known = tuple[float, tuple[Dim, ...]]
 """A value, and expressions: it is that where one of them is below 0."""
 
 
-def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
+def trim(kernel: Kernel, loop: str, at: str, multiple: int = 1) -> Kernel:
     """``for k<n: s += e(k)`` -> ``for k<min(n, m): s += e(k)`` where e is 0 from m on, at every iteration in ``at``.
 
-    The same for other reductions and what leaves them unchanged. Fails: the loop's body is no single update; nothing is
+    The next ``multiple`` ends the loop, which has to divide n. The same for other reductions and what leaves them
+    unchanged. Fails: the loop's body is no single update; nothing is
     known of its value, or not by how far the loop has come.
     """
     target, where = find_loop(kernel, loop, "trim"), f"{loop}, {at}"
@@ -53,7 +66,10 @@ def trim(kernel: Kernel, loop: str, at: str) -> Kernel:
     if most is None:
         raise ScheduleError("trim", where, f"{guards[0]} has no greatest value in {at}")
     n, bound = target.loop.extent, maximum(floordiv(most, -step) + 1, 0)
-    extent = bound if is_nonneg(n - bound) else minimum(n, bound)
+    if multiple < 1 or mod(n, multiple) != 0:
+        raise ScheduleError("trim", where, f"{n} iterations are no multiple of {multiple}")
+    whole, bound = floordiv(n, multiple), ceildiv(bound, multiple)
+    extent = multiple * (bound if is_nonneg(whole - bound) else minimum(whole, bound))
     return replace_stmt(kernel, target, For(Loop(Sym(sym.name, 0, sym.hi), extent, target.loop.kind), target.body))
 
 
