@@ -191,6 +191,10 @@ def test_names_that_are_not_there():
     s = tw.schedule(blur)
     with pytest.raises(tw.CompileError, match="loops here: y, x, y_1, x_1"):
         s.unroll("z")
+    with pytest.raises(tw.CompileError, match="loops here: y, x, y_1, x_1"):
+        s.reorder("x", "z")
+    with pytest.raises(tw.CompileError, match=r"x_1 is not in the perfect nest of y\n *remedy: its loops: y, x"):
+        s.reorder("x_1", "y")
     with pytest.raises(tw.CompileError, match="tensors: picture"):
         s.loops("z")
     with pytest.raises(tw.CompileError, match="no such primitive"):

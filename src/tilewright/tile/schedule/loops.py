@@ -111,7 +111,7 @@ def reorder(kernel: Kernel, *loops: str) -> Kernel:
     top = next((s for s in walk(kernel.body) if isinstance(s, For) and s.loop.sym.name in loops), None)
     if top is None:
         raise ScheduleError("reorder", where, "none of these loops exists")
-    nest = _nest_through(top, set(loops), where)
+    nest = _nest_through(kernel, top, set(loops), where)
     by_name = {x.sym.name: x for x in nest.loops}
     order = iter(loops)
     moved = tuple(by_name[next(order)] if x.sym.name in loops else x for x in nest.loops)
@@ -151,13 +151,14 @@ def _keeps_order(nest: Nest, moved: Sequence[Loop]) -> bool:
     return [x.sym for x in moved if x.sym in held] == held
 
 
-def _nest_through(top: For, names: set[str], where: str) -> Nest:
+def _nest_through(kernel: Kernel, top: For, names: set[str], where: str) -> Nest:
     """The nest from ``top`` down to the innermost of ``names``."""
     full = nest_of(top)
     names_here = [x.sym.name for x in full.loops]
-    if not names <= set(names_here):
-        missing = ", ".join(sorted(names - set(names_here)))
-        raise ScheduleError("reorder", where, f"{missing} is not in the perfect nest of {top.loop.sym}")
+    for name in sorted(names - set(names_here)):
+        find_loop(kernel, name, "reorder")  # which says what is called so nowhere
+        remedy = f"its loops: {', '.join(names_here)}"
+        raise ScheduleError("reorder", where, f"{name} is not in the perfect nest of {top.loop.sym}", remedy=remedy)
     depth = 1 + max(k for k, n in enumerate(names_here) if n in names)
     body: Body = (top,)
     for _ in range(depth):
