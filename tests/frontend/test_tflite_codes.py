@@ -210,6 +210,8 @@ CURVES: dict[str, Case] = {
     "tanh 16": plain("TANH", Operand(ALL_SHORT, Codes(0.0003)), made=Codes(1 / 32768), dtype=I16),
     "tanh 16 by shifts": plain("TANH", Operand(ALL_SHORT, Codes(1 / 8192)), made=Codes(1 / 32768), dtype=I16),
     "exp 16": plain("EXP", Operand(ALL_SHORT, Codes(0.0002)), made=Codes(0.01), dtype=I16),
+    "exp 16, rounded once": plain(
+        "EXP", Operand(ALL_SHORT, Codes(2.7557643988984637e-05)), made=Codes(1.5404762962134555e-05), dtype=I16),
     "gelu 16": plain("GELU", Operand(ALL_SHORT, Codes(0.0002)), made=Codes(0.0002), dtype=I16, options="GeluOptions"),
     "relu 16": plain("RELU", Operand(ALL_SHORT, Codes(0.0002)), made=Codes(0.0003), dtype=I16),
     "leaky 16": plain("LEAKY_RELU", Operand(ALL_SHORT, Codes(0.0002)), made=Codes(0.0003), dtype=I16,
