@@ -52,10 +52,12 @@ def rows(b: ScheduleBuilder, machine: Target, buffers: list[str], *, threads: bo
     temps = with_plain_root(b, buffers)
     nest = only_nest(b.kernel, root)
     work = work_of(b, [*temps, root])
-    row = row_loop(b, nest, set(temps))
-    if row is None:
+    if row_loop(b, nest, set(temps)) is None:
         _top_level(b, machine, temps, root)
         return
+    nest = _rows_outside(b, nest, set(temps))
+    row = row_loop(b, nest, set(temps))
+    assert row is not None
     around = [x.sym.name for x in nest.loops]
     if nest.loops[-1].sym.name == row and _ends_in_functions(b, machine, nest, temps):
         around = [*around[:-1], _in_blocks(b, machine, nest, temps)]
@@ -128,8 +130,26 @@ def work_of(b: ScheduleBuilder, buffers: list[str]) -> float:
     return total
 
 
+def _rows_outside(b: ScheduleBuilder, nest: Nest, temps: set[str]) -> Nest:
+    """The root's nest with the loops that tell rows apart outside of all others: a row may lie in several places, as a
+    channel's places in each image of a batch do, and would be reduced anew at each.
+    """
+    used = _row_symbols(b, nest, temps)
+    order = sorted(nest.loops, key=lambda x: x.sym not in used and x.extent != 1)
+    if [x.sym for x in order] != [x.sym for x in nest.loops]:
+        b.do("reorder", *(x.sym.name for x in order))
+    return only_nest(b.kernel, next(s.buffer.name for s in nest.leaf if isinstance(s, Store)))
+
+
 def row_loop(b: ScheduleBuilder, nest: Nest, temps: set[str]) -> str | None:
     """The deepest loop of the root that a reduced temporary's index uses; None when there is one row only."""
+    used = _row_symbols(b, nest, temps)
+    deep = [x.sym.name for x in nest.loops if x.sym in used]
+    return deep[-1] if deep else None
+
+
+def _row_symbols(b: ScheduleBuilder, nest: Nest, temps: set[str]) -> set[Sym]:
+    """What tells the rows of the root apart."""
     reduced = {s.buffer.name for s in walk(b.kernel.body) if isinstance(s, Update) and s.buffer.name in temps}
     used: set[Sym] = set()
     for leaf in nest.leaf:
@@ -138,8 +158,7 @@ def row_loop(b: ScheduleBuilder, nest: Nest, temps: set[str]) -> str | None:
                 used |= symbols_in(x.index)
             elif x.buffer.name in temps and not reduced & _direct(nest):
                 used |= symbols_in(x.index[:-1])
-    deep = [x.sym.name for x in nest.loops if x.sym in used]
-    return deep[-1] if deep else None
+    return used
 
 
 def _direct(nest: Nest) -> set[str]:
