@@ -170,6 +170,43 @@ def test_a_difference_from_a_mean_is_stored_where_the_near_cache_has_room_for_it
         assert any(p.role is Role.TMP and p.buffer.shape[-1] == 70 for p in kernel.places) == is_stored
 
 
+def channels(n, c, places):
+    """Each channel's elements, in all images of a batch, less their sum."""
+    x, y, t = Buffer("X", F, (n, c, places)), Buffer("Y", F, (n, c, places)), Buffer("t", F, (c,))
+    every = axes_for((n, c, places))
+    b, i, j = syms(every)
+    reduced = (every[0], every[2])
+    return Computation(
+        (x,), (y,),
+        (Stage((t,), every[1:2], (i,), (x[b, i, j],), Reduction(reduced, "add", (ZERO,))),
+         Stage((y,), every, (b, i, j), (x[b, i, j] - t[i],))), (t,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", [SMALL, WIDE])
+def test_a_row_in_several_places_is_reduced_once(machine):
+    """A channel's sum was taken anew for each image of a batch that reads it."""
+    kernel = check_default(channels(5, 3, 40), machine=machine)
+    around = [s for s in kernel.body if isinstance(s, For) and any(isinstance(x, Update) for x in walk(s.body))]
+    sums = [x.loop.extent for s in around for x in walk((s,)) if isinstance(x, For)]
+    assert sums[0] == 3, "the loop over channels is the outermost one"
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_what_a_reduction_reads_once_is_computed_there(at):
+    """Along any axis: a copy of all of it would go to memory and back."""
+    shape = (6, 20, 40)
+    every = axes_for(shape)
+    x, t, y = Buffer("X", F, shape), Buffer("T", F, shape), Buffer("Y", F, shape[:at] + shape[at + 1 :])
+    kept = [a for k, a in enumerate(every) if k != at]
+    stages = (
+        Stage((t,), every, syms(every), (x[syms(every)] * x[syms(every)],)),
+        Stage((y,), tuple(kept), syms(kept), (t[syms(every)],), Reduction(every[at : at + 1], "add", (ZERO,))),
+    )
+    kernel = check_default(Computation((x,), (y,), stages, (t,)), machine=WIDE)
+    assert not any(p.buffer.shape == shape and p.role is Role.TMP for p in kernel.places)
+
+
 def test_passes_over_a_single_row_share_a_loop():
     """As those of many rows do, with the results of reductions in registers."""
     kernel = check_default(softmax(1, 200))

@@ -183,10 +183,11 @@ def reads_once(user: Stage, reads: Sequence[Load]) -> bool:
 
 
 def reads_along(user: Stage, reads: Sequence[Load]) -> bool:
-    """Does it read each element once, the temporary's last axis in its innermost loop?"""
+    """Does it read each element once, the temporary's last axis in its innermost loop or along its lanes?"""
     if not reads_once(user, reads) or user.reduction is None:
         return False
-    return [i for i in reads[0].index if i != 0][-1] == user.reduction.axes[-1].sym
+    last = [i for i in reads[0].index if i != 0][-1]
+    return last == user.reduction.axes[-1].sym or (bool(user.axes) and last == user.axes[-1].sym)
 
 
 def inline(computation: Computation, folds: Folds = reads_along, near_bytes: float = inf) -> Computation:
