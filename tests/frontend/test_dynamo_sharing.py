@@ -382,6 +382,30 @@ def test_what_lies_beside_a_written_argument_is_read_by_pytorch(text: str, is_dy
     assert torch.equal(got, f(wanted, wanted)) and torch.equal(given, wanted)
 
 
+LYING = (
+    lambda: torch.arange(24.0).view(4, 6)[:, :2], lambda: torch.arange(24.0).view(12, 2)[4:8],
+    lambda: torch.arange(48.0).view(4, 12)[:, 2:10:2].t()[:, :3:2], lambda: torch.arange(8.0).view(4, 2),
+)  # fmt: skip
+"""Tensors with gaps between their elements, with memory before them, with both and in another order, and with none."""
+
+
+@pytest.mark.parametrize("place", LYING)
+@pytest.mark.parametrize("text", [
+    "w = y.expand(2, *y.shape); y.add_(3); return w, y",
+    "y.t().add_(3); return y[: y.shape[0] // 2], y.view(y.shape[0], 1, y.shape[1]), y[0]",
+    "w = y[y.shape[0] // 2 :].t(); w.mul_(2); return w, y.unfold(0, 2, y.shape[0] // 3), y.split(y.shape[0] // 2)[1]",
+])  # fmt: skip
+def test_views_of_a_written_argument_lie_where_the_argument_does(text: str, place: Callable[[], torch.Tensor]) -> None:
+    """AOTAutograd makes such results anew where they lie in its eyes: not in the argument's new value, then."""
+    f = function(f"def f(y):\n    {text}")
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend=make_backend(interpreted), dynamic=True, options={"fallback": False})
+    given, wanted = place(), place()
+    got, expected = [given, *compiled(given)], [wanted, *f(wanted)]
+    assert all(map(torch.equal, got, expected))
+    assert places(got) == places(expected)
+
+
 def test_a_view_by_strides_of_a_written_argument_is_compiled_where_it_reads_elements_alone() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         x.mul_(3)

@@ -24,7 +24,7 @@ import numpy as np
 
 from tilewright.core.types import Array
 from tilewright.frontend.torch.fx.strided import lies_within, writes_beside
-from tilewright.frontend.torch.fx.views import hint
+from tilewright.frontend.torch.fx.views import OfArgument, calls_upon, hint
 from tilewright.integrations.torch_compile.arguments import name_of, tensor_of
 from tilewright.runtime.python.written import has_places_of_its_own, overlapping
 from tilewright.runtime.values import TensorMemory
@@ -106,6 +106,38 @@ def refuse_writes_beside_elements(functional: Any) -> None:
     argument = writes_beside(given[: meta.num_mutated_inp_runtime_indices])
     if argument is not None:
         raise WritesLost(f"what lies beside the elements of {name_of(argument)} is written by as_strided")
+
+
+def views_of_written(functional: Any) -> dict[int, OfArgument]:
+    """The results of a functional graph, by their positions, of which AOTAutograd asks where in an argument they lie.
+
+    Those are views of a written argument by a call that takes symbolic sizes: AOTAutograd makes them anew of the
+    argument, with the strides and the offset of what the graph gives for them. The graph gives views of the argument's
+    new value, which begins where its memory does and has no gaps. Raises ``WritesLost`` for a result of which the graph
+    does not tell by which calls it views the new value.
+    """
+    if (meta := found_out()) is None:
+        return {}
+    (given,) = (n.args[0] for n in functional.graph.nodes if n.op == "output")
+    new_values = dict(zip(meta.mutated_inp_runtime_indices, given, strict=False))
+    arguments = [n for n in functional.graph.nodes if n.op == "placeholder"]
+    found = {}
+    for position, info in enumerate(meta.output_info, meta.num_mutated_inp_runtime_indices):
+        i = info.base_idx
+        if info.output_type.name != "alias_of_input" or i not in new_values or not hasattr(given[position], "op"):
+            continue
+        if meta.input_info[i].mutates_metadata or _is_replayed(info.view_meta_sequence):
+            continue
+        calls = calls_upon(given[position], new_values[i])
+        if calls is None:
+            raise WritesLost(f"{name_of(arguments[i])} is written, and where a view of it lies")
+        found[position] = OfArgument(i, calls)
+    return found
+
+
+def _is_replayed(views: Any) -> bool:
+    """Does AOTAutograd make a result again by the calls that it has recorded, whatever the graph gives for it?"""
+    return views is not None and not any(view.has_symbolic_inputs for view in views.sequence)
 
 
 def writes(target: Any) -> bool:

@@ -23,7 +23,7 @@ from tilewright.core.graph import Graph
 from tilewright.frontend.torch.aten.table import CONVERTERS, TAKEN_APART
 from tilewright.frontend.torch.custom_ops import DECOMPOSITIONS
 from tilewright.frontend.torch.foreach import decompositions as on_lists
-from tilewright.frontend.torch.fx.views import mark_results, separate_views
+from tilewright.frontend.torch.fx.views import OfArgument, mark_results, separate_views
 from tilewright.integrations.torch_compile.apart import (
     REMEDY,
     ArgumentsOverlap,
@@ -32,6 +32,7 @@ from tilewright.integrations.torch_compile.apart import (
     found_out,
     refuse_writes_beside_elements,
     refuse_writes_that_are_lost,
+    views_of_written,
 )
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
 from tilewright.integrations.torch_compile.capture import is_strict, watch
@@ -161,15 +162,16 @@ def make_backend(
             inputs.update(name_arguments(functional, names))
             refuse_writes_beside_elements(functional)
             _mark_results(functional)
+            views = views_of_written(functional)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
-            return _boxed(_Compiled(functional, plan, tensors, is_promised=freeze is True))
+            return _boxed(_Compiled(functional, plan, tensors, views, is_promised=freeze is True))
 
         def forward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             written.find(gm, example_inputs)
             inputs.update(name_arguments(functional, names))
             refuse_writes_beside_elements(functional)
             _mark_results(functional)
-            return _boxed(_Compiled(functional, plan, {}))
+            return _boxed(_Compiled(functional, plan, {}, views_of_written(functional)))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             return _boxed(_Compiled(functional, plan, {}, lazy=True))  # compiled when it first runs, if it ever does
@@ -347,15 +349,16 @@ class _Compiled:
         functional: GraphModule,
         plan: Callable[[GraphModule, dict[int, torch.Tensor]], Callable[[Sequence[Any]], list[Any]]],
         weights: dict[int, torch.Tensor],
+        of_written: Mapping[int, OfArgument] | None = None,
         *,
         is_promised: bool = False,
         lazy: bool = False,
     ) -> None:
-        """``weights`` may be frozen; ``is_promised``: they never change."""
+        """``weights`` may be frozen; ``is_promised``: they never change. ``of_written``: see ``separate_views``."""
         self._functional = functional
         self._plan = plan
         self._is_promised = is_promised
-        self._views = separate_views(functional)
+        self._views = separate_views(functional, of_written)
         self._guard = ForkLock()
         self._code = None if lazy else self._compile(weights)
 

@@ -8,6 +8,8 @@ Sharing is part of what a caller sees: after a graph break the program may write
 a result is found by walking up the calls that PyTorch's schemas name views.
 
 * A base that is an argument is never computed: its views are views of the argument.
+* So are results that AOTAutograd knows for views of an argument that the graph writes to. It asks such a result where
+  it lies, and makes it anew of the argument. The graph views the argument's new value there, which lies elsewhere.
 * Results of one base are views of it, with the strides and the offset that the program gave them.
 * A result that is alone with its base is computed as itself where it is all of the base in row-major order: nobody can
   tell. Otherwise it is a view: the program may read what lies beside its elements (``as_strided``), and a copy to the
@@ -21,7 +23,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,6 +85,14 @@ class _View:
 
 
 @dataclass(frozen=True)
+class OfArgument:
+    """A result as fx nodes that call views upon an argument, which is given by its position."""
+
+    argument: int
+    calls: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
 class Views:
     """How the results of a graph come from those that are computed; the first of these stand for themselves."""
 
@@ -108,18 +118,40 @@ def mark_results(functional: Any, n_forward: int, n_written: int) -> None:
             node.meta[IS_RESULT] = True
 
 
-def separate_views(functional: GraphModule) -> Views | None:
-    """Let the graph's output name what is computed; how results are made of that, or None where they are the same."""
+def calls_upon(node: Any, base: Any) -> tuple[Any, ...] | None:
+    """The calls that lead from ``base`` to a view of it; None where ``node`` gives none.
+
+    None also where one of them speaks of strides in the memory of ``base``: they may be of PyTorch's making.
+    """
+    calls: list[Any] = []
+    while node is not base:
+        if node is None or "as_strided" in str(node.target):
+            return None
+        calls.append(node)
+        node = viewed(node)
+    return tuple(reversed(calls))
+
+
+def separate_views(functional: GraphModule, of_written: Mapping[int, OfArgument] | None = None) -> Views | None:
+    """Let the graph's output name what is computed; how results are made of that, or None where they are the same.
+
+    ``of_written`` tells which results, by their positions, are to be views of arguments that the graph writes to.
+    """
     output = next(n for n in functional.graph.nodes if n.op == "output")
     wanted: list[Any] = list(output.args[0])
-    chains = {x: _chain(x) for x in wanted if hasattr(x, "op")}
+    told = of_written or {}
+    own = [x for k, x in enumerate(wanted) if hasattr(x, "op") and k not in told]
+    chains = {x: _chain(x) for x in own}
     chosen = _chosen(chains)
-    if not chosen and len(chains) == sum(hasattr(x, "op") for x in wanted):
+    if not told and not chosen and len(chains) == len(own):
         return None  # and none is returned twice
     placeholders = {n: i for i, n in enumerate(n for n in functional.graph.nodes if n.op == "placeholder")}
     computed = _Computed(placeholders)
     made: list[_View | int] = []
-    for x in wanted:
+    for k, x in enumerate(wanted):
+        if k in told:
+            made.append(_View(True, told[k].argument, tuple(map(computed.call, told[k].calls)), None))
+            continue
         if not hasattr(x, "op") or x not in chosen:
             made.append(computed.add(x))
             continue
