@@ -406,6 +406,25 @@ def test_views_of_a_written_argument_lie_where_the_argument_does(text: str, plac
     assert places(got) == places(expected)
 
 
+@pytest.mark.parametrize(("text", "is_compiled"), [
+    ("y.view(torch.int32)[: y.shape[0] // 2]", True), ("y.view(torch.int32).expand(2, *y.shape)", True),
+    ("torch.view_as_complex(y).view(torch.float32)[: y.shape[0] // 2]", True),
+    ("y.view(torch.int16)[: y.shape[0] // 2]", False), ("torch.view_as_complex(y).view(torch.int64)[:, None]", False),
+])  # fmt: skip
+def test_views_of_an_argument_as_another_type(text: str, is_compiled: bool) -> None:
+    """AOTAutograd gives the argument's type to those that it makes by strides, or counts them in its elements."""
+    f = function(f"def f(y):\n    w = {text}[: y.shape[0]]; return w, y + 1")
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend=make_backend(interpreted), dynamic=True)
+    told = contextlib.nullcontext() if is_compiled else pytest.warns(FallbackWarning, match="as another type")
+    given = LYING[1]()
+    with told:
+        got = [given, *compiled(given)]
+    wanted = [given, *f(given)]
+    assert all(a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+    assert places(got) == places(wanted)
+
+
 def test_a_view_by_strides_of_a_written_argument_is_compiled_where_it_reads_elements_alone() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         x.mul_(3)

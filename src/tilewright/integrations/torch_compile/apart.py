@@ -46,6 +46,10 @@ class ArgumentsOverlap(Exception):
 class WritesLost(Exception):
     """AOTAutograd would lose what the graph does to a tensor, as the text says. Never reaches a user."""
 
+    def __init__(self, text: str, remedy: str = "write to a new tensor") -> None:
+        super().__init__(text)
+        self.remedy = remedy
+
 
 def found_out() -> Any:
     """What AOTAutograd has found out about the graph that it is compiling; None where nothing is known."""
@@ -108,31 +112,54 @@ def refuse_writes_beside_elements(functional: Any) -> None:
         raise WritesLost(f"what lies beside the elements of {name_of(argument)} is written by as_strided")
 
 
-def views_of_written(functional: Any) -> dict[int, OfArgument]:
+def views_of_arguments(functional: Any) -> dict[int, OfArgument]:
     """The results of a functional graph, by their positions, of which AOTAutograd asks where in an argument they lie.
 
-    Those are views of a written argument by a call that takes symbolic sizes: AOTAutograd makes them anew of the
-    argument, with the strides and the offset of what the graph gives for them. The graph gives views of the argument's
-    new value, which begins where its memory does and has no gaps. Raises ``WritesLost`` for a result of which the graph
-    does not tell by which calls it views the new value.
+    Those are views of an argument by a call that takes symbolic sizes: AOTAutograd makes them anew of the argument,
+    with the strides and the offset of what the graph gives for them. Of a written argument the graph gives views of the
+    new value, which begins where its memory does and has no gaps. And of a view that reads elements as another type
+    AOTAutograd may forget the type, unless what the graph gives is nobody's view. Raises ``WritesLost`` for a result of
+    which the graph does not tell by which calls it views an argument, and for types that it makes wrongly.
     """
     if (meta := found_out()) is None:
         return {}
     (given,) = (n.args[0] for n in functional.graph.nodes if n.op == "output")
-    new_values = dict(zip(meta.mutated_inp_runtime_indices, given, strict=False))
     arguments = [n for n in functional.graph.nodes if n.op == "placeholder"]
+    new_values = dict(zip(meta.mutated_inp_runtime_indices, given, strict=False))
     found = {}
     for position, info in enumerate(meta.output_info, meta.num_mutated_inp_runtime_indices):
-        i = info.base_idx
-        if info.output_type.name != "alias_of_input" or i not in new_values or not hasattr(given[position], "op"):
+        i, node = info.base_idx, given[position]
+        if info.output_type.name != "alias_of_input" or not hasattr(node, "op"):
             continue
         if meta.input_info[i].mutates_metadata or _is_replayed(info.view_meta_sequence):
             continue
-        calls = calls_upon(given[position], new_values[i])
-        if calls is None:
-            raise WritesLost(f"{name_of(arguments[i])} is written, and where a view of it lies")
-        found[position] = OfArgument(i, calls)
+        is_another_type = node.meta["val"].dtype != arguments[i].meta["val"].dtype
+        if i not in new_values and not is_another_type:
+            continue
+        calls = calls_upon(node, new_values.get(i, arguments[i]))
+        name = name_of(arguments[i])
+        if calls is None and not is_another_type:
+            raise WritesLost(f"{name} is written, and a result is a view of it by strides")
+        is_read_anew = is_another_type and any("view.dtype" in str(call.target) for call in calls or ())
+        is_right = not is_another_type or _is_made_rightly(arguments[i].meta["val"], node.meta["val"], is_read_anew)
+        if calls is None or not is_right:
+            raise WritesLost(f"a result reads {name} as another type", "return a copy by clone()")
+        if i in new_values or is_read_anew:
+            found[position] = OfArgument(i, calls, is_bare=is_read_anew)
     return found
+
+
+def _is_made_rightly(argument: Any, result: Any, is_read_anew: bool) -> bool:
+    """Does AOTAutograd find the place of a view of another type, of which it knows sizes, strides and offset?
+
+    It counts them in elements of the argument, or in the real parts of those that are complex.
+    """
+    of, to = argument.dtype, result.dtype
+    if of.is_complex and not to.is_complex and (argument.is_conj() or argument.is_neg()):
+        return False
+    if not is_read_anew:
+        return True
+    return bool(to.to_real() == of) if to.is_complex else bool(of.to_real().itemsize == to.itemsize)
 
 
 def _is_replayed(views: Any) -> bool:

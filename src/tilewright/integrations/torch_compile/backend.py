@@ -32,7 +32,7 @@ from tilewright.integrations.torch_compile.apart import (
     found_out,
     refuse_writes_beside_elements,
     refuse_writes_that_are_lost,
-    views_of_written,
+    views_of_arguments,
 )
 from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
 from tilewright.integrations.torch_compile.capture import is_strict, watch
@@ -162,7 +162,7 @@ def make_backend(
             inputs.update(name_arguments(functional, names))
             refuse_writes_beside_elements(functional)
             _mark_results(functional)
-            views = views_of_written(functional)
+            views = views_of_arguments(functional)
             tensors = {} if freeze is False else _freezable(functional, example_inputs)
             return _boxed(_Compiled(functional, plan, tensors, views, is_promised=freeze is True))
 
@@ -171,7 +171,7 @@ def make_backend(
             inputs.update(name_arguments(functional, names))
             refuse_writes_beside_elements(functional)
             _mark_results(functional)
-            return _boxed(_Compiled(functional, plan, {}, views_of_written(functional)))
+            return _boxed(_Compiled(functional, plan, {}, views_of_arguments(functional)))
 
         def backward(functional: GraphModule, fakes: Sequence[Any]) -> Callable[..., Any]:
             return _boxed(_Compiled(functional, plan, {}, lazy=True))  # compiled when it first runs, if it ever does
@@ -349,16 +349,16 @@ class _Compiled:
         functional: GraphModule,
         plan: Callable[[GraphModule, dict[int, torch.Tensor]], Callable[[Sequence[Any]], list[Any]]],
         weights: dict[int, torch.Tensor],
-        of_written: Mapping[int, OfArgument] | None = None,
+        of_arguments: Mapping[int, OfArgument] | None = None,
         *,
         is_promised: bool = False,
         lazy: bool = False,
     ) -> None:
-        """``weights`` may be frozen; ``is_promised``: they never change. ``of_written``: see ``separate_views``."""
+        """``weights`` may be frozen; ``is_promised``: they never change. ``of_arguments``: see ``separate_views``."""
         self._functional = functional
         self._plan = plan
         self._is_promised = is_promised
-        self._views = separate_views(functional, of_written)
+        self._views = separate_views(functional, of_arguments)
         self._guard = ForkLock()
         self._code = None if lazy else self._compile(weights)
 
@@ -408,7 +408,7 @@ class _LeftToPyTorch:
         if isinstance(error, ArgumentsOverlap):
             problem = faults.about(nodes, f"{error} share memory, and the graph writes there", REMEDY)
         elif isinstance(error, WritesLost):
-            problem = faults.about(nodes, f"{error}, which PyTorch's tracing loses", "write to a new tensor")
+            problem = faults.about(nodes, f"{error}, which PyTorch's tracing loses", error.remedy)
         elif _is_of_pytorch(error):
             what = f"{type(error).__name__}: {first_line(error)}"
             problem = faults.about(nodes, f"PyTorch failed to trace the graph for a compiler ({what})")

@@ -71,6 +71,7 @@ class _View:
     calls: tuple[_Call, ...]
     strided: _Strided | None
     """The same in one step, where sizes are fixed and the elements stay what they are."""
+    is_bare: bool = False
 
     def make(self, args: Sequence[Any], results: Sequence[Any]) -> torch.Tensor:
         base: torch.Tensor = args[self.base] if self.of_argument else results[self.base]
@@ -81,7 +82,7 @@ class _View:
         for call in self.calls:
             value = call((value,), args, results)
         view: torch.Tensor = value
-        return view
+        return view.data if self.is_bare else view
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class OfArgument:
 
     argument: int
     calls: tuple[Any, ...]
+    is_bare: bool = False
+    """Whether autograd is to know it for nobody's view."""
 
 
 @dataclass(frozen=True)
@@ -132,14 +135,14 @@ def calls_upon(node: Any, base: Any) -> tuple[Any, ...] | None:
     return tuple(reversed(calls))
 
 
-def separate_views(functional: GraphModule, of_written: Mapping[int, OfArgument] | None = None) -> Views | None:
+def separate_views(functional: GraphModule, of_arguments: Mapping[int, OfArgument] | None = None) -> Views | None:
     """Let the graph's output name what is computed; how results are made of that, or None where they are the same.
 
-    ``of_written`` tells which results, by their positions, are to be views of arguments that the graph writes to.
+    ``of_arguments`` tells which results, by their positions, are to be views of which arguments.
     """
     output = next(n for n in functional.graph.nodes if n.op == "output")
     wanted: list[Any] = list(output.args[0])
-    told = of_written or {}
+    told = of_arguments or {}
     own = [x for k, x in enumerate(wanted) if hasattr(x, "op") and k not in told]
     chains = {x: _chain(x) for x in own}
     chosen = _chosen(chains)
@@ -150,15 +153,16 @@ def separate_views(functional: GraphModule, of_written: Mapping[int, OfArgument]
     made: list[_View | int] = []
     for k, x in enumerate(wanted):
         if k in told:
-            made.append(_View(True, told[k].argument, tuple(map(computed.call, told[k].calls)), None))
+            calls = tuple(map(computed.call, told[k].calls))
+            made.append(_View(True, told[k].argument, calls, None, told[k].is_bare))
             continue
         if not hasattr(x, "op") or x not in chosen:
             made.append(computed.add(x))
             continue
-        base, calls = chains[x]
+        base, views = chains[x]
         of_argument = base in placeholders
         at = placeholders[base] if of_argument else computed.add(base)
-        made.append(_View(of_argument, at, tuple(map(computed.call, calls)), _strided(base, calls)))
+        made.append(_View(of_argument, at, tuple(map(computed.call, views)), _strided(base, views)))
     output.args = (tuple(computed.wanted),)
     _erase_unused_views(functional.graph)
     return Views(tuple(made))
