@@ -186,7 +186,33 @@ def test_ranges_are_of_arithmetic(tmp_path: Path, records: Records) -> None:
         refuse_code(with_range("exit(1)"))
 
 
+@pytest.mark.parametrize("text", [
+    "max(['exit()'], key=eval) != 7", "max(['exit()'], key=L) != 7", "isinstance(L['x'], eval)", "max(exec, 2) > 1",
+    "[open][0] != 1", "len({1: 2}) == 1", "max(*L) > 1",
+])  # fmt: skip
+def test_conditions_hand_no_function_to_another(tmp_path: Path, records: Records, text: str) -> None:
+    """Which may call it with any text, and texts in conditions need be no words."""
+
+    def change(model: Any) -> None:
+        model["guards_code"] = [text]
+
+    with pytest.raises(InputError, match=r"of ExportedProgram\.guards_code"):
+        refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
+@pytest.mark.parametrize(
+    "text", ["Max(s0, key=eval)", "Symbol('s', cls=eval)", "Max(s0, eval)", "sympify", "2*__import__"]
+)
+def test_sizes_name_no_functions(tmp_path: Path, records: Records, text: str) -> None:
+    def change(model: Any) -> None:
+        model["range_constraints"][text] = {"min_val": 2, "max_val": None}
+
+    with pytest.raises(InputError, match="could run code"):
+        refuse_code(written(tmp_path / "m.pt2", with_model(records, change)))
+
+
 @pytest.mark.parametrize("target", [
+    "torch.ops.aten.from_file.default", "torch.ops.aten.save.default",
     "torch.os.system", "torch.ops.load_library", "torch.ops.aten.sin", "_operator.methodcaller", "os.system", "#x",
 ])  # fmt: skip
 def test_what_is_no_operator_is_not_called(tmp_path: Path, records: Records, target: str) -> None:
@@ -233,7 +259,8 @@ def test_names_of_arguments_are_words(tmp_path: Path, records: Records, name: st
         return written(tmp_path / "m.pt2", with_model(records, change))
 
     refuse_code(with_spec(["x"], [name]))
-    for names, keys in (([name], ["x"]), (["x"], [f"{name}'"]), (["x"], [f'{name}"']), ([[name]], [])):
+    ending = [f"{name}'", f'{name}"', f'["{name}"]', json.dumps(name), json.dumps({"x": name})]  # some are JSON, too
+    for names, keys in (([name], ["x"]), ([[name]], []), *((["x"], [key]) for key in ending)):
         with pytest.raises(InputError, match=r"of ModuleCallSignature\.in_spec"):
             refuse_code(with_spec(names, keys))
 

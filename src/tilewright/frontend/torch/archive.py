@@ -60,8 +60,13 @@ ASKED = frozenset(
     "nan sqrt floor ceil trunc float int len max min abs bool isinstance type L args kwargs get keys values".split()
 )
 """What a condition on inputs may name behind a dot, or call."""
+NAMED = frozenset("L args kwargs math torch inf nan int float bool".split())
+"""What it may name without calling it, beside symbols of sizes. Whoever is handed a function may call it."""
+SYMBOL = re.compile(r"_?[a-z]+\d+")
+FILES = frozenset({"from_file", "save"})
+"""Operators whose texts are paths."""
 PLAIN = (
-    ast.Expression, ast.Call, ast.keyword, ast.Name, ast.Constant, ast.Load, ast.UnaryOp, ast.BinOp, ast.BoolOp,
+    ast.Expression, ast.Call, ast.Name, ast.Constant, ast.Load, ast.UnaryOp, ast.BinOp, ast.BoolOp,
     ast.Compare, ast.IfExp, ast.Tuple, ast.List, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
 
@@ -191,6 +196,8 @@ def _is_call(target: str) -> bool:
     if not target.startswith("torch.ops."):
         return len(names) == 2 and names[0] == "torch" and SYMBOLIC.fullmatch(names[1]) is not None
     found: Any = torch.ops
+    if FILES & set(names):
+        return False
     for name in names[2:]:
         found = getattr(found, name, None)
     return found is None or isinstance(found, torch._ops.OperatorBase)
@@ -198,25 +205,40 @@ def _is_call(target: str) -> bool:
 
 def _is_size(text: str) -> bool:
     """Is it arithmetic on symbols, as SymPy writes it?"""
-    return _is_plain(text, MADE, frozenset(), _is_word)
+    return _is_plain(text, MADE, frozenset(), _is_number_by_name, _is_word)
 
 
 def _is_condition(text: str) -> bool:
-    return _is_plain(text, ASKED, ASKED, _is_quoted)
+    return _is_plain(text, ASKED, ASKED, lambda name: name in NAMED or SYMBOL.fullmatch(name) is not None, _is_quoted)
 
 
-def _is_plain(text: str, called: frozenset[str], asked: frozenset[str], is_key: Callable[[str], bool]) -> bool:
+def _is_number_by_name(name: str) -> bool:
+    """Is it no function of Python's or SymPy's, by whose names sizes are read?"""
+    import builtins
+
+    import sympy
+
+    return not name.startswith("__") and not any(callable(getattr(x, name, None)) for x in (builtins, sympy))
+
+
+def _is_plain(
+    text: str, called: frozenset[str], asked: frozenset[str], is_name: Callable[[str], bool],
+    is_key: Callable[[str], bool],
+) -> bool:  # fmt: skip
     """Is it an expression that calls nothing but ``called``, and names nothing but ``asked`` behind a dot?
 
-    ``is_key``: its texts are. On one line and without what Python and SymPy, which takes lines for one, could read in
-    two ways.
+    ``is_name``: the names that it does not call are; ``is_key``: its texts are. On one line and without what Python and
+    SymPy, which takes lines for one, could read in two ways.
     """
     if LINE.fullmatch(text) is None:
         return False
     try:
         tree = ast.parse(text.strip(), mode="eval")
-        are_plain = (_is_plain_node(node, called, asked, is_key) for node in ast.walk(tree))
-        return _powers(tree) <= MOST_POWERS and all(are_plain)
+        nodes = list(ast.walk(tree))
+        functions = {id(x.func) for x in nodes if isinstance(x, ast.Call)}
+        names = (x.id for x in nodes if isinstance(x, ast.Name) and id(x) not in functions)
+        are_plain = (_is_plain_node(node, called, asked, is_key) for node in nodes)
+        return _powers(tree) <= MOST_POWERS and all(are_plain) and all(map(is_name, names))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
 
@@ -226,6 +248,8 @@ def _is_plain_node(node: ast.AST, called: frozenset[str], asked: frozenset[str],
         return bool(asked) and (node.attr in asked or SYMBOLIC.fullmatch(node.attr) is not None)
     if isinstance(node, ast.Subscript):
         return bool(asked)
+    if isinstance(node, ast.keyword):  # what a symbol is assumed to be
+        return isinstance(node.value, ast.Constant)
     if isinstance(node, ast.Constant):
         return is_key(node.value) if isinstance(node.value, str) else isinstance(node.value, int | float)
     if isinstance(node, ast.Call):
@@ -277,20 +301,38 @@ def _is_result_structure(text: str) -> bool:
     return _is_structure(text, is_key=_is_free)
 
 
-def _is_structure(value: object, *, is_key: Callable[[str], bool]) -> bool:
-    """Is it a tree of containers, as JSON with JSON in its texts, that imports nothing? ``is_key``: its texts are."""
-    if isinstance(value, str):
-        try:
-            held = json.loads(value)
-        except ValueError:
-            return is_key(value)
-        return is_key(held) if isinstance(held, str) else _is_structure(held, is_key=is_key)
-    if isinstance(value, Mapping):
-        factory = value.get("default_factory_module", "builtins"), value.get("default_factory_name", "list")
-        if "__enum__" in value or factory[0] != "builtins" or factory[1] not in CONTAINERS:
+def _is_structure(text: str, *, is_key: Callable[[str], bool]) -> bool:
+    """Is it a tree of containers that imports nothing? ``is_key``: the names in it are, just as they stand.
+
+    The tree is JSON, and what a container holds beside its children is JSON in a text of it, which is decoded once: a
+    key may look like JSON itself.
+    """
+    try:
+        _, tree = json.loads(text)
+        return _is_tree(tree, is_key)
+    except (ValueError, TypeError, RecursionError):
+        return False
+
+
+def _is_tree(tree: Any, is_key: Callable[[str], bool]) -> bool:
+    if not isinstance(tree, Mapping) or not isinstance(tree.get("children_spec"), list):
+        return False
+    kind, context = tree.get("type"), tree.get("context")
+    if not (kind is None or (isinstance(kind, str) and _is_word(kind))):
+        return False
+    held = json.loads(context) if isinstance(context, str) else context
+    return _are_names(held, is_key) and all(_is_tree(below, is_key) for below in tree["children_spec"])
+
+
+def _are_names(held: Any, is_key: Callable[[str], bool]) -> bool:
+    if isinstance(held, str):
+        return is_key(held)
+    if isinstance(held, Mapping):
+        factory = held.get("default_factory_module", "builtins"), held.get("default_factory_name", "list")
+        if "__enum__" in held or factory[0] != "builtins" or factory[1] not in CONTAINERS:
             return False
-        value = [*value, *value.values()]
-    return not isinstance(value, list) or all(_is_structure(below, is_key=is_key) for below in value)
+        held = [*held, *held.values()]
+    return not isinstance(held, list) or all(_are_names(below, is_key) for below in held)
 
 
 RULES: Mapping[str | tuple[str, str], Callable[[str], bool]] = {
