@@ -33,7 +33,7 @@ def folded(rows, n, op=ops.cumsum, dtype=f32, **attrs):
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(
-    rows=st.integers(16, 150), n=st.integers(64, 140), exclusive=st.booleans(), reverse=st.booleans(),
+    rows=st.integers(16, 150), n=st.integers(2, 140), exclusive=st.booleans(), reverse=st.booleans(),
     op=st.sampled_from([ops.cumsum, ops.cummax]), dtype=st.sampled_from([f32, f64, i32]),
 )  # fmt: skip
 @settings(max_examples=6)
@@ -63,13 +63,26 @@ def test_long_rows_are_folded_in_runs(target, rows, n, exclusive, reverse, op, d
     np.testing.assert_array_equal(out, op.reference([x], attrs_of(op, **attrs)))
 
 
+@pytest.mark.parametrize("n", [2, 17, 63])
+def test_short_rows_are_laid_across_too(n):
+    """Folded where they lie, each step of many rows is as many cache lines."""
+    kernel = schedule(folded(500, n), Target.parse("x86-64-v4"))
+    assert [p.buffer.shape[0] for p in kernel.places if p.space is Space.LOCAL] == [n]
+
+
+@pytest.mark.parametrize("n", [1025, 1100, 50_257])
+def test_few_elements_are_left_behind_the_last_run(n):
+    kernel = schedule(folded(2, n), Target.parse("x86-64-v4"))
+    assert next(p.buffer.shape[0] for p in kernel.places if p.buffer.name == "Y_rest") <= 4
+
+
 def test_a_block_of_rows_stays_in_scratch():
     """Nothing but the operand and the result is as large as they are, and one loop is around all."""
     kernel = schedule(folded(500, 200), Target.parse("x86-64-v4"))
     assert [p.buffer.shape for p in kernel.places if p.space is Space.LOCAL] == [(200, 64)]
     assert len(kernel.body) == 1 and isinstance(kernel.body[0], For)
     long = schedule(folded(16, 100_000), Target.parse("x86-64-v4"))
-    assert [p.buffer.shape for p in long.places if p.space is Space.LOCAL] == [(64, 1, 64)], "runs of a row"
+    assert [p.buffer.shape for p in long.places if p.space is Space.LOCAL] == [(50, 1, 64)], "runs of a row"
     whole = schedule(folded(16, 100_000, ops.cumprod), Target.parse("x86-64-v4"))
     assert not any(p.space is Space.LOCAL for p in whole.places), "rows without runs, which fit into no near cache"
 

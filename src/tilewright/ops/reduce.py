@@ -437,7 +437,10 @@ def _cumulative_compute(op: str, init: Init, in_wider: bool, in_any_order: bool)
 
         def in_runs() -> tuple[Stage | Serial, ...]:
             """Runs of each row as rows of their own, joined with what lies before each; then the rest."""
-            length = min(n // RUNS, RUN) if is_known(n) else RUN
+            length: int = RUN
+            if is_known(n):  # of a length that leaves as little as may be behind the last run
+                at_most = min(n // RUNS, RUN)
+                length = min(range(max(at_most - RUNS, 1), at_most + 1), key=lambda k: (n % k, -k))
             n_runs = floordiv(n, length)
             left = n - n_runs * length
             sizes = tuple(s.extent for s in others)
@@ -461,11 +464,11 @@ def _cumulative_compute(op: str, init: Init, in_wider: bool, in_any_order: bool)
 
         inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
         # With many elements behind the axis, those of one place are neighbours, and lanes as they lie.
-        is_across = not known_under(n, 4 * RUNS) and known_under(inner, RUNS // 2)
-        are_short = not in_any_order or known_at_most(n, RUNS * RUN)
-        if is_across and known_at_least(rows, RUNS) and are_short:
-            return laid_across(n)  # there are enough of them to be lanes
-        return in_runs() if is_across and in_any_order else one_by_one()
+        are_apart, are_lanes = known_under(inner, RUNS // 2), known_at_least(rows, RUNS)
+        is_long = not known_at_most(n, RUNS * RUN if are_lanes else 4 * RUNS - 1)
+        if are_apart and is_long and in_any_order:
+            return in_runs()
+        return laid_across(n) if are_apart and are_lanes else one_by_one()
 
     return compute
 
