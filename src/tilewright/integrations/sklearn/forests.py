@@ -1,10 +1,12 @@
 """Trees of scikit-learn as ONNX, by its own thresholds: what ``skl2onnx`` leaves out of them, or can't write.
 
-In: fitted trees, forests and histogram gradient boosting. Out: converters that ``convert_sklearn`` takes by the
-estimator's class. Not its business: other estimators (``skl2onnx`` itself), what trees become (``frontend.onnx.ml``).
+In: fitted trees, forests, histogram gradient boosting and classifiers of gradient boosting. Out: converters that
+``convert_sklearn`` takes by the estimator's class. Not its business: other estimators (``skl2onnx`` itself), what trees
+become (``frontend.onnx.ml``).
 
-``skl2onnx`` sends what is missing (NaN) right everywhere, where a fitted tree knows a side for each split; and it fails
-on histogram gradient boosting with the ONNX of today.
+``skl2onnx`` sends what is missing (NaN) right everywhere, where a fitted tree knows a side for each split; it fails on
+histogram gradient boosting with the ONNX of today; and where the scores of a ``GradientBoostingClassifier`` with the
+exponential loss are asked for, it gives probabilities.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from tilewright.integrations.sklearn.trees import AT_MOST, Trees, lowered
 from tilewright.runtime.once import MAKING
 
 LINKS = {"IdentityLink": "Identity", "LogLink": "Exp", "LogitLink": "Sigmoid", "HalfLogitLink": "Sigmoid"}
-"""What turns a sum into a prediction, as an op of ONNX."""
+"""What turns a sum, or twice the sum for a ``HalfLogitLink``, into a prediction, as an op of ONNX."""
 
 
 def converters() -> Mapping[type, Converter]:
@@ -35,6 +37,7 @@ def converters() -> Mapping[type, Converter]:
     boosted = [ensemble.HistGradientBoostingClassifier, ensemble.HistGradientBoostingRegressor]
     return {
         **dict.fromkeys(forests, _forest), **dict.fromkeys(trees, _forest), **dict.fromkeys(boosted, _boosted),
+        ensemble.GradientBoostingClassifier: _boosted_exactly,
     }  # fmt: skip
 
 
@@ -65,12 +68,13 @@ def _forest(scope: Any, operator: Any, container: Any) -> None:
         write("Identity", scores, result=operator.outputs[0].full_name)
 
 
-def _add_tree(trees: Trees, number: int, nodes: Any, values: Array) -> None:
+def _add_tree(trees: Trees, number: int, nodes: Any, values: Array, first: int = 0) -> None:
+    """One more tree, whose leaves have a row of ``values`` each, for the targets from ``first`` on."""
     for k, node in enumerate(nodes):
         if node["left_child"] < 0:
-            trees.leaf(number, k, 0, float(values[k, 0]))
+            trees.leaf(number, k, first, float(values[k, 0]))
             for target in range(1, values.shape[1]):
-                trees.leaves.append((number, k, target, float(values[k, target])))
+                trees.leaves.append((number, k, first + target, float(values[k, target])))
         else:
             branches = int(node["left_child"]), int(node["right_child"])
             missing = bool(node["missing_go_to_left"])
@@ -97,21 +101,42 @@ def _boosted(scope: Any, operator: Any, container: Any) -> None:
                 # Nearest, as rows in f64 become f32: many thresholds are numbers of the rows that it was fitted on.
                 threshold = float(np.float32(node["num_threshold"]))
                 trees.split(number, k, int(node["feature_idx"]), AT_MOST, threshold, branches, missing)
-    write = GraphNodes(scope, container)
+    _tell_sums(scope, operator, container, trees, base)
+
+
+def _boosted_exactly(scope: Any, operator: Any, container: Any) -> None:
+    """As ``_boosted``, of trees that split between any two rows and not between bins."""
+    model = operator.raw_operator
+    if model.init not in (None, "zero"):
+        raise CompileError(
+            f"{type(model).__name__} starts from the predictions of a {type(model.init_).__name__}",
+            remedy='fit it with init=None or init="zero"',
+        )
+    base = np.asarray(model._raw_predict_init(np.zeros((1, model.n_features_in_))), np.float64).reshape(-1)
+    trees = Trees(model.n_features_in_, np.zeros(len(base), np.float32))
+    for number, (target, part) in enumerate(_rounds(model.estimators_)):
+        values = part.tree_.value[:, 0, :] * model.learning_rate
+        _add_tree(trees, number, part.tree_.__getstate__()["nodes"], values, target)
+    _tell_sums(scope, operator, container, trees, base)
+
+
+def _tell_sums(scope: Any, operator: Any, container: Any, trees: Trees, base: Array) -> None:
+    """The operator's results of sums over ``trees`` and ``base``: f32[rows, len(base)]."""
+    model, write = operator.raw_operator, GraphNodes(scope, container)
     sums = write(
         "Add",
         write("TreeEnsembleRegressor", operator.inputs[0].full_name, **trees.attributes()),
         write.number(base.astype(np.float32)),
     )
     if not hasattr(model, "classes_"):
-        write(_link(model), sums, result=operator.outputs[0].full_name)
+        write("Identity", _linked(write, model, sums), result=operator.outputs[0].full_name)
         return
     if container.get_options(model, {"raw_scores": False})["raw_scores"]:
         scores = sums if len(base) > 1 else write("Concat", write("Neg", sums), sums, axis=1)
     elif len(base) > 1:
         scores = write("Softmax", sums, axis=1)
     else:
-        likely = write(_link(model), sums)
+        likely = _linked(write, model, sums)
         scores = write("Concat", write("Sub", write.number(np.ones(1, np.float32)), likely), likely, axis=1)
     write.classified(operator, scores, model.classes_)
 
@@ -120,8 +145,9 @@ def _rounds(predictors: Iterable[Iterable[Any]]) -> Iterable[tuple[int, Any]]:
     return ((target, tree) for found in predictors for target, tree in enumerate(found))
 
 
-def _link(model: Any) -> str:
+def _linked(write: GraphNodes, model: Any, sums: str) -> str:
+    """Predictions of sums, by the link of the loss."""
     name = type(model._loss.link).__name__
     if name not in LINKS:
         raise CompileError(f"{type(model).__name__} has the link {name}", remedy="fit it with another loss")
-    return LINKS[name]
+    return write(LINKS[name], write("Add", sums, sums) if name == "HalfLogitLink" else sums)
