@@ -122,6 +122,7 @@ CLASSES: dict[str, tuple[Any, Any, Any]] = {
         VotingClassifier([("a", LogisticRegression(max_iter=900)), ("b", GaussianNB())], voting="soft"), FLOWERS, KINDS,
     ),
     "stacked": (StackingClassifier([("a", GaussianNB()), ("b", SVC())], cv=3), FLOWERS, KINDS),
+    "stacked, two": (StackingClassifier([("a", LinearSVC()), ("b", GaussianNB())], cv=3), CELLS[:, :5], GROWTHS),
     "boosted exactly": (GradientBoostingClassifier(n_estimators=4, random_state=0), FLOWERS, LETTERS),
     "boosted": (HistGradientBoostingClassifier(max_iter=10, random_state=0), CELLS, GROWTHS),
     "boosted, three classes, gaps": (HistGradientBoostingClassifier(max_iter=8, random_state=0), GAPS, KINDS),

@@ -1,13 +1,13 @@
 """Classifiers of scikit-learn that are made of others, as ONNX, and their scores.
 
-In: a fitted ``CalibratedClassifierCV``, ``AdaBoostClassifier``, ``BaggingClassifier``, ``SGDClassifier`` or
-``Normalizer``. Out: converters by class. Not its business: the classifiers within them, which ``skl2onnx`` converts,
-or other converters of ours.
+In: a fitted ``CalibratedClassifierCV``, ``AdaBoostClassifier``, ``BaggingClassifier``, ``VotingClassifier``,
+``SGDClassifier`` or ``Normalizer``. Out: converters by class. Not its business: the classifiers within them, which
+``skl2onnx`` converts, or other converters of ours.
 
 ``skl2onnx`` takes the nearest knot where isotonic calibration interpolates, counts votes of bagged classifiers without
-probabilities along the wrong axis, has boosted classifiers vote by probabilities where their classes count, chooses the
-class of an ``SGDClassifier`` by probabilities that are cut off, and divides by the largest number where a
-``Normalizer`` takes the largest magnitude.
+probabilities along the wrong axis, has classifiers vote for the largest of scores where some have one column, has
+boosted classifiers vote by probabilities where their classes count, chooses the class of an ``SGDClassifier`` by
+probabilities that are cut off, and divides by the largest number where a ``Normalizer`` takes the largest magnitude.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 
 from tilewright.core.diag import CompileError
 from tilewright.integrations.sklearn.nodes import Converter, GraphNodes
-from tilewright.integrations.sklearn.rewritten import last_step
 from tilewright.runtime.once import MAKING
 
 
@@ -27,29 +26,14 @@ def converters() -> Mapping[type, Converter]:
     """By class, for ``convert_sklearn``'s ``custom_conversion_functions``."""
     with MAKING:
         from sklearn.calibration import CalibratedClassifierCV
-        from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier
+        from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, VotingClassifier
         from sklearn.linear_model import SGDClassifier
         from sklearn.preprocessing import Normalizer
 
     return {
         CalibratedClassifierCV: _calibrated, AdaBoostClassifier: _boosted, BaggingClassifier: _bagged,
-        SGDClassifier: _descended, Normalizer: _normalised,
+        VotingClassifier: _voted, SGDClassifier: _descended, Normalizer: _normalised,
     }  # fmt: skip
-
-
-def _within(write: GraphNodes, operator: Any, classifier: Any, rows: Any) -> tuple[str, str]:
-    """The labels and the scores of a classifier inside of the operator's, over the variable ``rows``."""
-    with MAKING:
-        from skl2onnx._supported_operators import sklearn_operator_name_map
-        from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
-
-    inner = write.scope.declare_local_operator(sklearn_operator_name_map[type(classifier)], classifier)
-    inner.inputs.append(rows)
-    label = write.scope.declare_local_variable("label", Int64TensorType())
-    scores = write.scope.declare_local_variable("scores", FloatTensorType())
-    inner.outputs.append(label)
-    inner.outputs.append(scores)
-    return str(label.full_name), str(scores.full_name)
 
 
 def _is_raw(container: Any, model: Any) -> bool:
@@ -92,7 +76,7 @@ def _calibrated_one(write: GraphNodes, operator: Any, part: Any) -> str:
         raise CompileError(f"calibration by {part.method} has no form here", remedy='fit it with method="sigmoid"')
     if len(part.estimator.classes_) < n:
         raise CompileError("a calibrated classifier has not seen all classes", remedy="fit it on larger parts")
-    _, scores = _within(write, operator, part.estimator, operator.inputs[0])
+    _, scores = write.within(part.estimator, operator.inputs[0])
     columns = [write("Gather", scores, write.axis(k), axis=1) for k in (range(n) if n > 2 else (1,))]
     likely = [CURVES[part.method](write, x, c) for x, c in zip(columns, part.calibrators, strict=True)]
     return _both(write, likely[0]) if n == 2 else _shares(write, write("Concat", *likely, axis=1), n)
@@ -137,10 +121,7 @@ def _bagged(scope: Any, operator: Any, container: Any) -> None:
             rows = scope.declare_local_variable("features", FloatTensorType([None, len(features)]))
             chosen = write.number(np.asarray(features, np.int64))
             write("Gather", operator.inputs[0].full_name, chosen, result=rows.full_name, axis=1)
-        if is_raw:
-            for options in (scope, container):
-                options.add_options(id(last_step(part)), {"raw_scores": True})
-        label, scores = _within(write, operator, part, rows)
+        label, scores = write.within(part, rows)
         if hasattr(part, "predict_proba") or is_raw:
             if len(part.classes_) < len(model.classes_):
                 raise CompileError("a bagged classifier has not seen all classes", remedy="fit it on larger parts")
@@ -149,6 +130,20 @@ def _bagged(scope: Any, operator: Any, container: Any) -> None:
             parts.append(_vote(write, label, len(model.classes_)))
     mean = write("Div", write("Sum", *parts), write.number(np.array([len(parts)], np.float32)))
     write.classified(operator, mean, model.classes_)
+
+
+def _voted(scope: Any, operator: Any, container: Any) -> None:
+    """The weighted mean of probabilities, or the weighted shares of votes."""
+    model, write = operator.raw_operator, GraphNodes(scope, container)
+    parts, n = [], len(model.classes_)
+    weights = np.ones(len(model.estimators_)) if model.weights is None else np.asarray(model.weights, np.float64)
+    for part, weight in zip(model.estimators_, weights, strict=True):
+        label, scores = write.within(part, operator.inputs[0])
+        given = scores if model.voting == "soft" else _vote(write, label, n)
+        parts.append(write("Mul", given, write.number(np.array([weight], np.float32))))
+    sums = write("Sum", *parts)  # which weights of whole numbers make exact, so that ties stay ties
+    mean = write("Div", sums, write.number(np.array([weights.sum()], np.float32)))
+    write.classified(operator, mean, model.classes_, chosen_by=sums)
 
 
 def _vote(write: GraphNodes, label: str, n: int) -> str:
@@ -162,7 +157,7 @@ def _boosted(scope: Any, operator: Any, container: Any) -> None:
     n, weights = len(model.classes_), np.asarray(model.estimator_weights_, np.float64)[: len(model.estimators_)]
     parts = []
     for part, weight in zip(model.estimators_, weights / weights.sum(), strict=True):
-        label, _ = _within(write, operator, part, operator.inputs[0])
+        label, _ = write.within(part, operator.inputs[0])
         up, down = (write.number(np.array([w], np.float32)) for w in (weight * n / (n - 1), weight / (n - 1)))
         parts.append(write("Sub", write("Mul", _vote(write, label, n), up), down))
     scores = write("Sum", *parts)

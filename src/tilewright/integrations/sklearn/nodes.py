@@ -50,10 +50,26 @@ class GraphNodes:
     def axis(self, k: int) -> str:
         return self.number(np.array([k], np.int64))
 
-    def classified(self, operator: Any, scores: str, classes: Any, chosen_by: str | None = None) -> None:
-        """The likeliest class and the probabilities as the operator's results.
+    def within(self, classifier: Any, rows: Any) -> tuple[str, str]:
+        """The labels and the scores of a classifier inside of the operator's, over the variable ``rows``."""
+        with MAKING:
+            from skl2onnx._supported_operators import sklearn_operator_name_map
+            from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
 
-        ``chosen_by`` are numbers whose largest tells the class, where probabilities are not.
+        inner = self.scope.declare_local_operator(sklearn_operator_name_map[type(classifier)], classifier)
+        inner.inputs.append(rows)
+        label = self.scope.declare_local_variable("label", Int64TensorType())
+        scores = self.scope.declare_local_variable("scores", FloatTensorType())
+        inner.outputs.append(label)
+        inner.outputs.append(scores)
+        return str(label.full_name), str(scores.full_name)
+
+    def classified(self, operator: Any, scores: str, classes: Any, chosen_by: str | None = None) -> None:
+        """The class with the largest score, and ``scores`` as they are, as the operator's results.
+
+        ``scores``, f32[rows, classes], are probabilities, or the raw scores of ``decision_function`` where those are
+        asked for. ``chosen_by``, of the same shape, are numbers whose largest tells the class where that of ``scores``
+        does not.
         """
         found = self("ArgMax", chosen_by or scores, axis=1, keepdims=0)
         known = np.asarray(classes)

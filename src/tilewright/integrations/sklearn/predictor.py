@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.build.driver import compile
 from tilewright.core.diag import CompileError, OptionError
 from tilewright.core.types import Array
-from tilewright.integrations.sklearn import ensembles, forests, missing, neighbours
+from tilewright.integrations.sklearn import composed, ensembles, forests, missing, neighbours
 from tilewright.integrations.sklearn.columns import Columns, without_text
 from tilewright.integrations.sklearn.documents import Documents, documents_of, reads_documents, without_first
 from tilewright.integrations.sklearn.rewritten import as_matrix, last_step, number_classes, rewrite, searched
@@ -140,7 +140,7 @@ def _numbers_alone(estimator: Any) -> tuple[Any, Columns | Documents]:
     return without_text(estimator)
 
 
-OWN = (forests, neighbours, missing, ensembles)
+OWN = (forests, neighbours, missing, ensembles, composed)
 """Where converters of ours stand."""
 _INSTALL = 'pip install "tilewright[sklearn]"'
 

@@ -110,6 +110,23 @@ def _prepare(estimator: Any, options: Options) -> None:
                     "a OneVsRestClassifier chooses by scores, which probabilities of modified_huber cut off",
                     remedy="fit an SGDClassifier itself, which tells more than two classes apart",
                 )
+            if len(getattr(last_step(part), "_probA", ())):
+                raise CompileError(
+                    "a OneVsRestClassifier chooses by scores, which probabilities of an SVC do not follow",
+                    remedy="fit it on an SVC without probability=True, or fit the SVC itself",
+                )
+            if is_classifier(part) and not hasattr(part, "predict_proba"):
+                _ask_for_scores(part, options, "a OneVsRestClassifier")
+    if kind == "OneVsOneClassifier":
+        for part in getattr(estimator, "estimators_", []):
+            if hasattr(part, "decision_function"):
+                _ask_for_scores(part, options, "a OneVsOneClassifier")
+    if kind == "StackingClassifier" and hasattr(estimator, "estimators_"):
+        for part, method in zip(estimator.estimators_, estimator.stack_method_, strict=True):
+            if method == "decision_function":
+                _ask_for_scores(part, options, "a StackingClassifier")
+            if method != "predict":  # no labels are read, which may be text
+                number_classes(part)
     if kind == "AdaBoostClassifier" and hasattr(estimator, "estimators_"):
         for part in estimator.estimators_:  # fitted on the same labels, which may be text
             number_classes(part, np.searchsorted(estimator.classes_, part.classes_))
@@ -122,12 +139,26 @@ def _prepare(estimator: Any, options: Options) -> None:
     if kind == "_CalibratedClassifier":
         base = estimator.estimator
         number_classes(base)  # calibration reads no labels, which may be text; they are in the order of all classes
-        if not hasattr(base, "decision_function"):
-            return
-        # Calibration reads scores; without the option skl2onnx hands it probabilities.
-        if not takes(base, "raw_scores"):
-            raise CompileError(
-                f"skl2onnx has no scores of {type(last_step(base)).__name__}, which a CalibratedClassifierCV reads",
-                remedy="calibrate a LogisticRegression, a LinearSVC, an SVC or a classifier without decision_function",
-            )
-        options.setdefault(id(last_step(base)), {})["raw_scores"] = True
+        if hasattr(base, "decision_function"):
+            _ask_for_scores(base, options, "a CalibratedClassifierCV")
+
+
+def _ask_for_scores(estimator: Any, options: Options, reader: str) -> None:
+    """Have what ``decision_function`` gives as a classifier's second result; without the option it is probabilities.
+
+    Of two classes it is two columns, of which the second is what scikit-learn gives.
+    """
+    last = last_step(estimator)
+    if not takes(last, "raw_scores"):
+        raise CompileError(
+            f"skl2onnx has no scores of {type(last).__name__}, which {reader} reads",
+            remedy="take a LogisticRegression, a LinearSVC, an SVC or a classifier without decision_function there",
+        )
+    options.setdefault(id(last), {})["raw_scores"] = True
+    if hasattr(last, "_probA"):  # an SVC with probabilities, which skl2onnx prefers to scores
+        last.probability, last._probA, last._probB = False, np.empty(0), np.empty(0)
+    if type(last).__name__ in ("BaggingClassifier", "OneVsRestClassifier"):  # their scores are those of their parts
+        for part in last.estimators_:
+            _ask_for_scores(part, options, reader)
+    if type(last).__name__ == "StackingClassifier":
+        _ask_for_scores(last.final_estimator_, options, reader)
