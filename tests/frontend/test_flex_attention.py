@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
@@ -63,6 +63,7 @@ CASES = st.tuples(
 
 
 @given(CASES)
+@example(("none", "blind", operands(1, 1, 1, 1, 1, 1, torch.float32), None))  # a mask that joins two conditions
 @settings(max_examples=QUICK)
 def test_flex_attention(case: Any) -> None:
     score, mask, xs, scale = case

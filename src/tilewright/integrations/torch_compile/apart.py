@@ -16,6 +16,7 @@ longer than a small model. They are looked at again only when another argument l
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,14 +85,24 @@ def refuse_writes_that_are_lost(captured: Any) -> None:
         if argument is None or _memory_of(argument) not in changed:
             continue
         view, own = tensor_of(node), tensor_of(argument)
-        if not lies_within(own, view.shape, view.stride(), view.storage_offset()):
+        # Of an example of a batch (``vmap``) it is not told which part of the memory it has.
+        if view is not _unwrapped(view) or not lies_within(own, view.shape, view.stride(), view.storage_offset()):
             raise WritesLost(f"{argument.name} is written, and what lies beside its elements is read by as_strided")
 
 
 def _memory_of(node: Any) -> Any:
     """What tells whose memory a node of a captured graph gives a view of; None where it gives no tensor of memory."""
-    value = tensor_of(node)
+    value = _unwrapped(tensor_of(node))
     return value.untyped_storage()._cdata if _lies_in_memory(value) else None
+
+
+def _unwrapped(value: Any) -> Any:
+    """The tensor within those that stand for it in transforms of functions (``torch.func``)."""
+    from torch._C import _functorch
+
+    while value is not None and _functorch.is_functorch_wrapped_tensor(value):
+        value = _functorch.get_unwrapped(value)
+    return value
 
 
 def _argument_with(memory: Any, captured: Any) -> Any:
@@ -168,9 +179,12 @@ def _is_replayed(views: Any) -> bool:
 
 
 def writes(target: Any) -> bool:
-    """May what a node of a captured graph calls write to its first argument?"""
-    name = _name_of(target)
-    return name in _OPERATORS_THAT_WRITE or (name.endswith("_") and not name.endswith("__"))
+    """May what a node of a captured graph calls write to its first argument?
+
+    PyTorch's names of what does end in an underline, and so do Python's ``and_`` and ``or_``, which do not.
+    """
+    name, is_operator = _name_of(target), getattr(target, "__module__", None) == operator.and_.__module__
+    return name in _OPERATORS_THAT_WRITE or (name.endswith("_") and not name.endswith("__") and not is_operator)
 
 
 def _is_view(node: Any) -> bool:
