@@ -39,9 +39,9 @@ from tilewright.core.compute import (
     buffers_of_value,
     loads,
     loop_symbol,
+    map_stage,
     operands,
     rewrite_value,
-    substitute_index,
     substitute_value,
     walk,
 )
@@ -86,20 +86,6 @@ def normalize(computation: Computation, machine: Target, constants: Container[Bu
 def stages_of(computation: Computation) -> tuple[Stage, ...]:
     """The items of a computation without serial loops."""
     return tuple(x for x in computation.items if isinstance(x, Stage))
-
-
-def map_stage(stage: Stage, dims: dict[Sym, Dim], axes: tuple[Axis, ...], reduced: tuple[Axis, ...] | None) -> Stage:
-    """``stage`` over other axes, with symbols replaced everywhere."""
-    red = stage.reduction
-    if red is not None and reduced is not None:
-        red = replace(red, axes=reduced, init=tuple(substitute_value(v, dims) for v in red.init))
-    return replace(
-        stage,
-        axes=axes,
-        index=tuple(substitute_index(i, dims) for i in stage.index),
-        exprs=tuple(substitute_value(v, dims) for v in stage.exprs),
-        reduction=red,
-    )
 
 
 def drop_unit_axes(computation: Computation) -> Computation:

@@ -30,9 +30,8 @@ from tilewright.core.compute import (
     Value,
     loads,
     loop_symbol,
+    map_stage,
     rewrite_value,
-    substitute_index,
-    substitute_value,
 )
 from tilewright.core.dims import divisor, is_known
 from tilewright.core.expr import Dim, Sym, ceildiv
@@ -190,18 +189,10 @@ def _sums_rows(s: Stage, read: Buffer) -> bool:
 def _over(s: Stage, axis: Axis, extent: Dim, guard: Dim | None = None) -> Stage:
     """The stage with another extent of an axis, and zero where ``guard`` is below 0."""
     sym = loop_symbol(axis.sym.name, extent)
-    dims: dict[Sym, Dim] = {axis.sym: sym}
-    exprs = s.exprs
     if guard is not None:
-        exprs = tuple(Select(Inside((guard,)), v, Const(0, v.dtype)) for v in exprs)
+        s = replace(s, exprs=tuple(Select(Inside((guard,)), v, Const(0, v.dtype)) for v in s.exprs))
 
     def changed(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(sym, extent) if a is axis else a for a in axes)
 
-    return replace(
-        s,
-        axes=changed(s.axes),
-        index=tuple(substitute_index(i, dims) for i in s.index),
-        exprs=tuple(substitute_value(v, dims) for v in exprs),
-        reduction=None if s.reduction is None else replace(s.reduction, axes=changed(s.reduction.axes)),
-    )
+    return map_stage(s, {axis.sym: sym}, changed(s.axes), changed(s.reduction.axes) if s.reduction else None)

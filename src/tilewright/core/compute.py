@@ -18,7 +18,7 @@ Grammar (``dim`` is an index expression)::
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import ClassVar, TypeAlias
 
@@ -576,3 +576,17 @@ def value_text(v: Value) -> str:
 
 def index_text(i: IndexLike) -> str:
     return f"@{value_text(i)}" if isinstance(i, Value) else to_text(i)
+
+
+def map_stage(stage: Stage, dims: dict[Sym, Dim], axes: tuple[Axis, ...], reduced: tuple[Axis, ...] | None) -> Stage:
+    """``stage`` over other axes, with symbols replaced everywhere."""
+    red = stage.reduction
+    if red is not None and reduced is not None:
+        red = replace(red, axes=reduced, init=tuple(substitute_value(v, dims) for v in red.init))
+    return replace(
+        stage,
+        axes=axes,
+        index=tuple(substitute_index(i, dims) for i in stage.index),
+        exprs=tuple(substitute_value(v, dims) for v in stage.exprs),
+        reduction=red,
+    )

@@ -44,9 +44,8 @@ Known = tuple[float, tuple[Dim, ...]]
 def trim(kernel: Kernel, loop: str, at: str, multiple: int = 1) -> Kernel:
     """``for k<n: s += e(k)`` -> ``for k<min(n, m): s += e(k)`` where e is 0 from m on, at every iteration in ``at``.
 
-    The next ``multiple`` ends the loop, which has to divide n. The same for other reductions and what leaves them
-    unchanged. Fails: the loop's body is no single update; nothing is
-    known of its value, or not by how far the loop has come.
+    m is rounded up to a ``multiple``. The same for other reductions and what leaves them unchanged. Fails: the loop's
+    body is no single update; nothing is known of its value, or not by how far the loop has come; n is no multiple.
     """
     target, where = find_loop(kernel, loop, "trim"), f"{loop}, {at}"
     inside = [x for x in (*enclosing(kernel.body, target), target) if isinstance(x, For)]
