@@ -160,3 +160,18 @@ def test_results_yield_to_other_types_where_jax_says_so(name: str) -> None:
 def test_forms_of_matrices_that_are_not_symmetric_are_refused_with_a_remedy(function, rule: str) -> None:
     with pytest.raises(tw.ImportFailed, match=rf"{rule}[\s\S]*remedy: compute it outside of what is compiled"):
         SMALL(function)(jnp.eye(3))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_denormal_numbers_count_as_0_as_they_do_for_jax(threads):
+    x = np.resize(np.float32([1e-30, 1e-20, -1e-30, 3e-39]), 1 << 16)
+
+    def f(a):
+        return a * np.float32(1e-10), jnp.maximum(a, 0) + a
+
+    flushed = jit(f, threads=threads)(x)
+    for ours, theirs in zip(flushed, jax.jit(f)(x), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    kept = jit(f, threads=threads, flush_denormals=False)(x)[0]
+    np.testing.assert_array_equal(kept, x * np.float32(1e-10))
+    assert float(kept[0]) != 0  # and NumPy, on the same thread, has not been told otherwise

@@ -113,7 +113,7 @@ def _regions(levels: Sequence[Modules]) -> tuple[list[Region], np.ndarray[tuple[
 
 def _renamed(text: str, n: int) -> str:
     """A level's functions under names of their own (a dot and a number is what LLVM itself makes names differ by)."""
-    own = r"tw_run\b|tw_plan\b|tw_(?:sub|sized)\d+\b|tw_beside\d+(?:_at)?\b"
+    own = r"tw_run\b|tw_kept\b|tw_plan\b|tw_(?:sub|sized)\d+\b|tw_beside\d+(?:_at)?\b"
     return re.sub(rf'@("k_[0-9a-f]+|{own})', rf"@\g<1>_{n}", text)
 
 

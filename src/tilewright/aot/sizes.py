@@ -100,7 +100,7 @@ def _owner(symbol: str, name: str, kernels: Mapping[str, str]) -> tuple[str, str
     stem = symbol.removeprefix(".L").split(".", maxsplit=1)[0]
     if stem in kernels:
         return "kernel", f"{stem} {kernels[stem]}".strip()
-    if stem.startswith(("tw_run", "tw_plan", "tw_sub", "tw_sized")):
+    if stem.startswith(("tw_run", "tw_kept", "tw_plan", "tw_sub", "tw_sized")):
         return "code", "order of kernels and sizes"
     if stem.startswith(f"{name}_"):
         return "code", "C interface"

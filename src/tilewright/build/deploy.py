@@ -67,6 +67,7 @@ def export(
     specialize: Mapping[str, Sequence[int]] | Sequence[Mapping[str, int]] | None = None,
     shared: bool = False,
     static: bool = False,
+    flush_denormals: bool = False,
     progress: Progress | None = None,
 ) -> Exported:
     """Compile a model to an object file and a C header that need no Python; ``docs/deploy.md`` says how to use them.
@@ -83,7 +84,10 @@ def export(
     """
     if schedule is not None and "," in target:
         raise OptionError(f"a file of schedules is for one target, not {target!r}", remedy="export each level alone")
-    options = Options(target, precision, optimize, accuracy, read_schedule(schedule), read_exact_sizes(specialize))
+    sizes = read_exact_sizes(specialize)
+    options = Options(
+        target, precision, optimize, accuracy, read_schedule(schedule), sizes, flush_denormals=flush_denormals
+    )
     threads = checked_threads(threads)
     check_flags(shared=shared, static=static)
     check_sizes_given(fix_dims, input_shapes)

@@ -65,6 +65,7 @@ def compile(
     schedule: str | os.PathLike[str] | None = None,
     specialize: Any = None,
     emulate: bool = False,
+    flush_denormals: bool = False,
     tuned: bool = True,
     cache: bool = True,
     progress: Progress | None = None,
@@ -73,11 +74,14 @@ def compile(
 ) -> CompiledModel:
     """``tilewright.compile``, by the compiler; ``keyed`` is what is known of the source already.
 
+    With ``flush_denormals`` denormal numbers count as 0, as they do for XLA.
     With ``verify`` the model is compiled anew, and checked after every pass.
     """
     check_flags(cache=cache, tuned=tuned)
     sizes = read_exact_sizes(specialize)
-    options = Options(target, precision, optimize, accuracy, read_schedule(schedule), sizes, emulate)
+    options = Options(
+        target, precision, optimize, accuracy, read_schedule(schedule), sizes, emulate, flush_denormals=flush_denormals
+    )
     threads = checked_threads(threads)
     check_sizes_given(fix_dims, input_shapes)
     clock = Clock(progress)
@@ -119,7 +123,7 @@ def compile(
                     store.put_artifact_soon(cache_key(key, options), artifact)
     unused = searches.unused(artifact.manifest) if searches is not None else {}
     # What was not used is told by this way alone, so the next process has to come here again.
-    if store and keyed.key and not options.schedule and not options.emulate and not unused:
+    if store and keyed.key and not options.schedule and not options.emulate and not flush_denormals and not unused:
         # The next process finds the artefact by this question, without loading the compiler.
         asked = question(keyed.key, target, precision, optimize, accuracy, *asked_sizes(specialize), *asked_first)
         remember_answer(store, asked, cache_key(keyed.key, options))

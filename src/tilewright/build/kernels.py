@@ -399,6 +399,7 @@ class SplitGraph:
     planner: ProgramPlanner
     slots: dict[str, int]
     exact: tuple[SizedProgram, ...] = ()
+    flush_denormals: bool = False
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -428,7 +429,7 @@ class SplitGraph:
         points = {name: points_of(group) for name, group in made.groups.items()} if is_stoppable else None
         return emit_program(
             self.program, self.slots, shapes, made.target, made.parameter_counts(), made.most_scratch(), cycles,
-            routines, points, self.exact, made.stoppable,
+            routines, points, self.exact, made.stoppable, self.flush_denormals,
         )  # fmt: skip
 
 
@@ -489,4 +490,4 @@ def split_graph(
         sized = tuple(SizedProgram(sizes, kernels.plan(g, passes, options)[0]) for sizes, g in exact)
         kernels.check_book()
     pairs = [(graph, program), *((g, s.program) for (_, g), s in zip(exact, sized, strict=True))]
-    return SplitGraph(graph, program, kernels, planner, dimension_slots(pairs), sized)
+    return SplitGraph(graph, program, kernels, planner, dimension_slots(pairs), sized, options.flush_denormals)

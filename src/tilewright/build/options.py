@@ -56,6 +56,7 @@ class Options:
     ``specialize`` has combinations of sizes that get code of their own beside the general code (``build.exact``).
     ``found`` is what searches found for this machine, as JSON of the steps by the kernel's name: it has kernels of all
     models, and steps that do not fit are left aside (``build.found_schedules``).
+    With ``flush_denormals`` numbers too small for all their digits count as 0, where the CPU has a choice.
     With ``emulate`` the schedules are those of the GPU that ``target`` names, and this machine's CPU runs them.
     """
 
@@ -67,6 +68,7 @@ class Options:
     specialize: tuple[Sizes, ...] = ()
     emulate: bool = False
     found: str = ""
+    flush_denormals: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.target, str):
@@ -77,7 +79,7 @@ class Options:
             raise OptionError(f"precision {self.precision!r} is not offered", remedy=f"use one of {list(PRECISIONS)}")
         if type(self.optimize) not in (int, str) or self.optimize not in LEVELS:
             raise OptionError(f"optimize={self.optimize!r} is not a level", remedy='use 0, 1, 2, 3 or "size"')
-        check_flags(emulate=self.emulate)
+        check_flags(emulate=self.emulate, flush_denormals=self.flush_denormals)
         if self.emulate and not is_gpu(self.target):
             remedy = f"name a GPU as the target: {', '.join(gpu_names())}"
             raise OptionError(f"the target {self.target!r:.80} is no GPU to emulate", remedy=remedy)
@@ -114,7 +116,7 @@ class Options:
         for name in ("schedule", "found"):
             if text := fields.pop(name):
                 fields[name] = sha256(text.encode()).hexdigest()[:16]
-        for name in ("specialize", "emulate"):
+        for name in ("specialize", "emulate", "flush_denormals"):
             if not fields[name]:
                 del fields[name]
         return fields

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from tilewright.codegen.cpu import beside, control
+from tilewright.codegen.cpu.flush import flushing
 from tilewright.codegen.cpu.parallel import POOL
 from tilewright.codegen.cpu.polls import ASK, LOOK
 from tilewright.codegen.cpu.scratch import FLAG_BYTES, with_slot, zero_flags
@@ -52,6 +53,7 @@ TURN_POINTS = 1_000
 """What a loop's turn counts beside its kernels: a poll every ten thousand turns."""
 
 _RUN = "define i32 @tw_run(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
+_KEPT = "define internal i32 @tw_kept(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
 _SIZED = "define internal i32 @tw_sized{}(ptr %args, ptr %dims, ptr %weights, ptr %memory, i32 %threads)"
 _SUB = "define internal i32 @{}(ptr %args, ptr %dims, ptr %weights, ptr %arena, i32 %threads, ptr %scratch)"
 
@@ -68,6 +70,7 @@ def emit_program(
     points: Mapping[str, Dim] | None = None,
     exact: Sequence[SizedProgram] = (),
     stoppable: Collection[str] = (),
+    flush_denormals: bool = False,
 ) -> str:
     """The module's text; ``slots`` gives each symbol's place in ``dims``, ``kernels`` each kernel's parameter count,
     ``scratch`` what is enough for each of them, ``routines`` which routines of libraries whoever links it offers.
@@ -76,15 +79,19 @@ def emit_program(
     then every call is made by itself. With ``points``, those of each kernel's call, the program can be stopped.
     ``exact`` are programs that take the place of ``program`` in calls of their sizes, the first that fits.
     ``stoppable`` kernels return early where a signal stops them, and the program does then.
+    With ``flush_denormals`` the program computes as if denormal numbers were 0.
     """
+    entry = _KEPT if flush_denormals else _RUN
     whole = control.scratch_of([program, *(sized.program for sized in exact)], scratch)
     module = Module(slots, cycles or {}, whole, scratch, frozenset(routines), points, frozenset(stoppable))
     for at, sized in enumerate(exact):
         module.function(sized.program, _SIZED.format(at), whole)
     # Beside programs for exact sizes the entry is the choice among them, and the general one is its last resort.
-    module.function(program, _SIZED.format(len(exact)) if exact else _RUN, whole)
+    module.function(program, _SIZED.format(len(exact)) if exact else entry, whole)
     if exact:
-        module.choice(exact)
+        module.choice(exact, entry)
+    if flush_denormals:
+        module.functions.append(flushing(_RUN, "tw_kept", target.triple))
     module.plan(program, output_shapes, exact)
     head = [f'target triple = "{target.triple}"', "declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"]
     head.append("declare i64 @llvm.readcyclecounter()")
@@ -161,8 +168,8 @@ class Module:
         body = "\n".join(["entry:", *fn.entry, *split, *fn.lines, "  ret i32 0", "}"])
         self.functions.append(f"{head} nounwind {{\n{body}")
 
-    def choice(self, exact: Sequence[SizedProgram]) -> None:
-        """``tw_run`` of several programs: the first whose sizes a call has, else the last, which is for all."""
+    def choice(self, exact: Sequence[SizedProgram], entry: str) -> None:
+        """The entry of several programs: the first whose sizes a call has, else the last, which is for all."""
         fn = Function(self)
         for k, sized in enumerate(exact):
             fn.write(f"br i1 {fn.is_exact(sized.sizes)}, label %is{k}, label %not{k}")
@@ -171,7 +178,7 @@ class Module:
             fn.label(f"not{k}")
         fn.leave_to(len(exact))
         body = "\n".join(["entry:", *fn.lines, "}"])
-        self.functions.append(f"{_RUN} nounwind {{\n{body}")
+        self.functions.append(f"{entry} nounwind {{\n{body}")
 
     def sub(self, program: Program) -> str:
         if id(program) not in self.names:

@@ -28,6 +28,7 @@ How it works, and why it is right:
   condition variable under a lock that only sleepers and wakers take). If its clock jumps by more than
   200 us while spinning, somebody else had its CPU: the machine is oversubscribed, and the worker's next 64 waits skip
   the spinning.
+* Workers round, and treat denormal numbers, as the caller does (``float_mode``): its mode is a field of the job.
 * Workers block all signals, so that Python's handlers run where Python expects them.
 
 Measured by ``python benchmarks/fork_join.py`` (2 threads, 2-core Cascade Lake VM at a load of 6 from other processes,
@@ -66,6 +67,7 @@ _FIELDS = {
     "epoch": "getelementptr (%crew_t, ptr @crew, i64 0, i32 3)",
 }
 """Parts of the globals; no aliases, whose sizes in the object file are those of the whole."""
+_MODE = "getelementptr (%job_t, ptr @job, i64 0, i32 6)"
 
 
 def pool_ir(abi: PoolAbi) -> str:
@@ -74,6 +76,9 @@ def pool_ir(abi: PoolAbi) -> str:
         system_parts(abi),
         pause=abi.pause,
         pause_type=abi.pause_type,
+        mode_declared=abi.mode.declared,
+        save_mode=abi.mode.save.format(at=_MODE, n=0),
+        take_mode=abi.mode.restore.format(at=_MODE, n=0),
         max_workers=MAX_THREADS - 1,
         spin_ns=DEFAULT_SPIN_NS,
         seat=1 << 48,
@@ -86,9 +91,9 @@ def pool_ir(abi: PoolAbi) -> str:
 
 
 _IR = string.Template(r"""
-; A cache line each: the job (word, fn, ctx, n, tasks of a chunk, ranges), its end (done, waiter, bell), the crew, the
-; settings; the chunks of a range (next, end).
-%job_t = type { i64, ptr, ptr, i64, i64, i64, [16 x i8] }
+; A cache line each: the job (word, fn, ctx, n, tasks of a chunk, ranges, mode), its end (done, waiter, bell), the crew,
+; the settings; the chunks of a range (next, end).
+%job_t = type { i64, ptr, ptr, i64, i64, i64, i64, [8 x i8] }
 %range_t = type { i64, i64, [48 x i8] }
 %end_t = type { i64, i32, i32, [48 x i8] }
 %crew_t = type { i32, i32, i32, i32, [48 x i8] }
@@ -101,7 +106,7 @@ _IR = string.Template(r"""
 ${declared_threads}declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.smax.i64(i64, i64)
 declare void $pause_type
-
+$mode_declared
 $now
 $sleeping
 ; Start workers until there are %wanted; returns min(%wanted, number there are). Only the lock's holder calls it.
@@ -167,7 +172,7 @@ mine:
   %n = load i64, ptr getelementptr (%job_t, ptr @job, i64 0, i32 3)
   %grain = load i64, ptr getelementptr (%job_t, ptr @job, i64 0, i32 4)
   %n_ranges = load i64, ptr getelementptr (%job_t, ptr @job, i64 0, i32 5)
-  br label %pick
+$take_mode  br label %pick
 pick:
   %any = phi i64 [ %from, %mine ], [ %after, %past ]
   %range = urem i64 %any, %n_ranges
@@ -350,7 +355,7 @@ staff:
   store i64 %n, ptr getelementptr (%job_t, ptr @job, i64 0, i32 3)
   store i64 %grain, ptr getelementptr (%job_t, ptr @job, i64 0, i32 4)
   store i64 %n_ranges, ptr getelementptr (%job_t, ptr @job, i64 0, i32 5)
-  store atomic i64 0, ptr $done monotonic, align 64
+$save_mode  store atomic i64 0, ptr $done monotonic, align 64
   br label %deal
 deal:
   %k = phi i64 [ 0, %staff ], [ %k1, %deal ]

@@ -10,6 +10,7 @@ import string
 from collections.abc import Mapping
 from dataclasses import replace
 
+from tilewright.runtime.cpu.float_mode import FloatMode, float_mode
 from tilewright.runtime.plain import dataclass
 
 
@@ -23,7 +24,7 @@ class PoolAbi:
     ``pause`` is the call of the intrinsic that hints a pause, ``pause_type`` its declaration, ``features`` what the
     target machine must have on to know it. (Inline assembly would need the target's assembly parser, which only the
     host's target has.) ``long`` is C's type of that name, ``clock`` the number of the monotonic clock, ``set_mask``
-    what tells ``pthread_sigmask`` to set.
+    what tells ``pthread_sigmask`` to set, ``mode`` the register that a job's threads have the caller's of.
     """
 
     futex: int | None
@@ -36,12 +37,13 @@ class PoolAbi:
     mutex: int = 0
     condition: int = 0
     is_windows: bool = False
+    mode: FloatMode = float_mode("")
 
 
 POOL_ABIS = {
-    "x86_64": PoolAbi(202, "@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()"),
+    "x86_64": PoolAbi(202, "@llvm.x86.sse2.pause()", "@llvm.x86.sse2.pause()", mode=float_mode("x86_64")),
     # "yield" does nothing on most cores; "isb sy" waits some tens of cycles.
-    "aarch64": PoolAbi(98, "@llvm.aarch64.isb(i32 15)", "@llvm.aarch64.isb(i32)"),
+    "aarch64": PoolAbi(98, "@llvm.aarch64.isb(i32 15)", "@llvm.aarch64.isb(i32)", mode=float_mode("aarch64")),
     # Zihintpause is encoded as a fence that does nothing on cores without it.
     "riscv64": PoolAbi(98, "@llvm.riscv.pause()", "@llvm.riscv.pause()", "+zihintpause"),
     # "yield"; glibc's and musl's 32-bit clock_gettime has a 32-bit time, of which differences are taken.
