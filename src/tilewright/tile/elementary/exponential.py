@@ -134,6 +134,21 @@ def _power_of_two(biased: Value) -> Value:
     return floats(integer("shl", biased, 52 if biased.dtype is types.i64 else 23))
 
 
+def _no_number(x: Value) -> float:
+    """The power of two that is rounded to 0, half the least denormal number; so are those below it."""
+    return -1075.0 if is_double(x) else -150.0
+
+
+def _no_factor(x: Value) -> float:
+    """The exponent whose two halves, biased, are 0, and so are the factors that :func:`_scaled` makes of them."""
+    return -2.0 * _bias(x)
+
+
+def _none_below(x: Value, least: float, power: Value) -> Value:
+    """0 where ``x`` is below ``least``. Rounding a power to 0 takes many CPUs 150 cycles, masking it out none."""
+    return choose(less(x, c(least, x)), c(0.0, x), power)
+
+
 def _scaled(p: Value, shifted: Value, whole: Value, style: Style, shift: int = 0) -> Value:
     """``p * 2**(whole + shift)``, rounded once even when denormal; ``shifted`` holds that exponent and two biases.
 
@@ -154,29 +169,19 @@ def _reduced(x: Value, bias: int) -> tuple[Value, Value, Value]:
 
 
 def _exp_minus_one(r: Value) -> Value:
-    """``e**r - 1`` for ``|r| <= ln 2 / 2``."""
-    return fma(r * r, polynomial(r, _EXP_TAIL_F64 if is_double(r) else _EXP_TAIL_F32), r)
+    """``e**r - 1`` for ``|r| <= ln 2 / 2``. ``r * r`` alone would be denormal, and slow, where ``r`` is next to 0."""
+    return fma(r, r * polynomial(r, _EXP_TAIL_F64 if is_double(r) else _EXP_TAIL_F32), r)
 
 
 def exp(x: Value, style: Style, shift: int = 0) -> Value:
     """``e**x * 2**shift``; f32 and f64 within 1.5 ULP, denormal results too; by an instruction of ``exp2`` within 4."""
     if style.has_special:
         return _exp_by_exp2(clamp(x, -105.0, 90.0), shift)
-    biases = 2 * _bias(x) + shift
-    x = clamp(x, _lowest_of_exp(x, style, biases), 711.0 if is_double(x) else 90.0)
-    shifted, whole, r = _reduced(x, biases)
-    return _scaled(_exp_minus_one(r) + c(1.0, r), shifted, whole, style, shift)
-
-
-def _lowest_of_exp(x: Value, style: Style, biases: int) -> float:
-    """What smaller ``x`` count as: one whose scale makes 0 of every number without rounding a denormal one.
-
-    Rounding one takes Intel's cores some 150 cycles, and what a mask makes of a score is far below them all. Factors
-    whose bits are all 0 multiply to 0 at once, and so do powers of ``scalef`` from these down.
-    """
-    if style.has_scalef:
-        return math.floor((-4096 if is_double(x) else -512) * math.log(2))
-    return math.ceil(-biases * math.log(2))
+    least, most = (_no_factor(x) - shift) * math.log(2), 711.0 if is_double(x) else 90.0
+    limited = Binary("min", c(most, x), x) if style.has_scalef else clamp(x, least, most)
+    shifted, whole, r = _reduced(limited, 2 * _bias(x) + shift)
+    result = _scaled(_exp_minus_one(r) + c(1.0, r), shifted, whole, style, shift)
+    return _none_below(x, (_no_number(x) - shift) * math.log(2), result) if style.has_scalef else result
 
 
 def exp_plus(x: Value, number: Value, style: Style) -> Value:
@@ -186,7 +191,8 @@ def exp_plus(x: Value, number: Value, style: Style) -> Value:
     """
     if style.has_scalef:
         return exp(x, style) + number
-    shifted, _, r = _reduced(clamp(x, -708.0, 710.0) if is_double(x) else clamp(x, -87.0, 89.0), _bias(x) - 1)
+    bias = _bias(x) - 1
+    shifted, _, r = _reduced(clamp(x, -bias * math.log(2), 710.0 if is_double(x) else 89.0), bias)
     half = _power_of_two(bits(shifted))
     return fma((_exp_minus_one(r) + c(1.0, r)) * half, c(2.0, x), number)
 
@@ -202,8 +208,8 @@ def _exp_by_exp2(x: Value, shift: int) -> Value:
 def exp2(x: Value, style: Style) -> Value:
     """``2**x``; f32 and f64 within 1.5 ULP. Where an instruction scales by any power, no ``x`` has to be kept off."""
     if style.has_scalef:
-        return _exp2_scaled(x)
-    x = clamp(x, -2.0 * _bias(x), _bias(x) + 2.0)  # down to what scales by 0, as in `_lowest_of_exp`
+        return _none_below(x, _no_number(x), _exp2_scaled(x))
+    x = clamp(x, _no_factor(x), 1025.0 if is_double(x) else 129.0)
     shifted, whole = _rounded(x, 1.0, 2 * _bias(x))
     return _scaled(_exp2_near_zero(x - whole), shifted, whole, style)
 
