@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from codegen.native import clear_underflow, has_underflowed, runs_here
 from tilewright import ops
 from tilewright.build.driver import compile_graph
 from tilewright.build.options import Options
@@ -17,6 +18,7 @@ from tilewright.core.expr import Sym
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
 from tilewright.core.passes import run_pipeline
 from tilewright.core.types import TensorType, tensor_type_of
+from tilewright.target.target import Target
 
 SIZES = [1, 2, 37, 130, 197, 1000]
 DEPTHS = [17, 64, 80, 128, 257]
@@ -91,6 +93,21 @@ def test_masks(shape, kind, kv_heads):
     mask = draw(*shape, seed=4)
     mask = mask > -0.5 if kind == "bool" else mask
     check((*operands(3, 4, kv_heads, 40, 50, 8), mask), scale=0.3, softcap=3.0 if kind == "float" else 0.0)
+
+
+@pytest.mark.parametrize("hidden", [-100.0, -1e4, -np.inf])
+@pytest.mark.parametrize("target", ["x86-64-v3", "native"])
+def test_what_a_mask_hides_is_no_denormal_number(target, hidden):
+    """Each product with one would take 150 cycles; -100 is what windowed attention adds."""
+    if not runs_here(Target.parse(target)):
+        pytest.skip("this CPU lacks instructions of the target")
+    mask = np.where(np.arange(60) < 30, np.float32(0), np.float32(hidden))[None]
+    arrays = (*operands(1, 2, 2, 50, 60, 16), mask)
+    call = compile_graph(graph_of([tensor_type_of(a) for a in arrays], scale=0.25), threads=1, target=target)
+    clear_underflow()
+    got = call(*arrays)
+    assert not has_underflowed()
+    np.testing.assert_allclose(got, reference(arrays, scale=0.25), rtol=2e-4, atol=2e-5)
 
 
 def test_a_row_that_sees_nothing_is_nan_and_others_are_not():

@@ -1,6 +1,7 @@
 """Run kernels in this process: LLJIT, ctypes, and a serial stand-in for the thread pool."""
 
 import ctypes
+import platform
 import re
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ TASK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
 HOST = Target.host()
 LEFT_OVER = 0x00345678
 """What scratch holds before a call, in each word: bits of a denormal number."""
+UNDERFLOW = {"x86_64": 0x10, "aarch64": 8, "riscv64": 2}[platform.machine()]
+"""The flag of C's ``fenv.h``."""
 WITHOUT_TILES = {"has_amx_bf16": False, "has_amx_int8": False}
 calls = []
 
@@ -36,6 +39,16 @@ def runs_here(target: Target) -> bool:
     """Whether this CPU has the registers and instructions that code for ``target`` uses."""
     has = [name for name in dir(target) if name.startswith("has_") and getattr(target, name)]
     return target.vector_bytes <= HOST.vector_bytes and all(getattr(HOST, name) for name in has)
+
+
+def clear_underflow() -> None:
+    """Forget that a result was denormal or rounded to 0, which takes many CPUs 150 cycles."""
+    ctypes.CDLL(None).feclearexcept(UNDERFLOW)
+
+
+def has_underflowed() -> bool:
+    """Was a result of this thread's denormal, or rounded to 0, since it was forgotten?"""
+    return bool(ctypes.CDLL(None).fetestexcept(UNDERFLOW) & UNDERFLOW)
 
 
 class Native:

@@ -1,22 +1,31 @@
-"""Maxima that need not carry NaN: ``max`` becomes ``larger``, one instruction where ``max`` takes three.
+"""Cheaper operations in a softmax: maxima that need not carry NaN, and weights that need not be denormal.
 
 In: the stages of a computation. Out: the same with other operations. Not its business: how a row is scheduled.
+
+``max`` becomes ``larger``, one instruction where ``max`` takes three.
 
 A softmax takes the maximum ``m`` of a row off every element of it and divides by a sum over the row of what becomes of
 the differences. An element that is NaN makes its own difference NaN, with it the sum, and with the sum the whole row,
 whatever ``m`` is. So ``m`` may be any number there.
+
+``exp2`` becomes ``exp2_flushed``, which gives 0 for what is below the least normal number. The largest weight of a row
+is 1, and beside it such a weight is nothing in a sum. A CPU takes 100 times as long for a product with a denormal
+number, and a mask of -100, as attention within windows has it, makes all that it hides denormal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.core import types
 from tilewright.core.compute import (
     Binary,
     Buffer,
     Cast,
     Computation,
+    Const,
     Fma,
     IndexLike,
     Load,
@@ -24,10 +33,11 @@ from tilewright.core.compute import (
     Stage,
     Unary,
     Value,
+    loads,
     substitute_value,
     walk,
 )
-from tilewright.core.indices import lies_at
+from tilewright.core.indices import lies_at, symbols_at
 
 _OF_ONE = frozenset("neg abs sqrt rsqrt exp exp2 expm1 log log2 log1p".split())
 _OF_EITHER = frozenset("add sub mul div min max".split())
@@ -48,10 +58,76 @@ def free_maxima(computation: Computation) -> Computation:
     return replace(computation, items=tuple(items))
 
 
+def flush_weights(computation: Computation) -> Computation:
+    """``exp2((x - m) * c)`` of elements ``x`` of a row with the maximum ``m`` is flushed where only sums read it.
+
+    For temporaries of f32, also rounded ones, and sums of weights alone or times something else: of each product a sum
+    loses less than 1.2e-38 times the other factor.
+    """
+    stages = [s for s in computation.items if isinstance(s, Stage)]
+    maxima = {s.out: s for s in stages if _is_maximum(s, computation)}
+    items = list(computation.items)
+    for k, s in enumerate(items):
+        if isinstance(s, Stage) and _is_weight(s, maxima, computation) and _only_sums_read(s.out, stages):
+            items[k] = replace(s, exprs=(_flushed(s.expr),))
+    return replace(computation, items=tuple(items))
+
+
+def _is_weight(s: Stage, maxima: Mapping[Buffer, Stage], computation: Computation) -> bool:
+    """Is each element of a temporary 2 to the power of what its own element is below the maximum of its row?"""
+    if len(s.outs) != 1 or s.reduction is not None or s.update is not None or s.out not in computation.temps:
+        return False
+    power = _without_casts(s.expr)
+    match power:
+        case Unary(op="exp2", a=Binary(op="mul", a=Binary(op="sub", b=Load() as top) as below, b=Const() as c)):
+            fits = power.dtype is types.f32 and top.buffer in maxima and 0 < c.value < math.inf
+            return fits and _is_in_row(below.a, top, maxima[top.buffer], s)
+    return False
+
+
+def _is_in_row(element: Value, top: Load, maximum: Stage, s: Stage) -> bool:
+    """Is ``element``, as an axis of the stage goes, each one of those that ``top`` is the maximum of?"""
+    assert maximum.reduction is not None
+    (over,) = maximum.reduction.axes
+    row = lies_at(maximum.index, top.index)
+    columns = (a.sym for a in s.axes if a.extent == over.extent and all(a.sym not in symbols_at(i) for i in top.index))
+    return any(element == substitute_value(maximum.expr, {**row, over.sym: column}) for column in columns)
+
+
+def _only_sums_read(buffer: Buffer, stages: Sequence[Stage]) -> bool:
+    """Is the buffer read, and by sums of its elements or of their multiples alone?"""
+    readers = [s for s in stages if any(x.buffer is buffer for v in s.exprs for x in loads(v))]
+    sums = (s.reduction is not None and s.reduction.op == "add" and len(s.exprs) == 1 for s in readers)
+    return bool(readers) and all(sums) and all(_is_multiple(s.exprs[0], buffer) for s in readers)
+
+
+def _is_multiple(v: Value, buffer: Buffer) -> bool:
+    """Is ``v`` an element of the buffer times what is not made of one?"""
+    v = _without_casts(v)
+    if isinstance(v, Binary) and v.op == "mul":
+        here, there = (any(x.buffer is buffer for x in loads(a)) for a in (v.a, v.b))
+        return here != there and _is_multiple(v.a if here else v.b, buffer)
+    return isinstance(v, Load) and v.buffer is buffer
+
+
+def _without_casts(v: Value) -> Value:
+    while isinstance(v, Cast):
+        v = v.a
+    return v
+
+
+def _flushed(v: Value) -> Value:
+    """The power under casts, flushed."""
+    if isinstance(v, Cast):
+        return Cast(_flushed(v.a), v.dtype)
+    assert isinstance(v, Unary)
+    return Unary("exp2_flushed", v.a)
+
+
 def _is_maximum(s: Stage, computation: Computation) -> bool:
     red = s.reduction
     plain = len(s.outs) == 1 and s.update is None and s.out in computation.temps and s.out.dtype.is_float
-    if red is None or red.op != "max" or len(red.axes) != 1 or not plain:
+    if red is None or red.op not in ("max", "larger") or len(red.axes) != 1 or not plain:
         return False
     return [i for i in s.index if i != 0] == [a.sym for a in s.axes]
 

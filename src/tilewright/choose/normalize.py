@@ -7,7 +7,7 @@ Rewrites, each a function: ``drop_unit_axes``; ``inline`` (a temporary with one 
 ``order_reductions`` (reduction axes by falling stride of what is read); ``materialize_guards`` (a padded operand of a
 reduction becomes a padded copy); ``collapse`` (adjacent axes that every access walks as one become one);
 ``join_columns`` (a window's columns and channels become one axis where channels leave lanes idle); ``free_maxima``
-(maxima that need not carry NaN do not).
+(maxima that need not carry NaN do not); ``flush_weights`` (a softmax's weights that only sums read are never denormal).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from math import inf, lcm
 from tilewright.choose.clusters import TRANSFORMED, is_window, projection_before, ring_before, transformed_to
 from tilewright.choose.collapse import collapse, neighbours
 from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, estimate
-from tilewright.choose.extremes import free_maxima
+from tilewright.choose.extremes import flush_weights, free_maxima
 from tilewright.choose.relayout import copy_of, relay_operands
 from tilewright.choose.whole_registers import fill_registers
 from tilewright.choose.widen import widen_shared
@@ -80,7 +80,8 @@ def normalize(computation: Computation, machine: Target, constants: Container[Bu
     rings = [ring_before(s, stages, computation) for s in stages]
     if machine.has_masks and not any(rings) and not any(projection_before(s, stages, computation) for s in stages):
         computation = join_columns(computation, machine, constants)
-    return free_maxima(collapse(computation, constants, {found[-1].out.name for found in rings if found}))
+    whole = collapse(computation, constants, {found[-1].out.name for found in rings if found})
+    return flush_weights(free_maxima(whole))
 
 
 def stages_of(computation: Computation) -> tuple[Stage, ...]:

@@ -174,8 +174,8 @@ class Index(Value):
 class Unary(Value):
     """``op(a)``; ``not`` is logical on bool, bitwise on integers; ``rint`` rounds half to even; ``pow2i`` is 2**a.
 
-    ``exp2_flushed`` is ``exp2``, but what is below the least normal number may be 0; so it is of
-    ``reciprocal_flushed``, which is ``1 / a`` within 1 ULP.
+    ``exp2_flushed`` is ``exp2`` of what is at most 127, but results below the least normal number may be 0; so they may
+    of ``reciprocal_flushed``, which is ``1 / a`` within 1 ULP.
     """
 
     __slots__ = ("a", "op")

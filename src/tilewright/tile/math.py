@@ -21,7 +21,7 @@ UNARY: Mapping[str, Callable[[Value, Style], Value]] = {
     "erf": special.erf,
     "exp": exponential.exp,
     "exp2": exponential.exp2,
-    "exp2_flushed": exponential.exp2,
+    "exp2_flushed": exponential.exp2_flushed,
     "reciprocal_flushed": special.reciprocal,
     "expm1": exponential.expm1,
     "log": exponential.log,
@@ -83,7 +83,7 @@ def expand(
         return None
 
     def sums(v: Value) -> Value | None:
-        if has_fma and isinstance(v, Unary) and v.op == "exp2" and v.dtype is types.f32:
+        if has_fma and isinstance(v, Unary) and v.op in ("exp2", "exp2_flushed") and v.dtype is types.f32:
             return _fused(v)
         divisor = _logistic(v) if has_special else None
         if divisor is not None:
@@ -105,7 +105,7 @@ def _fused(v: Unary) -> Value | None:
     """``exp2(x * c - y)`` with the difference rounded once."""
     d = v.a
     if isinstance(d, Binary) and d.op == "sub" and isinstance(d.a, Binary) and d.a.op == "mul":
-        return Unary("exp2", Fma(d.a.a, d.a.b, -d.b))
+        return Unary(v.op, Fma(d.a.a, d.a.b, -d.b))
     return None
 
 

@@ -215,11 +215,19 @@ def exp2(x: Value, style: Style) -> Value:
 
 
 def exp2_normal(x: Value, style: Style) -> Value:
-    """``2**x`` for f32 ``x`` from -125 to 126, within 1.5 ULP; NaN stays NaN."""
+    """``2**x`` for ``x`` from -125 to 126 (f64: -1021 to 1022), within 1.5 ULP, and 0 at -127; NaN stays NaN."""
     if style.has_scalef:
         return _exp2_scaled(x)
     shifted, whole = _rounded(x, 1.0, _bias(x))
     return _exp2_near_zero(x - whole) * _power_of_two(bits(shifted))
+
+
+def exp2_flushed(x: Value, style: Style) -> Value:
+    """``2**x`` for ``x`` up to 127 (f64: 1023), within 1.5 ULP; 0 for what would be denormal; NaN stays NaN."""
+    bias = _bias(x)
+    if style.has_scalef:
+        return _none_below(x, 1 - bias, _exp2_scaled(x))
+    return exp2_normal(Binary("max", c(-bias, x), x), style)
 
 
 def _exp2_scaled(x: Value) -> Value:

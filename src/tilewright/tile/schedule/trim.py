@@ -138,7 +138,7 @@ class Guarded:
                 return self._known[v]
             case Cast():
                 return self.value(v.a)
-            case Unary(op="exp" | "exp2"):
+            case Unary(op="exp" | "exp2" | "exp2_flushed"):
                 known = self.value(v.a)
                 return None if known is None or known[0] != -inf else (0.0, known[1])
             case Binary(op="add" | "sub" | "mul" | "div"):
