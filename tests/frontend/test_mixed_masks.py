@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.exc import BackendCompilerFailed
 
 from tilewright.integrations.torch_compile.capture import FallbackWarning
 from tilewright.integrations.torch_compile.faults import HOW_TO_REPORT
@@ -134,6 +135,8 @@ def _step(rng: random.Random, values: list[torch.Tensor], exact: list[bool]) -> 
 
 STRAY = "must hold where the data decide"
 """What is said of a selection that is not as long as PyTorch's trace took it for."""
+TOO_FEW = "PyTorch's trace takes it for"
+"""What is said of one that cannot be as long."""
 
 
 def stretches_a_selection(steps: list[Step], values: list[torch.Tensor]) -> bool:
@@ -169,8 +172,8 @@ def check(seed: int) -> None:
             warnings.simplefilter("always")
             try:
                 results = compiled(*inputs)
-            except ExecutionError as e:  # nothing may fall back (TILEWRIGHT_STRICT)
-                assert is_stretched and STRAY in str(e), (seed, e)
+            except (ExecutionError, BackendCompilerFailed) as e:  # nothing may fall back (TILEWRIGHT_STRICT)
+                assert is_stretched and (STRAY in str(e) or TOO_FEW in str(e)), (seed, e)
                 return
         assert is_stretched or not any(STRAY in str(one.message) for one in told), seed
         assert not [one for one in told if HOW_TO_REPORT in str(one.message)], (
@@ -284,3 +287,31 @@ def test_a_selection_as_long_as_another_tensor_meets_it_in_any_call(f: Callable[
     torch._dynamo.reset()
     compiled = torch.compile(g, backend="tilewright", dynamic=True, options={"fallback": False})
     torch.testing.assert_close(compiled(x), g(x))
+
+
+def test_masks_that_were_selected_themselves() -> None:
+    """That both operands of the last selection have one size is known, as in an addition."""
+
+    def f(mask: torch.Tensor) -> torch.Tensor:
+        few = mask.masked_select(mask)
+        return few.masked_select(few.masked_select(mask))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", options={"fallback": False})
+    for mask in (torch.tensor([True]), torch.tensor([False])):
+        assert torch.equal(compiled(mask), f(mask))
+
+
+def test_fewer_elements_than_the_trace_has_are_said_to_be_too_few() -> None:
+    """One selected element meets a longer tensor; PyTorch's trace has both in one size. As a number, it is spread."""
+
+    def f(x: torch.Tensor, mask: torch.Tensor, as_number: bool) -> torch.Tensor:
+        found = mask.masked_select(mask)
+        return torch.where(found[0] if as_number else found, x, -x)
+
+    x, mask = torch.tensor([1, 2]), torch.tensor([True])
+    torch._dynamo.reset()
+    compiled = torch.compile(f, backend="tilewright", options={"fallback": False})
+    assert torch.equal(compiled(x, mask, True), x)
+    with pytest.raises(BackendCompilerFailed, match=rf"at most 1, and {TOO_FEW} 2\n.*take the element as y\[0\]"):
+        compiled(x, mask, False)

@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from tilewright.core.dims import is_known
-from tilewright.core.expr import Dim, Sym, symbols
+from tilewright.core.expr import Dim, Sym, bounds, symbols
 from tilewright.core.graph import Builder, Node
+from tilewright.core.shapes import surely_differ
 from tilewright.core.types import TensorType, bool_, u8
 from tilewright.frontend.complex_pairs import Pair
 from tilewright.frontend.nodes import reshape
-from tilewright.frontend.torch.aten.call import Result, is_decided_by_data
+from tilewright.frontend.torch.aten.call import Result, Unsupported, is_decided_by_data
 from tilewright.frontend.torch.fx.views import hint
 
 Key = TypeVar("Key")
@@ -31,6 +32,8 @@ _MEETING: Mapping[str, Sequence[_Pair]] = {
     "aten.baddbmm.default": ((("batch1", 0), ("batch2", 0)), (("batch1", 2), ("batch2", 1))),
 }
 """Of products, pairs of the operands' axes that have one size; a vector has one axis for the last two."""
+_SPREAD = frozenset({"aten.masked_select.default"})
+"""Calls that bring their operands to one shape as those that work on points do, and give a result of another."""
 
 
 def fitted(b: Builder, node: Any, args: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def fitted(b: Builder, node: Any, args: Mapping[str, Any]) -> dict[str, Any]:
         return {**args, "indices": [fit.get(k, x) for k, x in enumerate(indices)]}
     if (pairs := _MEETING.get(str(node.target))) is not None:
         return _met(b, args, pairs)
-    if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+    if torch.Tag.pointwise not in getattr(node.target, "tags", ()) and str(node.target) not in _SPREAD:
         return dict(args)
     tensors = {name: x for name, x in args.items() if isinstance(x, Node)}
     return {**args, **_of_one_size(b, _with_ones(b, tensors, given_arguments(node)))}
@@ -131,6 +134,11 @@ def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node |
 
 def _shorter(own: Dim, promised: Dim) -> Dim:
     if is_decided_by_data(own) and not any(is_decided_by_data(s) for s in symbols(promised)):
+        if surely_differ(own, promised):  # the trace stretches nothing whose size it does not know
+            rule = (
+                f"data decide its size, which is at most {bounds(own)[1]}, and PyTorch's trace takes it for {promised}"
+            )
+            raise Unsupported(rule, "take the element as y[0], where it meets what is longer")
         return promised
     is_short = is_known(promised) or (isinstance(promised, Sym) and not is_known(own))
     return promised if is_short and not isinstance(own, Sym) and not is_decided_by_data(promised) else own
