@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from frontend import shared_modules
 from frontend.shared_results import difference, function, places, program
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import make_backend
+from tilewright.integrations.torch_compile.faults import HOW_TO_REPORT
 from tilewright.integrations.torch_compile.plan import FallbackWarning
 from tilewright.runtime.values import to_tensor
 
@@ -39,12 +41,18 @@ def told(compare: Callable[[], str | None]) -> str | None:
         return f"{type(e).__name__}: {str(e).splitlines()[1:2]}"  # the first line names the back end
 
 
+def announced_refusals_alone() -> None:
+    """What falls back is no news; that the compiler failed is an error."""
+    warnings.simplefilter("ignore")
+    warnings.filterwarnings("error", f"(?s).*{re.escape(HOW_TO_REPORT)}", FallbackWarning)
+
+
 def check(seed: int) -> None:
     """What PyTorch's own tracing loses, as its back end aot_eager shows, nobody can restore."""
     text = program(seed)
     f, is_dynamic = function(text), bool(seed % 2)
     with warnings.catch_warnings(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=seed % 3 == 0):
-        warnings.simplefilter("ignore")
+        announced_refusals_alone()
         found = outcome(f, make_backend(interpreted), is_dynamic)
         if found is not None and found == outcome(f, "aot_eager", is_dynamic):
             return
@@ -69,7 +77,7 @@ def check_module(seed: int) -> None:
         return told(lambda: shared_modules.difference(seed, text, backend, is_dynamic))
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        announced_refusals_alone()
         found = differs(make_backend(interpreted))
         if found is not None and (found == differs("aot_eager") or differs("eager") is not None):
             return
