@@ -404,6 +404,21 @@ def test_factors_meet_in_one_size(name: str) -> None:
         model(given(7)[0], given(9)[1])
 
 
+def test_keys_and_values_are_as_many_as_each_other() -> None:
+    """PyTorch guards no such thing, and reads values that are not there."""
+
+    def given(n: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(2, 2, 5, 4), torch.randn(2, 2, n, 4), torch.randn(2, 2, n, 4)
+
+    shapes = ((None, {2: Dim.AUTO}, {2: Dim.AUTO}),)
+    model = tw.compile(Lambda(F.scaled_dot_product_attention), given(7), dynamic_shapes=shapes, cache=False)
+    for n in (7, 9):
+        args = given(n)
+        np.testing.assert_allclose(model(*args), F.scaled_dot_product_attention(*args), rtol=1e-5, atol=1e-5)
+    with pytest.raises(InputError, match=r" args_2_dim2 == args_1_dim2 must hold"):
+        model(*given(7)[:2], given(9)[2])
+
+
 def test_places_in_a_table_are_as_many_as_each_other() -> None:
     """PyTorch finds out in the call; until then one list of places has a size of its own."""
 

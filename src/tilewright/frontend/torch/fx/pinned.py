@@ -24,12 +24,16 @@ Key = TypeVar("Key")
 
 
 _Pair = tuple[tuple[str, int], tuple[str, int]]
+_ATTENDED: Sequence[_Pair] = ((("query", -1), ("key", -1)), (("key", -2), ("value", -2)))
 _MEETING: Mapping[str, Sequence[_Pair]] = {
     "aten.matmul.default": ((("self", -1), ("other", -2)),),
     "aten.mm.default": ((("self", 1), ("mat2", 0)),),
     "aten.addmm.default": ((("mat1", 1), ("mat2", 0)),),
     "aten.bmm.default": ((("self", 0), ("mat2", 0)), (("self", 2), ("mat2", 1))),
     "aten.baddbmm.default": ((("batch1", 0), ("batch2", 0)), (("batch1", 2), ("batch2", 1))),
+    "aten.scaled_dot_product_attention.default": _ATTENDED,  # of which PyTorch guards the widths alone
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": _ATTENDED,
+    "aten._scaled_dot_product_attention_math.default": _ATTENDED,
 }
 """Of products, pairs of the operands' axes that have one size; a vector has one axis for the last two."""
 _SPREAD = frozenset({"aten.masked_select.default"})
@@ -135,9 +139,7 @@ def _reshaped(b: Builder, x: Node | Pair, promised: TensorType | None) -> Node |
 def _shorter(own: Dim, promised: Dim) -> Dim:
     if is_decided_by_data(own) and not any(is_decided_by_data(s) for s in symbols(promised)):
         if surely_differ(own, promised):  # the trace stretches nothing whose size it does not know
-            rule = (
-                f"data decide its size, which is at most {bounds(own)[1]}, and PyTorch's trace takes it for {promised}"
-            )
+            rule = f"data decide its size, at most {bounds(own)[1]}, and PyTorch's trace takes it for {promised}"
             raise Unsupported(rule, "take the element as y[0], where it meets what is longer")
         return promised
     is_short = is_known(promised) or (isinstance(promised, Sym) and not is_known(own))
