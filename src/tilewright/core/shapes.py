@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from tilewright.core.dims import is_known
+from tilewright.core.dims import divisor, is_known
 from tilewright.core.expr import Dim, Expr, Sym, bounds, floordiv, is_nonneg, maximum, minimum, mod, substitute
 from tilewright.core.types import product
 
@@ -52,7 +52,9 @@ def surely_negative(e: Dim) -> bool:
 def _assume(e: Dim) -> None:
     found = _assumed.get()
     if found is not None and isinstance(e, Expr) and not is_nonneg(e):
-        found[e] = None
+        of_one = floordiv(e, divisor(e))  # as many rows of 16 elements are as many rows
+        if isinstance(of_one, Expr):
+            found[of_one] = None
 
 
 @contextmanager
