@@ -90,7 +90,7 @@ class _OrderSearch:
     best: tuple[str | int, ...] | None = None
     seconds: float = float("inf")
     seen: set[object] = field(default_factory=set)
-    n_tried: int = 0
+    priced: dict[tuple[str | int, ...], float] = field(default_factory=dict)
 
     def all(self) -> None:
         """Try both ways to fuse."""
@@ -133,9 +133,14 @@ class _OrderSearch:
 
     def price(self, args: tuple[str | int, ...], make: Callable[[], Kernel]) -> float:
         """Of what the step makes; infinite where it refuses, or enough were tried."""
-        self.n_tried += 1
-        if self.n_tried > EFFORT.listed:
-            return float("inf")
+        if args not in self.priced:
+            # Of many statements fewer: sets of all of them are made for each, which is most of a compile's time.
+            is_enough = len(self.priced) >= min(EFFORT.listed, EFFORT.nodes // self.n_statements)
+            self.priced[args] = float("inf") if is_enough else self.price_anew(args, make)
+        return self.priced[args]
+
+    def price_anew(self, args: tuple[str | int, ...], make: Callable[[], Kernel]) -> float:
+        """:meth:`price` of what was not priced yet; the least becomes the best."""
         try:
             kernel = make()
         except ScheduleError:
@@ -149,6 +154,11 @@ class _OrderSearch:
         if seconds < self.seconds:
             self.best, self.seconds = args, seconds
         return seconds
+
+    @property
+    def n_statements(self) -> int:
+        """Statements of the nest, as they were written."""
+        return sum(not isinstance(s, For | If) for s in walk(self.alone.body))
 
     @property
     def lanes(self) -> int:

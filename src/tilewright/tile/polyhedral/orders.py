@@ -243,7 +243,11 @@ def _carried(bands: Bands, drafts: Mapping[int, _Draft], k: int) -> str:
 
 def _check(bands: Bands, order: RunOrder) -> None:
     """Refuse times by which an iteration comes before one that it depends on."""
+    backwards: dict[tuple[int, int], isl.Map] = {}
     for d in bands.kept:
-        early, late = order.statements[d.source].time, order.statements[d.target].time
-        if not d.pairs.intersect(late.lex_le_map(early).reverse()).is_empty():
+        both = d.source, d.target
+        if both not in backwards:
+            early, late = (order.statements[k].time for k in both)
+            backwards[both] = late.lex_le_map(early).reverse()
+        if not d.pairs.intersect(backwards[both]).is_empty():
             raise ScheduleError("resequence", d.buffer.name, f"this order breaks a dependence on {d.buffer.name}")
