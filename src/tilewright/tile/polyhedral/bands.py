@@ -46,10 +46,14 @@ Lines: TypeAlias = "Mapping[int, isl.Map]"
 
 @dataclass(frozen=True)
 class Band:
-    """New loops, outermost first, that may run in any order; ``number`` is its place in the text of the tree."""
+    """New loops, outermost first, that may run in any order; ``number`` is its place in the text of the tree.
+
+    One that ``is_written`` is a loop of the program that stays, since the integer program round it was too large.
+    """
 
     number: int
     loops: tuple[Lines, ...]
+    is_written: bool = False
 
 
 Path = tuple[int | Band, ...]
@@ -86,11 +90,9 @@ def bands_of(nest: Kernel, *, is_fused: bool) -> Bands:
     if any(x.domain.is_empty() for x in found):  # a schedule of isl's leaves such a statement out
         raise ScheduleError("resequence", nest.name, "one of its statements is never run")
     kept, commuting = _sorted(found)
-    if len(kept) > EFFORT.listed:
-        raise ScheduleError("resequence", nest.name, f"it has {len(kept)} dependences, more than {EFFORT.listed}")
     with _limited(found[0].domain.get_ctx(), is_fused=is_fused):
         made = _TreeWalk(found, is_fused)
-        made.statements(kept, {k: () for k in range(len(found))})
+        made.part(kept, {k: () for k in range(len(found))})
     return Bands(found, (*parameters(nest), *numbers), kept, commuting, tuple(made.bands), made.paths)
 
 
@@ -130,18 +132,29 @@ def _limited(context: isl.Context, *, is_fused: bool) -> Iterator[None]:
         context.set_max_operations(before[1])
 
 
-def _schedule(found: Iterable[Instance], kept: Sequence[Dependence]) -> isl.Schedule:
+def _schedule(found: Iterable[Instance], kept: Sequence[Dependence], n_fixed: int) -> isl.Schedule:
+    """Of statements in one iteration of their ``n_fixed`` outermost loops, which are parameters."""
     domain, order, statements = isl.UnionSet("{ }"), isl.UnionMap("{ }"), list(found)
+    if len(kept) > EFFORT.listed:
+        raise ScheduleError("resequence", "", f"it has {len(kept)} dependences, more than {EFFORT.listed}")
     for x in statements:
-        domain = domain.union(isl.UnionSet.from_set(x.domain))
+        domain = domain.union(isl.UnionSet.from_set(x.domain.intersect(_fixed(x.domain, n_fixed))))
     for d in kept:
         order = order.union(isl.UnionMap.from_map(d.pairs))
+    order = order.intersect_domain(domain).intersect_range(domain)
     n_rows = sum(len(piece.get_constraints()) for d in kept for piece in d.pairs.get_basic_maps())
     n_columns = sum(x.domain.dim(isl.dim_type.set) + 1 for x in statements)
     if n_rows * n_columns > TABLEAU:
         raise ScheduleError("resequence", "", f"its integer program has {n_rows} rows of {n_columns} numbers")
     asked = isl.ScheduleConstraints.on_domain(domain).set_validity(order).set_proximity(order).set_coincidence(order)
     return asked.compute_schedule()
+
+
+def _fixed(domain: isl.Set, n: int) -> isl.Set:
+    """Iterations whose outermost ``n`` loops are at parameters ``o0``, ``o1``, ..."""
+    names = [f"i{k}" for k in range(domain.dim(isl.dim_type.set))]
+    given, told = ", ".join(f"o{k}" for k in range(n)), " and ".join(f"i{k} = o{k}" for k in range(n))
+    return isl.Set(f"[{given}] -> {{ {domain.get_tuple_name()}[{', '.join(names)}] : {told or 'true'} }}")
 
 
 @dataclass
@@ -152,10 +165,38 @@ class _TreeWalk:
     is_fused: bool
     bands: list[Band] = field(default_factory=list)
     paths: dict[int, Path] = field(default_factory=dict)
+    n_fixed: int = 0
+    """Outermost loops that stay as they were written, around what a tree has."""
+
+    def part(self, kept: Sequence[Dependence], above: Mapping[int, Path]) -> None:
+        """Statements with the loops that they share as written: by one integer program, where that is small enough.
+
+        Where it is not, the outermost of these loops stays, and each part of its body has a program of its own.
+        """
+        n_bands, n_fixed = len(self.bands), self.n_fixed
+        try:
+            self.statements(kept, above)
+        except ScheduleError:
+            if any(len(self.found[k].loops) <= n_fixed for k in above):
+                raise
+            del self.bands[n_bands:]
+        else:
+            return
+        loop = Band(n_bands, ({k: _written(self.found[k].domain, n_fixed) for k in above},), is_written=True)
+        self.bands.append(loop)
+        parts: dict[int, dict[int, Path]] = {}
+        for k, path in above.items():
+            place = self.found[k].path[n_fixed + 1]
+            parts.setdefault(place, {})[k] = (*path, loop, place)
+        self.n_fixed = n_fixed + 1
+        for inside in (parts[place] for place in sorted(parts)):
+            own = (d for d in kept if d.source in inside and d.target in inside)
+            self.part([left for d in own if (left := _left_by(d, loop.loops[0])) is not None], inside)
+        self.n_fixed = n_fixed
 
     def statements(self, kept: Sequence[Dependence], above: Mapping[int, Path]) -> None:
         """What is inside of the loops above, with the dependences that those leave."""
-        tree = _schedule((self.found[k] for k in sorted(above)), kept)
+        tree = _schedule((self.found[k] for k in sorted(above)), kept, self.n_fixed)
         self.node(tree.get_root(), kept, above)
 
     def node(self, node: isl.ScheduleNode, kept: Sequence[Dependence], above: Mapping[int, Path]) -> None:
@@ -180,7 +221,7 @@ class _TreeWalk:
 
         Inside of it they are parted again, by the dependences that it leaves.
         """
-        loops = _loops_of(node)
+        loops = tuple(self.lines(x) for x in _members(node))
         have_more = [sum(isinstance(x, Band) for x in path) < len(self.found[k].loops) for k, path in above.items()]
         # A statement has only so many loops of its own: where all have as many, parting again would never end.
         is_parted = not self.is_fused and len(above) > 1 and any(have_more)
@@ -194,6 +235,26 @@ class _TreeWalk:
         own = (d for d in kept if d.source in above and d.target in above)
         self.statements([left for d in own if (left := _left_by(d, outermost)) is not None], inside)
 
+    def lines(self, member: isl.UnionMap) -> Lines:
+        """A loop of a tree, with loops in the place of the parameters that stood for them."""
+        found: list[isl.Map] = []
+        member.foreach_map(found.append)
+        made: dict[int, isl.Map] = {}
+        for x in found:
+            k = number_of(x.get_tuple_name(isl.dim_type.in_))
+            line = x.intersect_domain(_fixed(self.found[k].domain, self.n_fixed)) if self.n_fixed else x
+            for n in range(self.n_fixed):
+                at = line.find_dim_by_name(isl.dim_type.param, f"o{n}")
+                line = line.project_out(isl.dim_type.param, at, 1)
+            made[k] = line
+        return made
+
+
+def _written(domain: isl.Set, depth: int) -> isl.Map:
+    """The loop at a depth, as it was written."""
+    names = [f"i{k}" for k in range(domain.dim(isl.dim_type.set))]
+    return isl.Map(f"{{ {domain.get_tuple_name()}[{', '.join(names)}] -> [i{depth}] }}")
+
 
 def _left_by(d: Dependence, loop: Lines) -> Dependence | None:
     """What of a dependence is within one iteration of a loop."""
@@ -201,17 +262,11 @@ def _left_by(d: Dependence, loop: Lines) -> Dependence | None:
     return None if pairs.is_empty() else replace(d, pairs=pairs)
 
 
-def _loops_of(node: isl.ScheduleNode) -> tuple[Lines, ...]:
+def _members(node: isl.ScheduleNode) -> Iterator[isl.UnionMap]:
+    """The loops of a band."""
     partial = node.band_get_partial_schedule()
-    return tuple(
-        _lines(isl.UnionMap.from_union_pw_aff(partial.get_union_pw_aff(n))) for n in range(node.band_n_member())
-    )
-
-
-def _lines(union: isl.UnionMap) -> Lines:
-    found: list[isl.Map] = []
-    union.foreach_map(found.append)
-    return {number_of(x.get_tuple_name(isl.dim_type.in_)): x for x in found}
+    for n in range(node.band_n_member()):
+        yield isl.UnionMap.from_union_pw_aff(partial.get_union_pw_aff(n))
 
 
 def _statements(union: isl.UnionSet) -> set[int]:
