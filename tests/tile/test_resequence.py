@@ -201,6 +201,38 @@ def test_a_tile_begins_where_its_end_is_near():
     assert ordered.n_runs(made.body, {}) == pytest.approx(50 * 398 * 398, rel=0.1)
 
 
+def pivoted(random, n=6):
+    """All elements by those of a row and a column that may be of the pivot, at random places, in random orders."""
+    a = Buffer("a", i64, (n + 2, n + 2))
+    k, i, j = (loop_sym(name, n) for name in ("k", "i", "j"))
+    c, d, e = (random.randint(0, 2) for _ in range(3))
+    by = Binary(random.choice(["add", "sub"]), Load(a, (i + d, k + c)), Load(a, (k + e, j + c)))
+    place, op = (i + d, j + c), random.choice(["min", "max", "add"])
+    update = Update(a, place, op, by) if random.random() < 0.5 else Store(a, place, Binary(op, Load(a, place), by))
+    ends = {s: random.choice([n, n, k + 1, n - k]) for s in (i, j)}
+    inner = [Loop(s, ends[s]) for s in random.sample([i, j], 2)]
+    return Kernel("k", (globals()["place"](a),), (), (For(Loop(k, n), (For(inner[0], (For(inner[1], (update,)),)),)),))
+
+
+def test_rows_are_cut_where_the_pivot_is():
+    """Iterations before the one that all others of a row read, and those behind it, share nothing and may be lanes."""
+    n_cut = n_lanes = 0
+    for seed in range(6):
+        kernel = pivoted(Random(seed))
+        n_cut += len(bands.bands_of(kernel, is_fused=True).instances) > 1
+        for form in random_forms(Random(seed), kernel, "fused"), "":
+            try:
+                made = PRIMITIVES["resequence"](kernel, "k", "fused", form, 4)
+            except ScheduleError as e:
+                assert "has no form" in e.message
+                continue
+            verify(made)
+            n_lanes += any(isinstance(s, For) and s.loop.kind is Kind.VECTOR for s in walk(made.body))
+            said = f"{seed} {form}\n{body_text(kernel.body)}\n{body_text(made.body)}"
+            np.testing.assert_array_equal(results(made)["a"], results(kernel)["a"], err_msg=said)
+    assert n_cut >= 3 and n_lanes >= 3
+
+
 def test_sizes_of_a_call_are_kept():
     kernel = heat()
     made = PRIMITIVES["resequence"](kernel, "t", "fused", "1 0:4 2", 4)

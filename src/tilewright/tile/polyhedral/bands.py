@@ -21,6 +21,7 @@ from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Prefetch, walk
+from tilewright.tile.polyhedral.cuts import cut
 from tilewright.tile.polyhedral.dependences import Dependence, dependences_of
 from tilewright.tile.polyhedral.isl import LateNames
 from tilewright.tile.polyhedral.sets import Instance, instances, large_numbers, parameters
@@ -86,7 +87,7 @@ def bands_of(nest: Kernel, *, is_fused: bool) -> Bands:
         if isinstance(s, If | Prefetch) or (isinstance(s, For) and s.loop.kind is not Kind.SERIAL):
             raise ScheduleError("resequence", nest.name, "only serial loops around stores can be taken apart")
     numbers = large_numbers(nest)
-    found = instances(nest, numbers)
+    found = cut(instances(nest, numbers))
     if any(x.domain.is_empty() for x in found):  # a schedule of isl's leaves such a statement out
         raise ScheduleError("resequence", nest.name, "one of its statements is never run")
     kept, commuting = _sorted(found)

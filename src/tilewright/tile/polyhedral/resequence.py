@@ -32,7 +32,8 @@ def resequence(
     permutation, and perhaps the size of a tile along each: ``1 0 2:0 32 32; 0``. ``0 1+2 2`` has waves: the sum of two
     loops round the second of them, whose iterations then never wait for each other. Other innermost loops that may run
     at one time are vectors of ``lanes`` elements, ``copies`` of them at a time; a sum is one of as many partial sums.
-    Where the integer program of a nest is too large, its outermost loop stays, and each nest inside has bands of its own.
+    Where one iteration of a row changes what the others read, the row is cut there. Where the integer program of a nest
+    is too large, its outermost loop stays, and each nest inside has bands of its own.
     Fails: an index, an extent or a condition that is not affine; loops that are not serial; a form that does not fit
     the bands; an integer program that is too large for one nest without loops around others.
     """
