@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tile.kernels import WIDE, check_default, outputs
+from tilewright.choose.normalize import normalize
 from tilewright.choose.strategies.strips import _in_strips
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Const, Stage, axes_for
@@ -69,3 +70,19 @@ def test_a_stencil_s_operand_is_made_in_strips_where_no_near_cache_holds_it():
         kernel = check_default(chain, machine=replace(WIDE, l2_bytes=l2_bytes))
         (between,) = [p for p in kernel.places if p.buffer.name not in ("x", "s1")]
         assert between.space is space
+
+
+def test_what_windows_of_rows_read_keeps_its_rows():
+    """A large result that is walked as one run otherwise; strips then hold some of its rows."""
+    n = 256
+    x, g = Buffer("x", F, (n, n)), Buffer("g", F, (n, n))
+    a, b = axes_for((n, n), "a")
+    stages, made = [Stage((g,), (a, b), (a.sym, b.sym), (x[a.sym, b.sym] + x[a.sym, b.sym],))], []
+    for k in range(2):
+        i, j = axes_for((n - 2, n - 2), f"b{k}_")
+        made.append(Buffer(f"y{k}", F, (n - 2, n - 2)))
+        stages.append(Stage((made[k],), (i, j), (i.sym, j.sym), (g[i.sym, j.sym + k] + g[i.sym + 2, j.sym + k],)))
+    chain = Computation((x,), tuple(made), tuple(stages), (g,))
+    for l2_bytes, n_dims in ((1 << 16, 2), (1 << 20, 1)):
+        (between,) = normalize(chain, replace(WIDE, l2_bytes=l2_bytes)).temps
+        assert len(between.shape) == n_dims

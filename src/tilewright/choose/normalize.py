@@ -80,8 +80,20 @@ def normalize(computation: Computation, machine: Target, constants: Container[Bu
     rings = [ring_before(s, stages, computation) for s in stages]
     if machine.has_masks and not any(rings) and not any(projection_before(s, stages, computation) for s in stages):
         computation = join_columns(computation, machine, constants)
-    whole = collapse(computation, constants, {found[-1].out.name for found in rings if found})
+    in_rows = {x.out.name for x in stages_of(computation) if _is_read_in_rows(x, computation, machine)}
+    whole = collapse(computation, constants, {found[-1].out.name for found in rings if found} | in_rows)
     return flush_weights(free_maxima(whole))
+
+
+def _is_read_in_rows(s: Stage, computation: Computation, machine: Target) -> bool:
+    """Do plain stages read windows of rows of a large result of another one? Strips may hold a few of its rows."""
+    n_bytes = estimate(s.out.shape) * s.out.dtype.n_bytes
+    is_wide = len(s.axes) > 1 and estimate((s.axes[-1].extent,)) >= machine.lanes(s.out.dtype)
+    if s.reduction is not None or s.out not in computation.temps or n_bytes <= machine.l2_bytes or not is_wide:
+        return False
+    readers = [x for x in stages_of(computation) if any(y.buffer is s.out for v in x.values for y in loads(v))]
+    places = {y.index for x in readers for v in x.values for y in loads(v) if y.buffer is s.out}
+    return all(x.reduction is None for x in readers) and len(places) > len(readers)
 
 
 def stages_of(computation: Computation) -> tuple[Stage, ...]:

@@ -49,8 +49,8 @@ def strips(
     least = _whole(b, machine, root)
     while (s := _next(group, large, computation, refused)) is not None:
         names = [x.out.name for x in (s, *group)]
-        # A stage more needs strips as long as those before, or longer ones.
-        found = {n: _priced(b, machine, names, n) for n in ROWS if rows <= n <= 2 * (rows or n)}
+        # A stage more has more rows to compute twice, which longer strips do less, and to hold, which shorter ones do.
+        found = {n: _priced(b, machine, names, n) for n in ROWS if rows <= 2 * n and n <= 2 * (rows or n)}
         best = min(found, key=lambda n: found[n])
         if found[best] < (least + _whole(b, machine, s)) * (1 - DOUBT):
             group, rows, least = [s, *group], best, found[best]
