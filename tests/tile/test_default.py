@@ -207,6 +207,20 @@ def test_what_a_reduction_reads_once_is_computed_there(at):
     assert not any(p.buffer.shape == shape and p.role is Role.TMP for p in kernel.places)
 
 
+def test_an_input_in_another_shape_is_no_copy():
+    """Two columns of an input as one row, which a sum and the result read."""
+    x, y, v, t = Buffer("X", F, (3, 140)), Buffer("Y", F, (6, 70)), Buffer("v", F, (6, 70)), Buffer("t", F, (6,))
+    rows, cols = axes_for((6,), "r"), axes_for((70,), "c")
+    (i,), (j,) = syms(rows), syms(cols)
+    stages = (
+        Stage((v,), (*rows, *cols), (i, j), (x[i // 2, 70 * (i % 2) + j],)),
+        Stage((t,), rows, (i,), (v[i, j],), Reduction(cols, "add", (ZERO,))),
+        Stage((y,), (*rows, *cols), (i, j), (v[i, j] * t[i] + v[i, j],)),
+    )
+    kernel = check_default(Computation((x,), (y,), stages, (v, t)))
+    assert not [p for p in kernel.places if p.buffer.shape[-1:] == (70,) and p.role is Role.TMP]
+
+
 def test_passes_over_a_single_row_share_a_loop():
     """As those of many rows do, with the results of reductions in registers."""
     kernel = check_default(softmax(1, 200))

@@ -195,14 +195,16 @@ def inline(computation: Computation, folds: Folds = reads_along, near_bytes: flo
     Not when: its stage reduces, updates or scatters; the reader is a reduction that would do more than widen a load,
     unless ``folds`` says that it may do the arithmetic of what it reads so; it is read at a run-time index; what it
     reads is written in between; the result would be very large; it is a table of positions that is read many times
-    over. From the last temporary back: two readers may have become one by then. Of an input and a result for its row
+    over. From the last temporary back: two readers may have become one by then; but first of all, inputs in other
+    shapes, so that what is read of them shows as that. Of an input and a result for its row
     (``_again``) several readers compute it each: they read the input, which is there, and no copy of it has to be
     written. Where that result is computed from a reduction's, as a mean is, this costs a little more than the copy of
     a short row, and much less than one that does not stay beside the row in a cache of ``near_bytes``.
     """
     readers = [_Inliner(s) for s in stages_of(computation)]
     temps = list(computation.temps)
-    for t in reversed(computation.temps):
+    moves = [s.out for s in stages_of(computation) if isinstance(s.expr, Load) and s.expr.buffer in computation.inputs]
+    for t in (*(t for t in moves if t in temps), *(t for t in reversed(computation.temps) if t not in moves)):
         makers = [k for k, r in enumerate(readers) if t in r.stage.outs]
         users = [k for k, r in enumerate(readers) if t in r.buffers]
         if len(makers) != 1 or not users:  # several writers leave parts of it
@@ -285,9 +287,12 @@ def _by_buffer(found: Iterable[Load]) -> dict[Buffer, dict[Load, None]]:
 def _again(maker: Stage, items: Sequence[Stage], inputs: Container[Buffer], near_bytes: float) -> bool:
     """Is it one operation on an input's elements in their order and a reduction's result for each row of them?
 
-    Or what is computed from such a result, where a row and its copy exceed ``near_bytes``.
+    Or what is computed from such a result, where a row and its copy exceed ``near_bytes``; or an input's elements as
+    they are, in another shape.
     """
     v = maker.exprs[0]
+    if isinstance(v, Load):
+        return v.buffer in inputs and bool(maker.axes) and stride_along(v.buffer, v.index, maker.axes[-1].sym) == 1
     if not isinstance(v, Binary) or not isinstance(v.a, Load) or not isinstance(v.b, Load) or not maker.axes:
         return False
     x, row = (v.b, v.a) if v.b.buffer in inputs else (v.a, v.b)
