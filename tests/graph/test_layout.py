@@ -55,6 +55,7 @@ def k(b, value):
 TURNED = {"strides": (2, 2), "pads": ((1, 1), (1, 1)), "dilations": (1, 1), "groups": 1, "output_padding": (0, 0)}
 MIDDLES = {
     "scale per channel": lambda b, y: b(ops.mul, y, b.const(np.arange(6, dtype=np.float32).reshape(6, 1, 1))),
+    "group norm": lambda b, y: b(ops.group_norm, y, *(b.const(np.full(6, v, np.float32)) for v in (2, 1)), groups=3),
     "clamp": lambda b, y: b(ops.clamp, y, k(b, 0), k(b, 6)),
     "pad": lambda b, y: b(ops.pad, y, k(b, 1), pads=((0, 0), (0, 1), (2, 3), (1, 0))),
     "slice": lambda b, y: b(ops.slice, y, starts=(0, 1, 2, 0), stops=(2, 5, 7, 8), steps=(1, 1, 1, 2)),

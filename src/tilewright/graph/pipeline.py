@@ -51,7 +51,7 @@ from tilewright.graph.quantize.weights import QuantizeWeights
 from tilewright.graph.recognise.composites import Recognise
 from tilewright.target.target import Target
 
-LAID_OUT = ("conv_transpose",)
+LAID_OUT = ("conv_transpose", "group_norm")
 """Composites whose pieces would not show which layout they are best in."""
 
 PASSES: tuple[type[Pass], ...] = (

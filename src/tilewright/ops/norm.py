@@ -290,8 +290,10 @@ def _instance_samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 def _infer_group(ts: Types, a: Attrs) -> TensorType:
     check_rank(ts[0], 2)
-    _check_vectors(ts, 1)
-    channels = ts[0].shape[1]
+    check_axis(a.axis, ts[0].rank)
+    check(a.axis > 0, lambda: "axis 0 is that of samples")
+    _check_vectors(ts, a.axis)
+    channels = ts[0].shape[a.axis]
     check(a.groups >= 1, lambda: f"groups {a.groups} must be positive")
     check(mod(channels, a.groups) == 0, lambda: f"{channels} channels don't fill {a.groups} groups")
     return ts[0]
@@ -302,17 +304,35 @@ def _grouped(shape: Sequence[Dim], groups: int) -> tuple[Dim, ...]:
 
 
 def _group(b: Builder, a: Attrs, x: Node, *params: Node) -> Node:
+    """Behind the samples a group is one row, which is read from a near cache again; else channels lie across.
+
+    A sample that is one row has no parts for several threads, but its channels are.
+    """
+    in_rows = a.axis == 1 and a.groups > 1
+    return _group_rows(b, a, x, params) if in_rows else _group_channels(b, a, x, params)
+
+
+def _group_rows(b: Builder, a: Attrs, x: Node, params: Sequence[Node]) -> Node:
+    """Each group of channels as one row, and channels of a row by their own scales."""
+    split = _grouped(x.shape, a.groups)
+    rows = _standard(b, b(reshape, x, shape=split), range(2, len(split)), a.epsilon)
+    along = (1, *split[1:3], *(1 for _ in split[3:]))
+    return b(reshape, _affine(b, rows, [b(reshape, p, shape=along) for p in params]), shape=x.shape)
+
+
+def _group_channels(b: Builder, a: Attrs, x: Node, params: Sequence[Node]) -> Node:
     """Moments of channels, then of groups of them: all that touches every element has one number per channel.
 
-    So whatever the layout, it is one reduction over the places and arithmetic that joins what follows.
+    So it is one reduction over the places and arithmetic that joins what follows.
     """
-    split = (x.shape[0], a.groups, floordiv(x.shape[1], a.groups))
-    along = (*x.shape[:2], *(1 for _ in x.shape[2:]))
-    scale, bias = (b(reshape, p, shape=_along(p.shape, 1, len(x.shape))) for p in params)
+    rank = len(x.shape)
+    places = tuple(k for k in range(1, rank) if k != a.axis)
+    split = (x.shape[0], a.groups, floordiv(x.shape[a.axis], a.groups))
+    along = tuple(1 if k in places else d for k, d in enumerate(x.shape))
+    scale, bias = (b(reshape, p, shape=_along(p.shape, a.axis, rank)) for p in params)
 
     def mean(v: Node) -> Node:
-        places = range(2, len(x.shape))
-        of_channel = mean_node(b, v, tuple(places), keepdims=True) if places else v
+        of_channel = mean_node(b, v, places, keepdims=True) if places else v
         of_group = mean_node(b, b(reshape, of_channel, shape=split), (2,), keepdims=True)
         return b(reshape, b(expand, of_group, shape=split), shape=along)
 
@@ -323,14 +343,18 @@ def _group(b: Builder, a: Attrs, x: Node, *params: Node) -> Node:
 
 
 def _group_of(a: Attrs, x: Array, *params: Array) -> Array:
-    split = x.reshape(_grouped(x.shape, a.groups))  # type: ignore[arg-type]
-    return _channel_affine_of(_standard_of(split, range(2, split.ndim), a.epsilon).reshape(x.shape), params)
+    first = np.moveaxis(x, a.axis, 1)
+    split = first.reshape(_grouped(first.shape, a.groups))  # type: ignore[arg-type]
+    rows = _standard_of(split, range(2, split.ndim), a.epsilon).reshape(first.shape)
+    return np.moveaxis(_channel_affine_of(rows, params), 1, a.axis)
 
 
 def _group_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, groups in (((2, 4, 3), 2), ((1, 6, 2, 2), 3), ((2, 4), 1), ((2, 3, 2), 3), ((0, 2, 3), 2)):
         vectors = random(rng, shape[1:2]), random(rng, shape[1:2])
         yield Sample((random(rng, shape), *vectors), {"groups": groups})
+    for shape, axis in (((2, 3, 4), 2), ((1, 2, 4, 3), 2)):
+        yield Sample((random(rng, shape), random(rng, (4,)), random(rng, (4,))), {"groups": 2, "axis": axis})
 
 
 batch_norm = _op(
@@ -344,9 +368,10 @@ instance_norm = _op(
     "Mean 0 and variance 1 over the spatial axes of every channel (N, C, spatial), then scale and bias.",
 )  # fmt: skip
 group_norm = _op(
-    "group_norm", ("x", "scale", "bias"), {"groups": AttrDef("int"), "epsilon": EPSILON}, _infer_group, _group,
+    "group_norm", ("x", "scale", "bias"), {"groups": AttrDef("int"), "epsilon": EPSILON, "axis": AttrDef("int", 1)},
+    _infer_group, _group,
     _group_of, _group_samples,
-    "Mean 0 and variance 1 over every group of channels (N, C, ...), then scale and bias per channel.",
+    "Mean 0 and variance 1 over every group of channels, which lie along axis, then scale and bias per channel.",
 )  # fmt: skip
 
 # --- across channels, and by length ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The pass ``hoist-arithmetic``: arithmetic moves above what rearranges a product, to be its epilogue.
+"""The pass ``hoist-arithmetic``: arithmetic moves above what rearranges a product or a norm, to be its epilogue.
 
 In: a graph. Out: an equal graph. Not its business: fusion itself (``partition.fuse``), other moves of reshapes
 (``canonical.canonicalize``).
@@ -18,12 +18,13 @@ from tilewright.core.dims import is_known, numbers
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import IDLE
 from tilewright.core.expr import Dim
-from tilewright.core.graph import Graph, Node
+from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.opdef import Trait
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.shapes import reshape_groups
 from tilewright.core.types import Array, product
+from tilewright.graph.canonical.movement import REDUCTIONS
 from tilewright.graph.facts import array_of, inverse
 
 MOVES = (ops.transpose, ops.slice, ops.reshape)
@@ -33,7 +34,8 @@ MOVES = (ops.transpose, ops.slice, ops.reshape)
 class HoistArithmetic(Pass):
     """``f(reshape(p), q)`` becomes ``reshape(f(p, reshape(q)))`` when ``p`` is a product or arithmetic on one.
 
-    Likewise ``transpose(reshape(p))`` where the reshape merges two dimensions. ``q`` may have the same shape as the
+    So it does when ``p`` is a norm: arithmetic on elements and on what is reduced along their rows. Likewise
+    ``transpose(reshape(p))`` where the reshape merges two dimensions of a product. ``q`` may have the same shape as the
     result, one element, only the last dimension when the reshape keeps it, or be a constant that varies along some
     dimensions. With such a ``q`` alone (a bias, a bound) arithmetic moves above a transpose and a slice of most
     elements, too, that nothing else reads: those by which the phases of a transposed convolution take turns. It does
@@ -62,7 +64,8 @@ def _hoist(written: Container[Node], b: Rewriting, node: Node) -> Node | None:
     reshaped = [i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape]
     is_product = partial(_is_product, written)
     is_rearranged = partial(_is_rearranged, written, b)
-    inner = next((x for x in reshaped if x.shape != node.shape and (is_product(x) or is_rearranged(x))), None)
+    fits = (x for x in reshaped if x.shape != node.shape and (is_product(x) or is_rearranged(x) or _is_norm(x)))
+    inner = next(fits, None)
     if inner is None:
         return _above_move(written, b, node)
     others = [i for i in node.inputs if i.op is not ops.reshape and i.shape == node.shape]
@@ -129,6 +132,28 @@ def _is_product(written: Container[Node], node: Node) -> bool:
         if len(found) > EFFORT.listed:
             return False
     return False
+
+
+def _is_norm(node: Node) -> bool:
+    """Is it arithmetic on elements and on what is reduced of as many, with one result for each row of them?"""
+    found = [node]
+    for at in found:
+        if Trait.ELEMENTWISE not in at.op.traits or len(found) > EFFORT.listed:
+            return False
+        if any(_is_of_rows(i, node) for i in at.inputs):
+            return True
+        found += [i for i in at.inputs if i.shape == node.shape and i not in found]
+    return False
+
+
+def _is_of_rows(value: Node, whole: Node) -> bool:
+    """Is ``value`` a reduction of what has the shape of ``whole``, or arithmetic on one and on numbers?"""
+    while Trait.ELEMENTWISE in value.op.traits:
+        rows = [i for i in value.inputs if product(i.shape) != 1 or i.op is not CONST]
+        if len(rows) != 1 or rows[0].shape != value.shape:
+            return False
+        value = rows[0]
+    return value.op in REDUCTIONS and value.inputs[0].shape == whole.shape and value.type.rank == whole.type.rank
 
 
 def _as_shape(b: Rewriting, operand: Node, node: Node, inner: Node) -> Node | None:

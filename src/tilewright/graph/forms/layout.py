@@ -39,7 +39,7 @@ CONVOLUTIONS = (ops.conv, ops.conv_transpose)
 WINDOWS = (*CONVOLUTIONS, ops.max_pool, ops.avg_pool)
 ALONG_AXIS = (
     ops.softmax, ops.log_softmax, ops.cumsum, ops.cumprod, ops.cummax, ops.cummin, ops.l2_normalize, ops.batch_norm,
-    ops.quantize_linear, ops.dequantize_linear,
+    ops.group_norm, ops.quantize_linear, ops.dequantize_linear,
 )  # fmt: skip
 ALONG_AXES = (ops.roll, ops.reverse)
 PER_AXIS: dict[OpDef, tuple[str, ...]] = {
