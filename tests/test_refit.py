@@ -131,6 +131,18 @@ def test_a_file_says_all_that_is_wrong_with_weights(tmp_path: Path) -> None:
     assert not (tmp_path / "new.tw").exists()
 
 
+def test_whole_numbers_do_not_stand_for_floats(tmp_path: Path) -> None:
+    """They are codes of a scale that nobody has given, and would be taken for their values."""
+    model = tw.compile(module(), X, cache=False, threads=1)
+    model.save(tmp_path / "net.tw", refit=True)
+    given = {n: (a * 100).astype(np.int8) if n == "0.weight" else a for n, a in weights(module()).items()}
+    for refit in (model.refit, lambda w: tw.refit(tmp_path / "net.tw", w, tmp_path / "new.tw")):
+        with pytest.raises(tw.ImportFailed, match=r"0.weight holds whole numbers \(int8\), and the model's floats"):
+            refit(given)
+    halves = {n: a.astype(np.float16) if a.dtype.kind == "f" else a for n, a in weights(module()).items()}
+    assert model.refit(halves)(X[0].numpy()).shape == model(X[0].numpy()).shape
+
+
 class Buffers(torch.nn.Module):
     """A function of an input and of buffers."""
 

@@ -67,13 +67,14 @@ def refit(path: str | os.PathLike[str], weights: Weights, output: str | os.PathL
     The file ``.refit`` beside ``path`` is needed, which ``model.save(path, refit=True)`` writes. Results are those of
     a fresh compile with these weights.
 
-    ``ImportFailed`` names all tensors that are missing, unknown or of another shape. ``ArtifactError`` where the
-    weights ask for other code, and for files that are damaged or of another version of the compiler.
+    ``ImportFailed`` names all tensors that are missing, unknown or of another shape or kind of number.
+    ``ArtifactError`` where the weights ask for other code, and for files that are damaged or of another version of
+    the compiler.
     """
     found = load(path)
     recipe = _read(Path(path).with_suffix(SUFFIX))
     given = numbers_of(weights)
-    check_weights({n: shape for n, (_, shape) in recipe.tensors.items()}, given, needs_all=True, others=recipe.others)
+    check_weights(recipe.tensors, given, needs_all=True, others=recipe.others)
     made = _weights(found.manifest, found.weights, recipe.called(given), recipe.options)
     with writing(output):
         save(output, found.manifest, found.objects, made)

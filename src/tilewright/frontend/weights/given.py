@@ -54,9 +54,9 @@ def with_weights(source: Any, weights: Weights) -> Any:
 
     Tensors that a module has under two names stay one, and are given under either name.
 
-    ``ImportFailed`` names every tensor that is missing, unknown or of another shape, and a damaged file.
-    ``OptionError`` for a pickle, which would execute what it holds, and for other sources. ``FileError`` where there is
-    no such file.
+    ``ImportFailed`` names every tensor that is missing, unknown or of another shape or kind of number, and a
+    damaged file. ``OptionError`` for a pickle, which would execute what it holds, and for other
+    sources. ``FileError`` where there is no such file.
     """
     if is_a(source, "torch.nn", "Module"):
         return _module_with(source, _tensors(weights))
@@ -201,7 +201,7 @@ def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.n
     for names in tied:
         found = next((given[n] for n in names if n in given), None)
         given.update({n: found for n in names if found is not None and n not in given})
-    check_weights({n: tuple(t.shape) for n, t in own.items()}, given, needs_all=True)
+    check_weights({n: (str(t.dtype), tuple(t.shape)) for n, t in own.items()}, given, needs_all=True)
     state = {n: t.to(own[n].dtype) if t.dtype is not own[n].dtype else t for n, t in given.items()}
     # The structure is copied, tensors are not: they are replaced right after.
     shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
@@ -252,15 +252,16 @@ def _onnx_with(source: Any, arrays: Mapping[str, Array]) -> Any:
             with reading(source, f"put the file with the numbers of {tensor.name} beside it"):
                 _load_external(tensor, folder)
     own = {t.name: t for t in model.graph.initializer}
-    check_weights({n: tuple(t.dims) for n, t in own.items()}, arrays, needs_all=False)
+    dtypes = {n: onnx.helper.tensor_dtype_to_np_dtype(own[n].data_type) for n in arrays if n in own}
+    wanted = {n: (str(dtypes.get(n, "")), tuple(t.dims)) for n, t in own.items()}
+    check_weights(wanted, arrays, needs_all=False)
     if sum(a.nbytes for a in arrays.values()) > MAX_PROTO_BYTES:
         raise CompileError(
             f"the weights take more than {MAX_PROTO_BYTES} bytes, which an ONNX model in memory can't hold",
             remedy="write them as external data of the model",
         )
     for name, a in arrays.items():
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(own[name].data_type)
-        own[name].CopyFrom(onnx.numpy_helper.from_array(np.asarray(a).astype(dtype, copy=False), name))
+        own[name].CopyFrom(onnx.numpy_helper.from_array(np.asarray(a).astype(dtypes[name], copy=False), name))
     return model
 
 
@@ -275,21 +276,51 @@ def _load_external(tensor: Any, folder: Path) -> None:
 
 
 def check_weights(
-    wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, Any], *, needs_all: bool, others: Sequence[str] = ()
+    wanted: Mapping[str, tuple[str, tuple[int, ...]]],
+    given: Mapping[str, Any],
+    *,
+    needs_all: bool,
+    others: Sequence[str] = (),
 ) -> None:
-    """Raise ``ImportFailed`` with every name and shape that does not fit; ``others`` may be given and are not read."""
+    """Raise ``ImportFailed`` with every name, shape and kind of number that does not fit.
+
+    ``wanted`` has types by name, and shapes. ``others`` may be given and are not read. Floats of one width may
+    stand for those of another; whole numbers, which are mostly codes of a scale, may not stand for floats, nor floats
+    for them.
+    """
     rules = [f"{n} is missing" for n in wanted if needs_all and n not in given]
     rules += [f"{n} is no tensor of the model" for n in given if n not in wanted and n not in others]
     rules += [
-        f"{n} has the shape {tuple(t.shape)}, and the model's has {wanted[n]}"
+        f"{n} has the shape {tuple(t.shape)}, and the model's has {wanted[n][1]}"
         for n, t in given.items()
-        if n in wanted and tuple(t.shape) != wanted[n]
+        if n in wanted and tuple(t.shape) != wanted[n][1]
+    ]
+    rules += [
+        f"{n} holds {_numbers_in(t.dtype)} ({_type_name(t.dtype)}), and the model's {_numbers_in(wanted[n][0])} "
+        f"({_type_name(wanted[n][0])})"
+        for n, t in given.items()
+        if n in wanted and _numbers_in(t.dtype) != _numbers_in(wanted[n][0])
     ]
     _refuse(rules)
+
+
+def _type_name(dtype: Any) -> str:
+    """``float32`` for NumPy's type, PyTorch's, and a name of either."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _numbers_in(dtype: Any) -> str:
+    """What a type holds, in words."""
+    name = _type_name(dtype)
+    is_float = name.startswith(("float", "bfloat"))
+    return "floats" if is_float else "complex numbers" if name.startswith("complex") else "whole numbers"
 
 
 def _refuse(rules: Sequence[str]) -> None:
     """Raise ``ImportFailed`` with all that is wrong with weights."""
     if rules:
-        problems = [Problem(Loc("the weights"), "weights", rule, "pass the weights of this model") for rule in rules]
+        problems = [
+            Problem(Loc("the weights"), "weights", rule, "pass the weights of this model, as numbers of its types")
+            for rule in rules
+        ]
         raise ImportFailed("the weights are not those of the model", problems)
