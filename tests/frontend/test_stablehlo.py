@@ -84,6 +84,38 @@ def test_what_an_export_says_of_sizes_is_checked_by_every_call() -> None:
             model(np.ones(sizes, np.float32))
 
 
+@pytest.mark.parametrize("around", ["if", "while"])
+def test_what_a_region_asserts_of_sizes_binds_who_runs_it(around: str, tmp_path: Path) -> None:
+    asserted = """
+      %s = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?xf32>) -> tensor<i32>
+      %four = stablehlo.constant dense<4> : tensor<i32>
+      %ok = stablehlo.compare GE, %s, %four : (tensor<i32>, tensor<i32>) -> tensor<i1>
+      stablehlo.custom_call @shape_assertion(%ok) {has_side_effect = true} : (tensor<i1>) -> ()"""
+    choice = f"""
+    %r = "stablehlo.if"(%c) ({{{asserted}
+      %y = stablehlo.add %x, %x : tensor<?xf32>
+      stablehlo.return %y : tensor<?xf32>
+    }}, {{ stablehlo.return %x : tensor<?xf32> }}) : (tensor<i1>) -> tensor<?xf32>"""
+    loop = f"""
+    %r, %last = "stablehlo.while"(%x, %c) ({{
+    ^bb0(%z: tensor<?xf32>, %go: tensor<i1>): stablehlo.return %go : tensor<i1>
+    }}, {{
+    ^bb0(%z: tensor<?xf32>, %go: tensor<i1>):{asserted}
+      %y = stablehlo.add %z, %z : tensor<?xf32>
+      %no = stablehlo.constant dense<false> : tensor<i1>
+      stablehlo.return %y, %no : tensor<?xf32>, tensor<i1>
+    }}) : (tensor<?xf32>, tensor<i1>) -> (tensor<?xf32>, tensor<i1>)"""
+    (tmp_path / "m.mlir").write_text(
+        "module { func.func public @main(%x: tensor<?xf32>, %c: tensor<i1>) -> tensor<?xf32> {"
+        + (choice if around == "if" else loop) + "\n    return %r : tensor<?xf32>\n} }"
+    )  # fmt: skip
+    model = tw.compile(tmp_path / "m.mlir", cache=False)
+    assert (model(np.ones(4, np.float32), np.True_) == 2).all()
+    assert (model(np.ones(3, np.float32), np.False_) == 1).all()
+    with pytest.raises(tw.TilewrightError, match="4"):
+        model(np.ones(3, np.float32), np.True_)
+
+
 def windows(start, op, dims, strides, pads="VALID", dtype=np.float32):
     return lambda x: lax.reduce_window(x.astype(dtype), dtype(start), op, dims, strides, pads)
 

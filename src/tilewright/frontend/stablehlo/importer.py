@@ -100,7 +100,7 @@ def _imported(module: Any, name: str, shapes: Sequence[Shape] | None) -> Importe
     nodes = tuple(join_parts(Builder(pool), x) if isinstance(x, Pair) else x for x in made)
     names = _result_names(main, len(nodes))
     complex_outputs = frozenset(n for n, x in zip(names, made, strict=True) if isinstance(x, Pair))
-    title, rules = re.sub(r"\W+", "_", name) or "main", tuple(dict.fromkeys(walker.constraints))
+    title, rules = re.sub(r"\W+", "_", name) or "main", walker.rules()
     graph = with_size_rules(Graph(title, pool, tuple(inputs.nodes), nodes, names, rules))
     return ImportedModule(graph, FLAT, frozenset(inputs.complex_names), complex_outputs)
 

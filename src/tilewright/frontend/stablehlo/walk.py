@@ -128,13 +128,17 @@ class BlockWalker:
         self.known = Known()
         self.problems: list[Problem] = [] if parent is None else parent.problems
         self.checks: dict[str, Node] | None = {} if parent is None else None
-        self.constraints: list[Expr] = [] if parent is None else parent.constraints
-        """What the program asserts of sizes: each is at least 0."""
+        self.constraints: list[Expr] = []
+        """What the program asserts of sizes: each is at least 0. Those of a region bind who runs it."""
         self._depth: int = 0 if parent is None else parent._depth
         self._called: Iterator[int] = count() if parent is None else parent._called
         """Numbers for the operations of called functions, of which each is walked in every call."""
         self._regions: int = 0 if parent is None else parent._regions + 1
         self._is_inside_scalars = False
+
+    def rules(self) -> tuple[Expr, ...]:
+        """The constraints of this scope's graph."""
+        return tuple(dict.fromkeys(self.constraints))
 
     def child(self, pool: Pool) -> BlockWalker:
         """A walker for a sub-graph of this one's, which reads what this one's has."""

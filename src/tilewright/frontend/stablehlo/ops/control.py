@@ -101,7 +101,7 @@ def _branches(c: Operation, condition: Node, regions: Sequence[Any]) -> list[Val
             child.scope.inner(node)
             inputs.append(child.scope.captured.get(node) or child.scope.pool.input(f"unread_{len(inputs)}", node.type))
         results = tuple(flat(values))
-        graphs.append(Graph(name, child.scope.pool, tuple(inputs), results, _names(results)))
+        graphs.append(Graph(name, child.scope.pool, tuple(inputs), results, _names(results), child.rules()))
     node = c.b(ops.if_, c.reshape(condition, ()), *captured, then_branch=graphs[0], else_branch=graphs[1])
     return like(made[0], c.b.results(node))
 
@@ -258,7 +258,7 @@ class _Loop:
         if len(outputs) == 1:
             return []
         inputs = (*self.first_inputs, *(self.carried[k] for k in kept), *self.captured.values())
-        body = Graph("body", self.pool, inputs, outputs, ("going", *_names(outputs[1:])))
+        body = Graph("body", self.pool, inputs, outputs, ("going", *_names(outputs[1:])), child.rules())
         trips = c.b.const(i64.max, i64) if counter is None else counter.trips
         extra: dict[str, Any] = {}
         if rows:
@@ -327,7 +327,7 @@ def _scan(c: Operation) -> Result:
     made = _whole(child.block(c.op.regions[0].blocks[0], [*slices, *like(carried, now)]))
     rows, after = made[: len(made) - len(carried)], made[len(made) - len(carried) :]
     outputs = (going, *flat(after), *flat(rows))
-    body = Graph("scan", pool, (i, going, *now, *read), outputs, ("going", *_names(outputs[1:])))
+    body = Graph("scan", pool, (i, going, *now, *read), outputs, ("going", *_names(outputs[1:])), child.rules())
     trips = c.reshape(c.dims([length]), ())
     operands = (trips, c.b.const(True, bool_), *starts, *whole)
     found = c.b.results(c.b(ops.loop, *operands, body=body, n_carried=len(starts), length=length))
