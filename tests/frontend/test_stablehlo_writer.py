@@ -23,8 +23,8 @@ NO_FORM = {
     "rescale",
     "random_uniform", "random_normal", "encode", "decode", "fourier_library", "fourier_pass", "winograd_conv",
     "coded_matmul", "block_matmul", "quad_matmul", "scaled_matmul",
-    "max_pool_indices", "cholesky", "lu", "pivot_order",
-    "solve_triangular", "geqrf", "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl",
+    "max_pool_indices", "lu", "pivot_order", "geqrf",
+    "reflect", "orthogonal", "eigh", "eigvalsh", "svd", "svdvals", "ldl", "solve_ldl",
     "as_size", "argwhere", "nonzero", "suppress", "mul_pair", "map_parts",
 }  # fmt: skip
 """What is not written: random numbers, narrow types, linear algebra, sizes that data decide; and forms
@@ -112,3 +112,20 @@ def test_loops_carry_and_stack():
 def test_symbolic_sizes_are_named_with_a_remedy():
     with pytest.raises(CompileError, match=r"the sizes rows of 'perceptron' are symbolic[\s\S]*--fix rows=1"):
         to_stablehlo(perceptron())
+
+
+def test_factors_tell_what_is_not_positive_and_solve():
+    pool = Pool()
+    x = pool.input("x", TensorType(f32, (2, 3, 3)))
+    b = Builder(pool)
+    factor, info = pool.results(pool.add(ops.cholesky, (x,)))
+    graph = Graph(
+        "factored", pool, (x,), (factor, info, b(ops.solve_triangular, factor, x, upper=False, unit=False)), "fis"
+    )
+    rows = np.array([[4, 2, 1], [2, 5, 3], [1, 3, 6]], np.float32)
+    arrays = np.stack([rows, np.where(np.eye(3) * [0, 1, 0] == 1, -5, rows).astype(np.float32)])
+    expected = evaluate_graph(graph, [arrays])
+    for made in (by_xla(to_stablehlo(graph), arrays), came_back(graph, [arrays])):
+        for got, wanted in zip(made, expected, strict=True):
+            np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-6)
+        assert made[1][1] != 0

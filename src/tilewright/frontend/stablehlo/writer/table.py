@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright import ops
 from tilewright.core.opdef import OpDef
-from tilewright.frontend.stablehlo.writer import moves
+from tilewright.frontend.stablehlo.writer import linalg, moves
 from tilewright.frontend.stablehlo.writer import ops as arithmetic
 from tilewright.frontend.stablehlo.writer.lines import Writer
 from tilewright.frontend.stablehlo.writer.ops import comparison, extreme, of_chlo, one, reduction, together
@@ -27,6 +27,7 @@ WRITERS: dict[OpDef, Writer] = {
     ops.argmax: extreme("GT"), ops.argmin: extreme("LT"), ops.matmul: arithmetic.matmul, ops.conv: arithmetic.conv,
     ops.conv_transpose: arithmetic.conv_transpose, ops.max_pool: arithmetic.max_pool,
     ops.avg_pool: arithmetic.avg_pool,
+    ops.cholesky: linalg.cholesky, ops.solve_triangular: linalg.solve_triangular,
     # moves, lookups, orders, sources, control flow
     ops.reshape: moves.reshape, ops.expand: moves.expand, ops.transpose: moves.transpose, ops.reverse: moves.reverse,
     ops.concat: moves.concat, ops.slice: moves.slice_, ops.pad: moves.pad, ops.iota: moves.sources,
