@@ -60,7 +60,7 @@ def names(kernel):
 def refuses(computation, *steps, rule, constants=()):
     with pytest.raises(ScheduleError, match=rule) as caught:
         build(computation, *steps, constants=constants)
-    assert caught.value.primitive == steps[-1][0]
+    assert caught.value.primitive == steps[-1][0] and caught.value.remedy
 
 
 # --- loops

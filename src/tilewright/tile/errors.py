@@ -19,6 +19,7 @@ class ScheduleError(TilewrightError):
 
     def __init__(self, primitive: str, where: str, rule: str, *, remedy: str = "") -> None:
         self.primitive, self.where, self.rule = primitive, where, rule
+        remedy = remedy or f"change this step or leave it out; docs/schedules.md says what {primitive} needs"
         super().__init__(f"{primitive}({where}): {rule}", remedy=remedy)
 
 

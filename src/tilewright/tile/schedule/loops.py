@@ -63,7 +63,7 @@ def split(kernel: Kernel, loop: str, factor: int, tail: str = "min") -> Kernel:
     target = find_loop(kernel, loop, "split")
     n, sym = target.loop.extent, target.loop.sym
     if factor < 1:
-        raise ScheduleError("split", loop, f"the factor {factor} is not positive")
+        raise ScheduleError("split", loop, f"the factor {factor} is not positive", remedy="split by 1 or more")
     outer = new_loop(fresh(kernel, f"{loop}_o"), ceildiv(n, factor), target.loop.kind)
     base: Dim = outer.sym * factor
     width: Dim = factor if _divides(factor, n) else minimum(factor, n - base)
