@@ -132,6 +132,10 @@ def test_errors_are_typed() -> None:
         f("a")
     with pytest.raises(tw.InputError, match="can't trace"):
         SMALL(lambda x, y: x)(jnp.ones(3))
+    for wrong, kind in ((lambda x: x[0, 0], IndexError), (lambda x: jnp.split(x, 0), ZeroDivisionError)):
+        with pytest.raises(kind) as raised:  # as of jax.jit
+            SMALL(wrong)(jnp.ones(3))
+        assert "remedy: change the line of <lambda>" in raised.value.__notes__[-1]
     with pytest.raises(tw.ImportFailed, match=r"test_jax_jit.py:\d+ in .*: it calls back to Python"):
         SMALL(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
 

@@ -23,7 +23,7 @@ from tilewright.core.diag import OptionError, name_of
 from tilewright.core.types import Array
 from tilewright.frontend.stablehlo.importer import import_module
 from tilewright.integrations.jax.arrays import Give, giver, kind_of, taker, trace_context
-from tilewright.runtime.errors import InputError
+from tilewright.runtime.errors import InputError, TilewrightError
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.python.model import CompiledModel
 
@@ -159,6 +159,11 @@ class Jitted:
             traced = self._traced.trace(*args, **kwargs)
         except TypeError as e:
             raise InputError(f"JAX can't trace {self.__name__}: {e}", remedy="see JAX's message") from e
+        except TilewrightError:
+            raise
+        except Exception as e:  # of the same type as from jax.jit, since this stands in its place
+            e.add_note(f"remedy: change the line of {self.__name__} that JAX could not trace; jax.jit raises this too")
+            raise
         made = import_module(traced.lower().compiler_ir("stablehlo"), self.__name__)
         tree = jax.tree_util.tree_structure(traced.out_info)
         graph = made.graph
