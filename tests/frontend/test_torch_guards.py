@@ -43,6 +43,11 @@ def merged(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([x[:, 0::2], x[:, 1::2]], -1)
 
 
+def thirds_up(n: int) -> int:
+    """Rounded up. PyTorch's expression for it holds a remainder, which does not grow with the size."""
+    return (n + -n % 3) // 3
+
+
 def auto(f: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] = (1,)) -> tw.CompiledModel:
     """``f`` compiled for inputs like ``shapes``, the sizes along ``axes`` of all of them symbolic."""
     examples = tuple(torch.rand(s) for s in shapes)
@@ -60,6 +65,7 @@ def auto(f: Callable[..., Any], *shapes: tuple[int, ...], axes: tuple[int, ...] 
         (lambda x: F.interpolate(x, int(x.shape[1] * 0.75)), 8, 10, "must be at most 9"),
         (lambda x: x + 1 if x.shape[1] > 5 else x, 8, 4, "at least 6"),
         (lambda x: x + 1 if x.shape[1] ** 2 > 30 else x, 8, 4, "must be at least 6"),
+        (lambda x: x + 1 if round(thirds_up(x.shape[1]) * 0.3) == 1 else x, 8, 13, "4 >= 0 must hold"),
     ],
 )
 def test_a_size_that_the_program_was_not_traced_for_is_named(f: Step, size: int, wrong: int, words: str) -> None:

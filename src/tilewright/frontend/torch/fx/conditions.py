@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tilewright.core.expr import Dim, maximum, minimum
+from tilewright.core.expr import Dim, bounds, is_nonneg, maximum, minimum
 from tilewright.frontend.torch.aten.call import Unsupported
 from tilewright.frontend.torch.fx.rounded import MOST_SIZE, Convert, compared
 
@@ -39,11 +39,10 @@ def nonnegative_when(condition: Any, convert: Convert, range_of: Callable[[str],
         return _negated(nonnegative_when(condition.args[0], convert, range_of))
     if kind not in _RELATIONS:
         raise Unsupported(f"the condition {condition}", "compare sizes by == != < <= > and >=")
-    if len(condition.free_symbols) == 1 and _has_floats(condition):
-        found = _searched(condition, range_of)  # exact, rounding included; not so for several sizes
+    if _has_floats(condition):
+        found = _turned(condition, convert, range_of)
         if found is not None:
-            (symbol,) = condition.free_symbols
-            return _within(found, convert(symbol))
+            return found
     a, b = _sides(condition, convert)
     return _RELATIONS[kind](a, b)
 
@@ -90,6 +89,46 @@ def _negated(holds: list[Dim]) -> list[Dim]:
 
 
 # --- conditions of one size -----------------------------------------------------------------------------------------
+
+
+def _turned(condition: Any, convert: Convert, range_of: Callable[[str], Range]) -> list[Dim] | None:
+    """Where a condition through floats holds by where it turns; None where that is not known.
+
+    Of one size, or of one whole number that is computed of sizes: ``round(0.3 * ((n + -n % 3) // 3)) == 2`` turns with
+    the quotient, though not with ``n``. Exact, rounding included, which is not so for several.
+    """
+    import sympy
+
+    if len(condition.free_symbols) == 1:
+        (symbol,) = condition.free_symbols
+        found = _searched(condition, range_of)
+        if found is not None:
+            return _within(found, convert(symbol))
+    numbers = set(_whole_numbers(condition))
+    if len(numbers) != 1:
+        return None
+    (number,) = numbers
+    size = convert(number)
+    if not is_nonneg(size):
+        return None
+    symbol = sympy.Symbol("number", integer=True, nonnegative=True)
+    replaced = condition.xreplace({number: symbol})
+    if replaced.free_symbols != {symbol}:
+        return None
+    least, most = bounds(size)
+    found = _searched(replaced, lambda _: (max(least or 0, 0), most))
+    return None if found is None else _within(found, size)
+
+
+def _whole_numbers(e: Any) -> Iterator[Any]:
+    """The largest parts without floats in which sizes occur."""
+    if not e.free_symbols:
+        return
+    if getattr(e, "is_integer", False) and not _has_floats(e):
+        yield e
+    else:
+        for part in e.args:
+            yield from _whole_numbers(part)
 
 
 def _has_floats(e: Any) -> bool:
