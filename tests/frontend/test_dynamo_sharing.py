@@ -113,6 +113,32 @@ def test_views_of_a_parameter_that_is_given_other_memory(is_before: bool) -> Non
     assert module.w.data_ptr() == x.data_ptr()
 
 
+@pytest.mark.parametrize("is_turned", [False, True])
+def test_a_parameter_that_is_given_the_memory_that_it_has(is_turned: bool) -> None:
+    """AOTAutograd sees no change there, even of sizes and strides."""
+
+    class Given(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.eye(4, 6))
+            self.register_buffer("t", torch.arange(8.0).view(2, 4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if is_turned:
+                self.t.t_()
+            self.w.data = self.t
+            return x + 1
+
+    module, eager = Given(), Given()
+    compiled = torch.compile(module, backend=make_backend(interpreted))
+    for call in range(3):
+        with warnings.catch_warnings(record=True) as told, torch.no_grad():
+            assert torch.equal(compiled(torch.ones(3)), eager(torch.ones(3)))
+        assert any("share memory" in str(one.message) for one in told) == (is_turned and call > 0)
+        assert torch.equal(module.w, eager.w) and module.w.stride() == eager.w.stride()
+        assert module.w.data_ptr() == module.t.data_ptr()
+
+
 VIEWS_WITH_GAPS = (
     "(x * 2)[:, :2]", "(x * 2)[::2]", "(x * 2).diagonal()", "(x * 1)[:, :1].expand(4, 6)", "(x + 1).t()[:, 1:3]",
     "(x * 2)[1:3, 1:3].unsqueeze(1)", "torch.view_as_complex((x * 2).view(4, 3, 2))[:, 1:]", "(x * 2)[:, :0]",

@@ -215,9 +215,11 @@ class WrittenArguments:
     """Of all its arguments."""
 
     written: frozenset[int] = frozenset()
+    _moved: frozenset[int] = frozenset()
+    """Those that it gives the memory of another; it writes nothing then, and may find them where they are to go."""
     _tensors: tuple[int, ...] = ()
     _moving: tuple[int, ...] = ()
-    """Those of the tensors that are no parameters or buffers of a module."""
+    """Those of the tensors that are no parameters or buffers of a module; all where the graph itself moves one."""
     _numbers: tuple[int, ...] = ()
     _apart: list[int] | None = None
     """Where the moving arguments of the last call lay, of which none overlapped; None before the first."""
@@ -237,10 +239,12 @@ class WrittenArguments:
         n_own += sum(1 for _ in captured.named_buffers(remove_duplicate=False))
         is_merged = len(meta.input_info) < n_own + len(examples)
         infos = meta.input_info[n_own:]
-        self.written = frozenset(i for i in range(len(examples)) if is_merged or infos[i].mutates_data)
+        self._moved = _given_other_memory(captured)
+        indices = range(len(examples))
+        self.written = self._moved | {i for i in indices if is_merged or infos[i].mutates_data}
         self._tensors = tuple(i for i, x in enumerate(examples) if _lies_in_memory(x))
         static = {i - n_own for i in meta.static_input_indices or ()}
-        self._moving = tuple(i for i in self._tensors if i not in static)
+        self._moving = tuple(i for i in self._tensors if self._moved or i not in static)
         self._numbers = tuple(i for i, x in enumerate(examples) if isinstance(x, int | torch.SymInt))
         found = self.overlap(examples)
         self._apart = None  # examples have symbols for sizes
@@ -261,15 +265,30 @@ class WrittenArguments:
             if not has_places_of_its_own(arrays[i][1]):
                 return f"elements of {self.names[i]}"
         for one, other in overlapping(arrays, set(self.written)):
-            return f"{self.names[one]} and {self.names[other]}"
+            if not (self._moved & {one, other} and _is_same_place(arrays[one][1], arrays[other][1])):
+                return f"{self.names[one]} and {self.names[other]}"
         self._apart = places
         return None
+
+
+def _given_other_memory(captured: Any) -> frozenset[int]:
+    """The arguments of a captured graph that are given the memory of another tensor (``x.data = y``).
+
+    AOTAutograd sees no change where both have been in one memory before, though x has other sizes or strides then.
+    """
+    arguments = [node for node in captured.graph.nodes if node.op == "placeholder"]
+    calls = [node for node in captured.graph.nodes if _name_of(node.target) == "set_"]
+    return frozenset(i for i, argument in enumerate(arguments) if any(call.args[0] is argument for call in calls))
 
 
 def _lies_in_memory(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+
+
+def _is_same_place(one: Array, other: Array) -> bool:
+    return (one.ctypes.data, one.shape, one.strides) == (other.ctypes.data, other.shape, other.strides)
 
 
 def _places_of(tensor: Any) -> Array:
