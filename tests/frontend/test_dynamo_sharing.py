@@ -139,6 +139,26 @@ def test_a_parameter_that_is_given_the_memory_that_it_has(is_turned: bool) -> No
         assert module.w.data_ptr() == module.t.data_ptr()
 
 
+def test_sizes_beside_a_parameter_that_is_given_other_memory() -> None:
+    """Where data decide a size, Dynamo reads the others off the parameter as if that had its new shape before."""
+
+    class Given(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.eye(4, 6))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found = self.w.nonzero()
+            self.w.data = x.flip(0).expand(2, *x.shape)
+            return found
+
+    module, eager = Given(), Given()
+    compiled = torch.compile(module, backend=make_backend(interpreted), dynamic=True)
+    with pytest.warns(FallbackWarning, match="elements share memory"):
+        assert torch.equal(compiled(torch.eye(4)), eager(torch.eye(4)))
+    assert torch.equal(module.w, eager.w)
+
+
 VIEWS_WITH_GAPS = (
     "(x * 2)[:, :2]", "(x * 2)[::2]", "(x * 2).diagonal()", "(x * 1)[:, :1].expand(4, 6)", "(x + 1).t()[:, 1:3]",
     "(x * 2)[1:3, 1:3].unsqueeze(1)", "torch.view_as_complex((x * 2).view(4, 3, 2))[:, 1:]", "(x * 2)[:, :0]",

@@ -1,8 +1,9 @@
 """Arguments of a captured graph by the names that the program has for them, and those that nobody may read.
 
 In: the graph as Dynamo captured it, the functional graph that AOTAutograd made of it, values. Out: names beside the
-functional graph's inputs; ``InputError`` for a tensor without memory; why one is left to PyTorch. Not its business:
-what else can be wrong with an argument, of which compiled code tells (``runtime.values``).
+functional graph's inputs; sizes that the captured graph reads where they are given; ``InputError`` for a tensor without
+memory; why one is left to PyTorch. Not its business: what else can be wrong with an argument, of which compiled code
+tells (``runtime.values``).
 """
 
 from __future__ import annotations
@@ -55,6 +56,31 @@ def tensor_of(argument: Any) -> Any:
 
     value = getattr(argument, "meta", {}).get("example_value")
     return value if isinstance(value, torch.Tensor) else None
+
+
+def read_sizes_as_given(captured: Any) -> None:
+    """Let a graph of Dynamo's have its symbolic sizes from the arguments that are those numbers.
+
+    Where data decide sizes, Dynamo reads the others off tensors, in their first use. It takes for a tensor's size what
+    that is in the end: another one, where the graph turns the tensor or gives it other memory (``x.data = y``).
+    """
+    import torch
+
+    reading = [n for n in captured.graph.nodes if n.target is torch.ops.aten.sym_size.int]
+    if not reading:
+        return
+    arguments = [n for n in captured.graph.nodes if n.op == "placeholder"]
+    numbers = {str(_value_of(n)): n for n in arguments if isinstance(_value_of(n), torch.SymInt)}
+    for node in reading:
+        if (number := numbers.get(str(_value_of(node)))) is not None:
+            node.replace_all_uses_with(number)
+            captured.graph.erase_node(node)
+    captured.recompile()
+
+
+def _value_of(node: Any) -> Any:
+    """What a node of a captured graph was in the trace."""
+    return node.meta.get("example_value")
 
 
 def refuse_cut_short(value: Any, node: Any) -> None:

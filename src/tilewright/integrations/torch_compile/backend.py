@@ -34,7 +34,11 @@ from tilewright.integrations.torch_compile.apart import (
     refuse_writes_that_are_lost,
     views_of_arguments,
 )
-from tilewright.integrations.torch_compile.arguments import argument_names, name_arguments
+from tilewright.integrations.torch_compile.arguments import (
+    argument_names,
+    name_arguments,
+    read_sizes_as_given,
+)
 from tilewright.integrations.torch_compile.capture import is_strict, watch
 from tilewright.integrations.torch_compile.device import on_gpu, target_for
 from tilewright.integrations.torch_compile.faults import Faults, InternalError, first_line
@@ -130,6 +134,7 @@ def make_backend(
         if freeze not in (None, True, False):
             raise OptionError(f"freeze can't be {freeze!r}", remedy="use True, False, or leave it out")
         # before AOTAutograd traces: it leaves no recurrence in one piece, and then Dynamo collects no more guards
+        read_sizes_as_given(gm)
         keep_recurrences_whole(gm)
         spell_out_attention(gm)
         spell_out_losses(gm)
