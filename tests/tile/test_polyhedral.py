@@ -20,6 +20,9 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 isl = pytest.importorskip("islpy")
 exact = pytest.importorskip("tilewright.tile.polyhedral.dependences")
+exact_sets = pytest.importorskip("tilewright.tile.polyhedral.sets")
+bands = pytest.importorskip("tilewright.tile.polyhedral.bands")
+orders = pytest.importorskip("tilewright.tile.polyhedral.orders")
 
 I64 = types.i64
 ROOM = 24
@@ -218,6 +221,57 @@ def test_loops_made_one_are_judged_as_enumeration_judges_them(made):
     except ScheduleError:
         return
     assert not broken
+
+
+@given(kernels(), st.data())
+@settings(max_examples=30)
+def test_skews_are_judged_as_enumeration_judges_them(made, data):
+    """A statement's iterations by sums of loops, exchanged: refused exactly where one comes before what it needs."""
+    kernel, (loops,) = made
+    (first, *_) = exact_sets.instances(kernel)
+    kernel = kernel_of(wrapped(loops, [first.statement]), [p.buffer for p in kernel.places])
+    found, n = exact_sets.instances(kernel), len(loops)
+    skews = [[data.draw(st.integers(-1, 2)) for _ in range(k)] + [1] + [0] * (n - 1 - k) for k in range(n)]
+    rows = [skews[k] for k in data.draw(st.permutations(range(n)))]
+    inside = ", ".join(f"i{k}" for k in range(n))
+    text = [" + ".join(f"{c}*i{k}" for k, c in enumerate(row)) for row in rows]
+    band = bands.Band(0, tuple({0: isl.Map(f"{{ S0[{inside}] -> [{line}] }}")} for line in text))
+    kept, commuting = bands._sorted(found)
+    order = bands.Bands(found, (), kept, commuting, (band,), {0: (band,)})
+    later = {e[1]: tuple(np.dot(rows, e[1])) for e in events(kernel)}
+    pairs = [(a, b) for a, b in combinations(events(kernel), 2) if conflicts(a, b)]
+    broken = any(later[a[1]] > later[b[1]] and not _commute(a, b) for a, b in pairs)
+    if broken:
+        with pytest.raises(ScheduleError, match="breaks a dependence on"):
+            orders.order_of(order, [orders.BandForm.as_found(band)])
+    else:
+        orders.order_of(order, [orders.BandForm.as_found(band)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "judged, drawn",
+    [
+        (test_exchanges_are_judged_as_enumeration_judges_them, (kernels(), st.data())),
+        (test_loops_made_one_are_judged_as_enumeration_judges_them, (kernels(n_nests=2),)),
+        (test_skews_are_judged_as_enumeration_judges_them, (kernels(), st.data())),
+    ],
+    ids=["exchanges", "fusions", "skews"],
+)
+def test_thousands_of_steps_are_judged_so(judged, drawn):
+    """All in all 5,100."""
+
+    @given(st.tuples(*drawn))
+    @settings(max_examples=1700)
+    def many(case):
+        judged.hypothesis.inner_test(*case)
+
+    many()
+
+
+def _commute(a, b):
+    """Do two iterations of one statement share elements only as updates?"""
+    return a[4] and b[4] and not (a[3] & b[5]) and not (a[5] & b[3])
 
 
 def test_a_broken_order_shows_the_first_pair_of_iterations():
