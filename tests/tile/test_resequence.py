@@ -295,6 +295,33 @@ def test_the_cheapest_order_is_taken():
     np.testing.assert_array_equal(results(b.kernel)["s"], results(kernel)["s"])
 
 
+def test_lanes_along_columns_touch_a_page_each():
+    """And so does each of their copies; along rows a vector's step is a part of a page."""
+    a, machine = Buffer("a", f64, (768, 512)), Target.parse("x86-64-v4")
+    i, copy, lane = (
+        Loop(loop_sym("i", 24), 24),
+        Loop(loop_sym("c", 4), 4, Kind.UNROLL),
+        Loop(Sym("l", 0, 7), 8, Kind.VECTOR),
+    )
+    at = i.sym * 32 + copy.sym * 8 + lane.sym
+    for index, n in (((at, 3), 32), ((3, at), 32 * 8 / machine.page_bytes)):
+        body = (For(copy, (For(lane, (Store(a, index, Const(1, f64)),)),)),)
+        assert ordered.new_pages(body, i, machine, {}) == n
+
+
+def test_strips_of_columns_go_to_the_end():
+    """A recurrence along rows runs along columns, whose pages a core forgets in a whole column, and not in a strip."""
+    n = 1024
+    a, i, j = Buffer("a", f64, (n, n)), Loop(loop_sym("i", n), n), Loop(loop_sym("j", n - 1), n - 1)
+    step = Store(a, (i.sym, j.sym + 1), Binary("add", Load(a, (i.sym, j.sym)), Load(a, (i.sym, j.sym + 1))))
+    b = ScheduleBuilder(Kernel("k", (place(a),), (), (For(i, (For(j, (step,)),)),)))
+    machine = Target.parse("x86-64-v4")
+    ordered.ordered(b, machine, "i")
+    (found,) = b.schedule.steps
+    _, tiles = found.args[2].split(":")
+    assert 0 < int(tiles.split()[-1]) <= machine.n_near_pages
+
+
 def test_no_order_is_sought_for_loops_of_an_op() -> None:
     """An op's author chose their order; a search would find none better, in seconds."""
     b = Builder(Pool())

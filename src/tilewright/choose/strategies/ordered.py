@@ -11,10 +11,10 @@ that a group's best order hangs on another's is rare, and there are too many of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import permutations
-from math import factorial
+from math import factorial, prod
 
 from tilewright.choose.cost.features import features_of
 from tilewright.choose.cost.nest import CallSizes, Loops
@@ -24,12 +24,12 @@ from tilewright.core.compute import Buffer, Computation, Serial, every_stage
 from tilewright.core.dims import is_known, known
 from tilewright.core.effort import EFFORT
 from tilewright.core.estimates import ASSUMED_SIZE, DOUBT
-from tilewright.core.expr import BinaryExpr, Dim, Sym, substitute, symbols, terms_of
+from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, substitute, symbols, terms_of
 from tilewright.core.indices import chosen
 from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, If, Kernel, Loop, Store, walk, written
+from tilewright.tile.ir import For, If, Kernel, Kind, Loop, Store, Update, walk, written
 from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import Body, loads_of
 from tilewright.tile.schedule import ScheduleBuilder
@@ -189,7 +189,7 @@ def seconds_alone(kernel: Kernel, machine: Target) -> float:
             stores = [s for s in bodies[row.loop.sym] if isinstance(s, Store)]
             waiting = (waiting_cycles(s, row.loop, machine) for s in stores)
             cycles += row.iterations * max(waiting, default=0.0) * waited(row, machine)
-            n_pages = len(_across_pages(stores, row.loop, machine, sizes))
+            n_pages = new_pages(bodies[row.loop.sym], row.loop, machine, sizes)
             if n_pages * row.iterations > row.entries * machine.n_near_pages:
                 cycles += row.iterations * n_pages * machine.page_cycles
             if symbols(row.loop.extent) - set(sizes):
@@ -209,12 +209,39 @@ def waiting_cycles(s: Store, loop: Loop, machine: Target) -> float:
     return max((1 + n_waiting(s.value, x, machine) for x in found), default=0.0) * machine.fma_latency
 
 
-def _across_pages(stores: Sequence[Store], loop: Loop, machine: Target, sizes: Mapping[Sym, int]) -> set[Buffer]:
-    """Buffers of which each iteration of the loop touches another page than the one before."""
-    places = [(x.buffer, x.index) for s in stores for x in loads_of(s)] + [(s.buffer, s.index) for s in stores]
-    steps = ((b, coefficient(first_offset(b, index), loop.sym)) for b, index in places)
-    walked = ((b, known(None if step is None else substitute(step, sizes), 0) * b.dtype.n_bytes) for b, step in steps)
-    return {b for b, n_bytes in walked if abs(n_bytes) >= machine.page_bytes}
+def new_pages(body: Body, loop: Loop, machine: Target, sizes: Mapping[Sym, int]) -> float:
+    """Pages that an iteration of the loop touches and the one before does not, by copies and lanes in its body too."""
+    found: dict[Buffer, float] = {}
+    for s, copied in _copies(body):
+        places = [(x.buffer, x.index) for x in loads_of(s)] + [(s.buffer, s.index)]
+        for b, index in places:
+            offset = first_offset(b, index)
+
+            def pages(x: Loop, b: Buffer = b, offset: Dim = offset) -> float:
+                step = coefficient(offset, x.sym)
+                return (
+                    abs(known(None if step is None else substitute(step, sizes), 0))
+                    * b.dtype.n_bytes
+                    / machine.page_bytes
+                )
+
+            n = min(pages(loop), 1.0) * prod(_most(x) * min(max(pages(x), 1 / _most(x)), 1.0) for x in copied)
+            found[b] = max(found.get(b, 0.0), n)
+    return sum(found.values())
+
+
+def _copies(body: Body, loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Store | Update, tuple[Loop, ...]]]:
+    """What a body stores itself and in copies and lanes, with the loops of those."""
+    for s in body:
+        if isinstance(s, Store | Update):
+            yield s, loops
+        elif isinstance(s, For) and s.loop.kind in (Kind.UNROLL, Kind.VECTOR):
+            yield from _copies(s.body, (*loops, s.loop))
+
+
+def _most(x: Loop) -> int:
+    """Iterations of a loop of copies or lanes."""
+    return max(bounds(x.extent)[1] or 1, 1)
 
 
 def assumed(kernel: Kernel) -> Mapping[Sym, int]:
@@ -265,12 +292,11 @@ def _waves(band: Band) -> Iterator[BandForm]:
 def _tilings(form: BandForm, longest: int) -> Iterator[BandForm]:
     """Tiles of all loops alike, or of all but the innermost, which then stays long: of 8 iterations, 32, ...
 
-    Those of waves may be of the innermost alone: strips, along which the waves of each go to the end.
+    Or of the innermost alone: strips, along which the other loops go to the end, and which a near cache holds.
     """
     n, size = len(form.order), 8
     while n > 1 and 2 * size <= longest and size <= EFFORT.listed * 2:
-        if form.waves:
-            yield replace(form, tiles=(*(0,) * (n - 1), size))
+        yield replace(form, tiles=(*(0,) * (n - 1), size))
         yield replace(form, tiles=(size,) * n)
         yield replace(form, tiles=(*(size,) * (n - 1), 0))
         yield replace(form, tiles=(*(size,) * (n - 1), 8 * size))
