@@ -192,20 +192,19 @@ def _total(c: TfliteCall) -> Node:
 
 def _bilinear(c: TfliteCall) -> Node:
     """Places between pixels in steps of 2**-10; the weighted sum of four pixels, halves away from 0."""
-    x, wanted = c.cast(c.x(), types.i32), c.ints(1)
+    sums = types.i64 if c.x().dtype is types.i16 else types.i32
+    x, wanted = c.cast(c.x(), sums), c.ints(1)
     for axis, out in enumerate(wanted, 1):
         x = _between_pixels(c, x, axis, out)
     half = 1 << (2 * PLACE_BITS - 1)
-    positive = c.b(ops.gt, x, c.b.const(0, types.i32))
-    away = c.b(ops.where, positive, c.b.const(half, types.i32), c.b.const(-half, types.i32))
-    whole = c.b(ops.div, c.b(ops.add, x, away), c.b.const(1 << 2 * PLACE_BITS, types.i32))
+    positive = c.b(ops.gt, x, c.b.const(0, sums))
+    away = c.b(ops.where, positive, c.b.const(half, sums), c.b.const(-half, sums))
+    whole = c.b(ops.div, c.b(ops.add, x, away), c.b.const(1 << 2 * PLACE_BITS, sums))
     return c.cast(whole, c.dtypes[0])
 
 
 def _between_pixels(c: TfliteCall, x: Node, axis: int, out: int) -> Node:
     """``2**10`` times the pixels at ``out`` places along an axis."""
-    if c.x().dtype is types.i16:
-        raise OpError("bilinear resizing is of 8 bits")
     n, one = c.size(x)[axis], 1 << PLACE_BITS
     if n < 1 or out < 1:
         raise OpError(f"{n} pixels are not resized to {out}")
@@ -217,7 +216,7 @@ def _between_pixels(c: TfliteCall, x: Node, axis: int, out: int) -> Node:
     place = at * step + (step // 2 - one // 2 if c.option("HalfPixelCenters") else 0)
     below = np.maximum(place // one, 0)
     above = np.minimum((place + one - 1) // one, n - 1)
-    part = (place - below * one).astype(np.int32).reshape([-1 if k == axis else 1 for k in range(4)])
+    part = (place - below * one).astype(x.dtype.numpy).reshape([-1 if k == axis else 1 for k in range(4)])
     first, second = (c.b(ops.gather, x, c.b.const(np.asarray(np.clip(p, 0, n - 1), np.int64)), axis=axis)
                      for p in (below, above))  # fmt: skip
     weighted = (c.b(ops.mul, first, c.b.const(one - part)), c.b(ops.mul, second, c.b.const(part)))

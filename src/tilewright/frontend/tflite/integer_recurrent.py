@@ -24,10 +24,10 @@ from tilewright.frontend.tflite import recurrent
 from tilewright.frontend.tflite.call import Converter, TfliteCall
 from tilewright.frontend.tflite.cells import CELL, FORGET, INPUT, OUTPUT, scan, stacked
 from tilewright.frontend.tflite.codes import of, rescaled, result
-from tilewright.frontend.tflite.fixed_point import MOST, SHORT, sigmoid, steps_of, tanh
-from tilewright.frontend.tflite.integer_softmax import long, times, zeros_before
+from tilewright.frontend.tflite.fixed_point import SHORT, sigmoid, tanh
+from tilewright.frontend.tflite.integer_norms import inverse_root
+from tilewright.frontend.tflite.integer_softmax import long
 from tilewright.frontend.tflite.quantisation import Quantisation
-from tilewright.ops.quant import POINT
 
 GATE_BITS = 3
 """Bits of a gate before the point."""
@@ -248,7 +248,7 @@ def _normalised(c: TfliteCall, norm: _Norm, x: Node) -> Node:
     squares = c.b(ops.mul, squares, long(c, (1 << 2 * MEAN_BITS) // n))
     variance = c.b(ops.div, c.b(ops.sub, squares, c.b(ops.mul, mean, mean)), long(c, 1 << 2 * MEAN_BITS))
     variance = c.b(ops.where, c.b(ops.lt, variance, long(c, 1)), long(c, norm.least_variance), variance)
-    root, exponent = _inverse_root(c, variance)
+    root, exponent = inverse_root(c, variance)
     less = c.cast(c.b(ops.sub, c.b(ops.mul, wide, long(c, 1 << MEAN_BITS)), mean), types.i32)
     flat = [c.cast(c.shaped(y, c.size(y)[:1]), types.i32) for y in (root, exponent)]
     scaled = c.cast(c.b(ops.rescale, less, *flat, axis=0), types.i64)
@@ -257,31 +257,6 @@ def _normalised(c: TfliteCall, norm: _Norm, x: Node) -> Node:
     made = c.b(ops.add, c.b(ops.add, made, negative), long(c, 1 << (MEAN_BITS - 1)))
     made = c.cast(c.b(ops.shift_right, made, long(c, MEAN_BITS)), types.i32)
     return _cut(c, rescaled(c, made, [float(np.float64(norm.scale) * 2.0 ** (SHORT - GATE_BITS))]))
-
-
-def _inverse_root(c: TfliteCall, x: Node) -> tuple[Node, Node]:
-    """``fixed_point.inverse_root`` of positive numbers of 32 bits along a last axis of one element, in i64."""
-    number, is_one = x, c.b(ops.le, x, long(c, 1))
-    is_large = c.b(ops.ge, x, long(c, 1 << 29))
-    x = c.b(ops.where, is_large, c.b(ops.shift_right, x, long(c, 2)), x)
-    pairs = c.b(ops.sub, c.b(ops.shift_right, c.b(ops.sub, zeros_before(c, x), long(c, 1)), long(c, 1)), long(c, 1))
-    shift = c.b(ops.sub, c.b(ops.add, long(c, 11), c.cast(is_large, types.i64)), pairs)
-    x = c.b(ops.shift_left, x, c.b(ops.mul, pairs, long(c, 2)))
-    half = c.b(ops.shift_right, c.b(ops.add, c.b(ops.shift_right, x, long(c, 1)), long(c, 1)), long(c, 1))
-    root = c.b(ops.add, c.b(ops.mul, number, long(c, 0)), long(c, 1 << (POINT - 3)))
-    for _ in range(5):
-        cube = _saturated(c, times(c, times(c, root, root), root), 6)
-        root = _saturated(c, c.b(ops.sub, times(c, long(c, 3 << (POINT - 4)), root), times(c, half, cube)), 3)
-    found = times(c, root, long(c, steps_of(np.sqrt(0.5))))
-    left = c.b(ops.maximum, c.b(ops.neg, shift), long(c, 0))
-    found = c.b(ops.shift_left, found, left)
-    right = c.b(ops.maximum, shift, long(c, 0))
-    return c.b(ops.where, is_one, long(c, MOST), found), c.b(ops.where, is_one, long(c, 0), c.b(ops.neg, right))
-
-
-def _saturated(c: TfliteCall, x: Node, by: int) -> Node:
-    """``x * 2**by``, as far as 32 bits hold it."""
-    return c.b(ops.clamp, c.b(ops.mul, x, long(c, 1 << by)), long(c, -(1 << POINT)), long(c, MOST))
 
 
 def _result(c: TfliteCall, cell: _Cell, out: Node) -> Node:

@@ -14,6 +14,7 @@ from tilewright.frontend.tflite import (
     control,
     draws,
     integer_arithmetic,
+    integer_norms,
     integer_products,
     integer_recurrent,
     integer_softmax,
@@ -36,6 +37,7 @@ CONVERTERS: Mapping[str, Converter] = {
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
+    **integer_norms.TABLE,
     **recurrent.HYBRID, **integer_recurrent.TABLE,
 }  # fmt: skip
 """What converts operators with quantised operands or results."""
