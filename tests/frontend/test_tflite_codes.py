@@ -169,6 +169,8 @@ CASES: dict[str, Case] = {
         "REDUCE_MAX", "REDUCE_MIN")},
     "SOFTMAX": plain("SOFTMAX", x8(20, 30, scale=0.08), made=BYTE_OF_UNIT, options="SoftmaxOptions", Beta=1.0),
     "softmax wide": plain("SOFTMAX", x8(20, 30, scale=0.3), made=BYTE_OF_UNIT, options="SoftmaxOptions", Beta=0.7),
+    **{f"log softmax of {n}": plain("LOG_SOFTMAX", x8(40, n, scale=scale), made=Codes(1 / 16, 127),
+                                    options="LogSoftmaxOptions") for n, scale in ((30, 0.08), (7, 0.3), (300, 0.02))},
     "softmax 16": plain("SOFTMAX", x16(20, 30), made=Codes(1 / 32768), dtype=I16, options="SoftmaxOptions", Beta=1.0),
     "bilinear": plain("RESIZE_BILINEAR", x8(2, 5, 6, 3), known(7, 4), made=PLAIN, options="ResizeBilinearOptions"),
     "bilinear centred": plain("RESIZE_BILINEAR", x8(2, 5, 6, 3), known(11, 13), made=PLAIN,

@@ -41,7 +41,7 @@ def _softmax(c: TfliteCall) -> Node:
         return _of_short(c)
     if c.dtypes[0] not in (types.i8, types.u8):
         raise OpError(f"softmax of {c.x().dtype} with a result of {c.dtypes[0]} is not read")
-    exps = _exponentials(c)
+    exps = exponentials(*scaling(c, float(c.option("Beta")) * float(of(c, 0).scale)))
     axis = len(c.x().shape) - 1
     x = c.cast(c.x(), types.i32)
     place = c.b(ops.sub, c.b(ops.reduce_max, x, axes=(axis,), keepdims=True), x)
@@ -56,13 +56,17 @@ def _softmax(c: TfliteCall) -> Node:
     return c.cast(c.b(ops.minimum, y, long(c, int(c.dtypes[0].max))), c.dtypes[0])
 
 
-def _exponentials(c: TfliteCall) -> Array:
-    """The exponential of each difference of two codes, the first being 1; 0 where the difference is out of range."""
-    factor = min(float(c.option("Beta")) * float(of(c, 0).scale) * 2.0 ** (POINT - DIFFERENCE_BITS), float(MOST))
+def scaling(c: TfliteCall, scale: float) -> tuple[float, int]:
+    """By what a difference of codes is multiplied to be one in fixed point, and the largest that is one there."""
+    factor = min(scale * 2.0 ** (POINT - DIFFERENCE_BITS), float(MOST))
     if not factor > 1:
         raise OpError("the operand's scale is too small for softmax")
     left = multiplier_of(factor)[1]
-    reach = int(np.floor(((1 << DIFFERENCE_BITS) - 1) * (1 << (POINT - DIFFERENCE_BITS)) / (1 << left)))
+    return factor, int(np.floor(((1 << DIFFERENCE_BITS) - 1) * (1 << (POINT - DIFFERENCE_BITS)) / (1 << left)))
+
+
+def exponentials(factor: float, reach: int) -> Array:
+    """The exponential of each difference of two codes, the first being 1; 0 where the difference is out of reach."""
     below = np.arange(256, dtype=np.int64)
     found = exponential(rescaled(-np.minimum(below, reach), factor), DIFFERENCE_BITS)
     return np.where(below <= reach, found, 0)
@@ -90,6 +94,12 @@ def _reciprocal(c: TfliteCall, total: Node) -> tuple[Node, Node]:
     total = c.cast(total, types.i64)
     zeros = zeros_before(c, total)
     part = c.b(ops.sub, c.b(ops.shift_left, total, zeros), long(c, 1 << POINT))
+    found = inverse_of_one_more(c, part)
+    return found, c.b(ops.sub, long(c, SUM_BITS), zeros)
+
+
+def inverse_of_one_more(c: TfliteCall, part: Node) -> Node:
+    """``1 / (1 + x)`` of a fraction, by Newton's method."""
     whole = c.b(ops.add, part, long(c, MOST))
     half = c.b(ops.shift_right, c.b(ops.add, whole, long(c, 1)), long(c, 1))
     one = 1 << (POINT - NEWTON_BITS)
@@ -98,8 +108,7 @@ def _reciprocal(c: TfliteCall, total: Node) -> tuple[Node, Node]:
     for _ in range(3):
         rest = c.b(ops.sub, long(c, one), times(c, half, x))
         x = c.b(ops.add, x, c.b(ops.mul, times(c, x, rest), long(c, 1 << NEWTON_BITS)))
-    found = c.b(ops.minimum, c.b(ops.mul, x, long(c, 2)), long(c, MOST))
-    return found, c.b(ops.sub, long(c, SUM_BITS), zeros)
+    return c.b(ops.minimum, c.b(ops.mul, x, long(c, 2)), long(c, MOST))
 
 
 # --- 16 bits --------------------------------------------------------------------------------------------------------

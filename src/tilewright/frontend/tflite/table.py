@@ -14,6 +14,7 @@ from tilewright.frontend.tflite import (
     control,
     draws,
     integer_arithmetic,
+    integer_log_softmax,
     integer_norms,
     integer_products,
     integer_recurrent,
@@ -37,7 +38,7 @@ CONVERTERS: Mapping[str, Converter] = {
 }  # fmt: skip
 QUANTISED: Mapping[str, Converter] = {
     **integer_arithmetic.TABLE, **integer_products.TABLE, **integer_softmax.TABLE, **integer_tables.TABLE,
-    **integer_norms.TABLE,
+    **integer_norms.TABLE, **integer_log_softmax.TABLE,
     **recurrent.HYBRID, **integer_recurrent.TABLE,
 }  # fmt: skip
 """What converts operators with quantised operands or results."""
