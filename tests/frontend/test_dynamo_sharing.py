@@ -139,6 +139,23 @@ def test_a_parameter_that_is_given_the_memory_that_it_has(is_turned: bool) -> No
         assert module.w.data_ptr() == module.t.data_ptr()
 
 
+def test_a_write_beside_autograd_to_a_part_of_a_parameter() -> None:
+    """AOTAutograd would store it in autograd's sight, where PyTorch refuses it."""
+    w, other = (torch.nn.Parameter(torch.arange(6.0).view(2, 3)) for _ in range(2))
+
+    def f(part: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        part.detach().mul_(0.5)
+        return w * 2
+
+    compiled = torch.compile(f, backend=make_backend(interpreted))
+    with pytest.warns(FallbackWarning, match="part and the parameter that it is a view of share memory"):
+        got = compiled(w[1:], other)
+    assert torch.equal(got, other * 2) and got.requires_grad
+    assert torch.equal(compiled(w[1:], other), other * 2)
+    assert torch.equal(w[1], torch.tensor([0.75, 1.0, 1.25]))
+    assert torch.equal(compiled(torch.ones(1, 3), other), other * 2)
+
+
 def test_sizes_beside_a_parameter_that_is_given_other_memory() -> None:
     """Where data decide a size, Dynamo reads the others off the parameter as if that had its new shape before."""
 

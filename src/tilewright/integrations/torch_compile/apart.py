@@ -217,6 +217,8 @@ class WrittenArguments:
     written: frozenset[int] = frozenset()
     _moved: frozenset[int] = frozenset()
     """Those that it gives the memory of another; it writes nothing then, and may find them where they are to go."""
+    _seen: tuple[int, ...] = ()
+    """Those whose new values AOTAutograd stores in autograd's sight, also where the program wrote out of it."""
     _tensors: tuple[int, ...] = ()
     _moving: tuple[int, ...] = ()
     """Those of the tensors that are no parameters or buffers of a module; all where the graph itself moves one."""
@@ -242,6 +244,7 @@ class WrittenArguments:
         self._moved = _given_other_memory(captured)
         indices = range(len(examples))
         self.written = self._moved | {i for i in indices if is_merged or infos[i].mutates_data}
+        self._seen = tuple(i for i in indices if not is_merged and _is_seen_by_autograd(infos[i]))
         self._tensors = tuple(i for i, x in enumerate(examples) if _lies_in_memory(x))
         static = {i - n_own for i in meta.static_input_indices or ()}
         self._moving = tuple(i for i in self._tensors if self._moved or i not in static)
@@ -256,6 +259,9 @@ class WrittenArguments:
 
         Sizes that change between calls are arguments, too: equal numbers and addresses mean equal places.
         """
+        for i in self._seen:
+            if _is_part_of_leaf(args[i]):
+                return f"{self.names[i]} and the parameter that it is a view of"
         places = [args[i].data_ptr() for i in self._moving]
         places += [args[i] for i in self._numbers]
         if places == self._apart:
@@ -285,6 +291,20 @@ def _lies_in_memory(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type in ("cpu", "cuda")
+
+
+def _is_seen_by_autograd(info: Any) -> bool:
+    """Does AOTAutograd store what was written to an argument as a call that autograd knows of?"""
+    is_hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
+    return bool(info.mutates_data and not is_hidden)
+
+
+def _is_part_of_leaf(tensor: Any) -> bool:
+    """Does PyTorch refuse writes to it, which ``detach()`` and ``.data`` allow?"""
+    import torch
+
+    base = tensor._base
+    return base is not None and base.is_leaf and base.requires_grad and torch.is_grad_enabled()
 
 
 def _is_same_place(one: Array, other: Array) -> bool:
