@@ -2,9 +2,10 @@
 
 In: seeds; each is one case of every family. Out: passed, refused where neither an example nor the compiler takes a
 program, or an error that shows what differs. The families are programs with conditions on sizes, weights that change
-between calls, cuts and pads by symbolic sizes, functions and modules whose results share memory, and selections by
-masks among mixed types; then there are calls with random arguments, and files that are overwritten while in use. Not
-its business: what a program is made of and when it is right (the tests of ``tests/frontend`` and ``tests/runtime``).
+between calls, cuts and pads by symbolic sizes, functions and modules whose results share memory, selections by masks
+among mixed types, and attention with functions of scores; then there are calls with random arguments, and files that
+are overwritten while in use. Not its business: what a program is made of and when it is right (the tests of
+``tests/frontend`` and ``tests/runtime``).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 from unittest import mock
 
 import torch
@@ -20,6 +22,7 @@ from frontend import (
     test_dynamo_sharing,
     test_dynamo_symbolic,
     test_dynamo_weights,
+    test_flex_attention,
     test_mixed_masks,
     test_torch_guards,
 )
@@ -48,9 +51,18 @@ def updates(seed: int) -> Status:
 
 
 def slices(seed: int) -> Status:
-    backend = "tilewright" if seed % 4 == 0 else make_backend(test_dynamo_sharing.interpreted)  # native code takes time
-    test_dynamo_symbolic.check_seed(seed, backend)
+    test_dynamo_symbolic.check_seed(seed, _sometimes_native(seed))
     return "passed"
+
+
+def flex(seed: int) -> Status:
+    test_flex_attention.check_seed(seed, _sometimes_native(seed))
+    return "passed"
+
+
+def _sometimes_native(seed: int) -> Any:
+    """One of four back ends makes native code, which takes time."""
+    return "tilewright" if seed % 4 == 0 else make_backend(test_dynamo_sharing.interpreted)
 
 
 def sharing(seed: int) -> Status:
@@ -81,7 +93,7 @@ def files(seed: int) -> Status:
 
 FAMILIES: dict[str, Callable[[int], Status]] = {
     "guards": guards, "updates": updates, "slices": slices, "sharing": sharing, "modules": modules,
-    "masks": masks,
+    "masks": masks, "flex": flex,
     "calls": calls,
     "files": files,
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +28,10 @@ MASKS: dict[str, Callable[..., Any] | None] = {
 }
 
 
-def check(score: str, mask: str, calls: list[list[torch.Tensor]], scale: float | None = None, **options: bool) -> None:
+def check(
+    score: str, mask: str, calls: list[list[torch.Tensor]], scale: float | None = None,
+    backend: Any = "tilewright", **options: bool,
+) -> None:  # fmt: skip
     """The attended values and the logarithms of the sums, for each call; nothing is left to PyTorch."""
 
     def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Any:
@@ -38,7 +42,7 @@ def check(score: str, mask: str, calls: list[list[torch.Tensor]], scale: float |
         return flex_attention(q, k, v, SCORES[score], blocks, scale, is_shared, return_lse=True)
 
     torch._dynamo.reset()
-    ours = torch.compile(function, backend="tilewright", options={"fallback": False}, **options)
+    ours = torch.compile(function, backend=backend, options={"fallback": False}, **options)
     with torch.no_grad():
         for xs in calls:
             for got, wanted in zip(ours(*xs), function(*xs), strict=True):
@@ -50,6 +54,14 @@ def operands(batch: int, heads: int, shared: int, n: int, m: int, width: int, dt
     generator = torch.Generator().manual_seed(n)
     shapes = ((batch, heads * shared, n, width), *((batch, heads, m, width),) * 2)
     return [torch.randn(*s, generator=generator).to(dtype) for s in shapes]
+
+
+def check_seed(seed: int, backend: Any = "tilewright") -> None:
+    """A function, a mask, a scale and operands that the seed chooses."""
+    r = random.Random(seed)
+    sizes = [r.randint(1, most) for most in (3, 2, 2, 20, 20, 9)]
+    xs = operands(*sizes, r.choice([torch.float32, torch.float64, torch.bfloat16]))
+    check(r.choice(sorted(SCORES)), r.choice(sorted(MASKS)), [xs], r.choice([None, 0.5]), backend)
 
 
 CASES = st.tuples(
