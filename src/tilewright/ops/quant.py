@@ -213,19 +213,27 @@ def _rescale_compute(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs
     def number(buffer: Buffer, at: Sequence[Dim]) -> Value:
         return Load(buffer, (at[a.axis],) if buffer.shape else ())
 
+    def high_of(shifted: Value, at: Sequence[Dim]) -> Value:
+        product = Cast(shifted, types.i64) * Cast(number(multiplier, at), types.i64)
+        return Binary("shr", product + Const(1 << (POINT - 1), types.i64), Const(POINT, types.i64))
+
+    def lowered(at: Sequence[Dim]) -> Value:
+        """Halving once more what is a bit short rounds it; one less than a negative number makes its halves go down."""
+        high = Cast(high_of(Load(x, tuple(at)), at), types.i32)
+        less = high + Binary("shr", high, Const(POINT, types.i32))
+        short = Binary("shr", less, Unary("not", number(shift, at)))
+        return Binary("shr", short + Const(1, types.i32), Const(1, types.i32))
+
     def element(at: Sequence[Dim]) -> Value:
         steps = number(shift, at)
         right = Binary("max", -Cast(steps, types.i64), zero)
         shifted = Binary("shl", Load(x, tuple(at)), Binary("max", steps, Const(0, types.i32)))
-        product = Cast(shifted, types.i64) * Cast(number(multiplier, at), types.i64) + Const(
-            1 << (POINT - 1), types.i64
-        )
-        high = Binary("shr", product, Const(POINT, types.i64))
+        high = high_of(shifted, at)
         half = Binary("shr", Binary("shl", one, right), one)
         away = Binary("and", Binary("shr", high, Const(63, types.i64)), Binary("min", right, one))
         return Cast(Binary("shr", high + half - away, right), types.i32)
 
-    return assign(outs[0], element)
+    return assign(outs[0], lowered if a.lowers else element)
 
 
 def _rescale_samples(rng: np.random.Generator) -> Iterator[Sample]:
@@ -244,18 +252,23 @@ def _rescale_samples(rng: np.random.Generator) -> Iterator[Sample]:
     yield Sample((x, numbers(0, 1 << 30, 1500000001, 2**31 - 1), numbers(0, -7, -1, 2)), {"axis": 1})
     yield Sample((x, numbers(1 << 30, 1600000000, 1 << 30), numbers(0, 1, -2)), {"axis": 0})
     yield Sample((x[:0], half, np.array(-1, np.int32)))
+    ends = np.array([[2**31 - 1, -(2**31), 2**31 - 1, -(2**31)], [-1, 1, 3, -3], [5, -5, 2**30, 0]], np.int32)
+    yield Sample((ends, numbers(2**31 - 1, 2**31 - 1, 1 << 30, 1 << 30), numbers(-1, -31, -1, -2)),
+                 {"axis": 1, "lowers": True})  # fmt: skip
+    yield Sample((x, half, np.array(-5, np.int32)), {"lowers": True})
 
 
 rescale = OpDef(
     "rescale",
     ("x", "multiplier", "shift"),
-    {"axis": AttrDef("int", 0)},
+    {"axis": AttrDef("int", 0), "lowers": AttrDef("bool", False)},
     _infer_rescale,
     _ref_rescale,
     compute=_rescale_compute,
     samples=_rescale_samples,
     doc="x * multiplier / 2**31 * 2**shift as gemmlowp and TFLite round it: the product to a whole number, halves up, "
-    "and that over 2**-shift to another, halves away from 0. A shift to the left comes first, and wraps to 32 bits.",
+    "and that over 2**-shift to another, halves away from 0. A shift to the left comes first, and wraps to 32 bits. "
+    "``lowers`` says that no multiplier and every shift is negative, which takes half the operations.",
 )
 
 # --- dynamic_quantize_linear ----------------------------------------------------------------------------------------

@@ -55,11 +55,13 @@ def rescaled(c: TfliteCall, x: Node, reals: Sequence[float], axis: int = 0) -> N
     if not np.isfinite(reals).all():
         raise OpError("a scale of 0 divides")
     multipliers, shifts = multipliers_of(reals)
+    shifts = np.where(multipliers == 0, np.int32(-1), shifts)
     if len(reals) == 1:
         multipliers, shifts = multipliers.reshape(()), shifts.reshape(())
     if x.dtype is types.i64:
         return _rescaled_long(c, x, multipliers, shifts)
-    return c.b(ops.rescale, x, c.b.const(multipliers), c.b.const(shifts), axis=axis)
+    lowers = bool((shifts < 0).all())
+    return c.b(ops.rescale, x, c.b.const(multipliers), c.b.const(shifts), axis=axis, lowers=lowers)
 
 
 def _rescaled_long(c: TfliteCall, x: Node, multipliers: Array, shifts: Array) -> Node:
