@@ -11,7 +11,8 @@ that a group's best order hangs on another's is rare, and there are too many of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from math import factorial, prod
@@ -36,7 +37,7 @@ from tilewright.tile.schedule import ScheduleBuilder
 
 try:
     from tilewright.tile.polyhedral.alone import alone
-    from tilewright.tile.polyhedral.bands import Band, bands_of, nest_alone
+    from tilewright.tile.polyhedral.bands import Band, Bands, bands_of, nest_alone
     from tilewright.tile.polyhedral.orders import BandForm, forms_text, waits
     from tilewright.tile.polyhedral.resequence import FUSION, resequenced
 except ImportError:  # the extra poly is not installed: such nests run as they were written
@@ -90,7 +91,10 @@ class _OrderSearch:
     best: tuple[str | int, ...] | None = None
     seconds: float = float("inf")
     seen: set[object] = field(default_factory=set)
-    priced: dict[tuple[str | int, ...], float] = field(default_factory=dict)
+    priced: dict[tuple[object, ...], float] = field(default_factory=dict)
+    n_tried: Counter[tuple[object, ...]] = field(default_factory=Counter)
+    n_made: int = 0
+    """Statements of all that was priced: sets of them are made for each, which is most of a compile's time."""
 
     def all(self) -> None:
         """Try both ways to fuse."""
@@ -108,41 +112,47 @@ class _OrderSearch:
             return
         self.seen.add(text)
         forms = [BandForm.as_found(x) for x in bands.bands]
-        copies = self.machine.partial_sums
+        parts = [bands.around(x) for x in bands.bands]
 
         def seconds(at: int, form: BandForm) -> float:
-            tried = [*forms[:at], form, *forms[at + 1 :]]
-            args = (self.loop, fusion, forms_text(tried), self.lanes, copies)
-            nest = self.alone.body[0]
-            return self.price(args, lambda: resequenced(self.alone, nest, bands, tried, self.lanes, copies))
+            """Of the band's statements alone: what others take is the same by any form of it."""
+            return self.price(fusion, parts[at], [*forms[:at], form, *forms[at + 1 :]])
 
-        least, alike = float("inf"), list[tuple[int, BandForm]]()
+        least, alike = dict[int, float](), list[tuple[int, BandForm]]()
         for at, band in enumerate(bands.bands):
             found = {form: seconds(at, form) for form in _orders(band)}
             forms[at] = min(found, key=lambda x: found[x])
             if waits(bands, forms, band):
                 found |= {form: seconds(at, form) for form in _waves(band)}
                 forms[at] = min(found, key=lambda x: found[x])
-            least = found[forms[at]]
-            alike += [(at, x) for x in found if x is not forms[at] and found[x] * (1 - DOUBT) < least]
+            least[at] = found[forms[at]]
+            alike += [(at, x) for x in found if x is not forms[at] and found[x] * (1 - DOUBT) < least[at]]
         # Orders that a price can't tell apart may differ once they are tiled; the cheapest ones come first.
         for at, form in [*enumerate(forms), *alike]:
             for tiled in _tilings(form, self.longest):
-                if (made := seconds(at, tiled)) < least:
-                    forms[at], least = tiled, made
+                if (made := seconds(at, tiled)) < least[at]:
+                    forms[at], least[at] = tiled, made
+        whole = self.price(fusion, bands, forms, is_last=True)
+        if whole < self.seconds:
+            args = (self.loop, fusion, forms_text(forms), self.lanes, self.machine.partial_sums)
+            self.best, self.seconds = args, whole
 
-    def price(self, args: tuple[str | int, ...], make: Callable[[], Kernel]) -> float:
-        """Of what the step makes; infinite where it refuses, or enough were tried."""
-        if args not in self.priced:
-            # Of many statements fewer: sets of all of them are made for each, which is most of a compile's time.
-            is_enough = len(self.priced) >= min(EFFORT.listed, EFFORT.nodes // self.n_statements)
-            self.priced[args] = float("inf") if is_enough else self.price_anew(args, make)
-        return self.priced[args]
+    def price(self, fusion: str, bands: Bands, forms: Sequence[BandForm], *, is_last: bool = False) -> float:
+        """Of the bands' statements by these forms; infinite where they are refused, or enough were tried."""
+        numbers = sorted({x.number for path in bands.paths.values() for x in path if isinstance(x, Band)})
+        key = (fusion, *sorted(bands.paths), forms_text([forms[n] for n in numbers]))
+        part, n = key[:-1], len(bands.paths)
+        is_enough = self.n_tried[part] >= EFFORT.listed or self.n_made + n > EFFORT.nodes // 2
+        if key not in self.priced and (is_last or not is_enough):
+            self.n_tried[part] += 1
+            self.n_made += n
+            self.priced[key] = self.price_anew(bands, forms)
+        return self.priced.get(key, float("inf"))
 
-    def price_anew(self, args: tuple[str | int, ...], make: Callable[[], Kernel]) -> float:
-        """:meth:`price` of what was not priced yet; the least becomes the best."""
+    def price_anew(self, bands: Bands, forms: Sequence[BandForm]) -> float:
+        """:meth:`price` of what was not priced yet."""
         try:
-            kernel = make()
+            kernel = resequenced(self.alone, self.alone.body[0], bands, forms, self.lanes, self.machine.partial_sums)
         except ScheduleError:
             return float("inf")
         # A condition that hangs together with extents counts too few iterations: there are as many as before.
@@ -150,15 +160,8 @@ class _OrderSearch:
         counted = n_runs(kernel.body, sizes)
         if not counted:
             return float("inf")
-        seconds = seconds_alone(kernel, self.machine) * max(n_runs(self.alone.body, sizes) / counted, 1.0)
-        if seconds < self.seconds:
-            self.best, self.seconds = args, seconds
-        return seconds
-
-    @property
-    def n_statements(self) -> int:
-        """Statements of the nest, as they were written."""
-        return sum(not isinstance(s, For | If) for s in walk(self.alone.body))
+        own = _only(self.alone.body, {id(bands.instances[k].statement) for k in bands.paths})
+        return seconds_alone(kernel, self.machine) * max(n_runs(own, sizes) / counted, 1.0)
 
     @property
     def lanes(self) -> int:
@@ -171,6 +174,15 @@ class _OrderSearch:
         """Iterations of the longest loop."""
         extents = (x.extent for s in self.alone.body if isinstance(s, For) for x in s.loops)
         return max(x if is_known(x) else ASSUMED_SIZE for x in extents)
+
+
+def _only(body: Body, statements: Container[int]) -> Body:
+    """What of a body is round these statements, by identity."""
+    return tuple(
+        replace(s, body=_only(s.body, statements)) if isinstance(s, For | If) else s
+        for s in body
+        if isinstance(s, For | If) or id(s) in statements
+    )
 
 
 def seconds_alone(kernel: Kernel, machine: Target) -> float:

@@ -75,6 +75,14 @@ class Bands:
     bands: tuple[Band, ...]
     paths: Mapping[int, Path]
 
+    def around(self, band: Band) -> Bands:
+        """The statements that are in a band, as if there were no others."""
+        paths = {k: path for k, path in self.paths.items() if band in path}
+        kept, commuting = (
+            tuple(d for d in found if d.source in paths and d.target in paths) for found in (self.kept, self.commuting)
+        )
+        return replace(self, kept=kept, commuting=commuting, paths=paths)
+
 
 def bands_of(nest: Kernel, *, is_fused: bool) -> Bands:
     """New loops of the nest. ``is_fused``: statements share loops where dependences let them, and not only where they

@@ -79,7 +79,7 @@ class NestEmitter:
 
     def body(self) -> Body:
         union = isl.UnionMap("{ }")
-        for x in self.order.statements:
+        for x in self.order.statements.values():
             union = union.union(isl.UnionMap.from_map(x.time))
         context = self.instances[0].domain.params()
         for instance in self.instances[1:]:

@@ -98,7 +98,9 @@ class Timed:
 
 @dataclass(frozen=True)
 class RunOrder:
-    statements: tuple[Timed, ...]
+    """When each statement runs, by its number."""
+
+    statements: Mapping[int, Timed]
 
 
 @dataclass
@@ -116,7 +118,7 @@ def order_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
     drafts = {k: _draft(bands, k, forms) for k in bands.paths}
     turns = _turns(bands, drafts)
     n = max(len(d.outer) + len(d.inner) + 3 for d in drafts.values())
-    made: list[Timed] = []
+    made: dict[int, Timed] = {}
     for k, draft in sorted(drafts.items()):
         parts = [*draft.outer, _constant(bands, k, turns[k])]
         last = len(parts) if draft.last is not None else None
@@ -126,8 +128,8 @@ def order_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
         time = _joined(parts).intersect_domain(bands.instances[k].domain)
         is_alone = draft.last is not None and sum(turn == turns[k] for turn in turns.values()) == 1
         carried = _carried(bands, drafts, k) if is_alone else None
-        made.append(Timed(time, last, carried in ("", "sums") and not draft.is_wave, carried == "sums"))
-    order = RunOrder(tuple(made))
+        made[k] = Timed(time, last, carried in ("", "sums") and not draft.is_wave, carried == "sums")
+    order = RunOrder(made)
     _check(bands, order)
     return order
 
