@@ -55,14 +55,19 @@ def vector_width(machine: Target, body: Body) -> int:
 
 
 def widest_bytes(body: Body) -> int:
-    """Bytes of the widest element that the statements touch (index values and bools aside)."""
+    """Bytes of the widest element that the statements touch, index values and bools aside.
+
+    Integers of 64 bits that are neither read nor written do not count, either: they are products that a rescale cuts
+    back at once. LLVM takes them in two registers, and all else, the sums of a convolution too, fills whole ones.
+    """
     widest = 1
     for s in walk(body):
         if isinstance(s, Store | Update):
             widest = max(widest, s.buffer.dtype.n_bytes)
         for v in values_of(s):
             for x in walk_value(v):
-                if x.dtype is not types.bool_ and not isinstance(x, Index):
+                is_between = x.dtype is types.i64 and not isinstance(x, Load)
+                if x.dtype is not types.bool_ and not isinstance(x, Index) and not is_between:
                     widest = max(widest, x.dtype.n_bytes)
     return widest
 
