@@ -184,7 +184,7 @@ def loops_of(c, machine, constant="A"):
     found = []
     while body.loop.kind is not Kind.UNROLL:
         found.append(body.loop.sym.name.removeprefix("Y_")[:2])
-        body = body.body[0]
+        body = body.body[-1]  # behind copies
     return found
 
 

@@ -92,6 +92,13 @@ def test_constants_are_never_copied_by_a_call():
     assert not [p for p in copies(kernel) if p.buffer.name.startswith(("A_s", "B_s"))]
 
 
+def test_what_constants_are_multiplied_with_is_copied_too():
+    """As the rows of a matrix that a constant is multiplied with from the left: 4 KiB apart, and read 40 times."""
+    c = product("mk", "kn", 1, 320, 1024, 768)
+    (left, _) = c.inputs
+    assert [p.buffer.name for p in copies(schedule(c, ALONE, [left]))] == ["B_s"]
+
+
 def test_short_runs_count_the_lines_that_come_behind_them():
     """Columns of 16 bytes and panels of 96 bring as many lines again that nobody reads: a copied panel has one run."""
     assert copies(schedule(product("bkm", "bkn", 3, 77, 500, 512), ZEN))

@@ -330,19 +330,29 @@ def _phases(brought: Sequence[Brought], target: Target) -> list[tuple[float, Seq
     ]
 
 
-def copy_seconds(of: Contraction, operand: int, n_copies: int, target: Target) -> float:
+def copy_seconds(of: Contraction, operand: int, n_copies: int, vectors: int, target: Target) -> float:
     """Seconds of one thread for copies of an operand besides :func:`sketch`, which has where its elements come from.
 
-    Every element is copied ``n_copies`` times, into the second-level cache and out of it again: vectors of what lanes
-    walk, single elements of what all lanes share.
+    Every element is copied ``n_copies`` times, into the second-level cache and out of it again: single elements of what
+    all lanes share, and of what lanes walk runs of ``vectors``. No products run while these come from a farther cache,
+    or a core looks up pages, of which it knows fewer than rows lie apart. Lines behind each run, which the copy does
+    not need, come with it.
     """
     x = of.operands[operand]
-    n = float(n_copies * prod(n for s, n in (*of.outer.items(), *of.reduced, *of.unrolled) if x.steps.get(s)))
+    n_rows = float(n_copies * prod(n for s, n in (*of.outer.items(), *of.reduced, *of.unrolled) if x.steps.get(s)))
     is_vector = bool(x.steps.get(of.lanes))
-    n *= -(-of.n_lanes // of.width) if is_vector else 1
+    n = n_rows * (-(-of.n_lanes // of.width) if is_vector else 1)
     row = RunTimeLoop(_ROW, None, n, n, {"load": 1.0, "store": 1.0})
     row.moved[0] = 2 * n * x.n_bytes * (of.width if is_vector else 1)
-    return float(joined(row_cycles(row, target, FITTED), FITTED)) / (target.ghz * 1e9)
+    pages = 0.0
+    if is_vector:
+        n_runs = n_rows * -(-of.n_lanes // (vectors * of.width))
+        come = row.moved[0] / 2 + n_runs * x.beyond * target.line_bytes
+        row.moved[1:] = [come if x.size > level.n_bytes else 0.0 for level in levels_of(target)[1:]]
+        apart = [n for s, n in of.reduced if abs(x.steps.get(s, 0)) >= target.page_bytes]
+        pages = n_runs if prod(apart) >= target.n_near_pages else 0.0
+    cycles = float(joined(row_cycles(row, target, FITTED), FITTED)) + pages * target.page_cycles
+    return cycles / (target.ghz * 1e9)
 
 
 def whole_copy_seconds(n_bytes: float, target: Target) -> float:

@@ -74,7 +74,7 @@ def order_with_copies(
             copies = [(k, _n_copies(space, k, walks)) for k in copied]
             if all(n > 0 for _, n in copies):
                 seconds = sketch(packed, walks, o.depth or 0, machine, is_shared=is_shared)
-                seconds += sum(copy_seconds(packed.of, k, n, machine) for k, n in copies)
+                seconds += sum(copy_seconds(space.of, k, n, tile.vectors, machine) for k, n in copies)
                 seconds += _turned_seconds(space, turned, walks, machine)
                 found.append((seconds, OrderWithCopies(o, copied)))
     found = [(seconds, x) for seconds, x in found if seconds < lies * (1 - DOUBT)]

@@ -249,9 +249,11 @@ def _arranged(
     if taken is not None:
         return taken.tile, taken.order, ()
     tiles = [(t, whole_or_in_chunks(space, t, o, machine) if o.has_panels_again else o) for t, o in tiles]
-    if not brought:
-        return *cheapest_of(space, [(t, longer_runs(space, t, o, machine)) for t, o in tiles], machine), ()
+    if not (brought and turned):  # an order that fills a turned copy by panels has no price there
+        tiles = [(t, longer_runs(space, t, o, machine)) for t, o in tiles]
     tile, order = cheapest_of(space, tiles, machine)
+    if not brought:
+        return tile, order, ()
     found = order_with_copies(space, brought, turned, tile, order, machine)
     return tile, found.order, found.copied
 
@@ -263,7 +265,7 @@ def _brought(b: ScheduleBuilder, update: Update, operands: Sequence[Operand]) ->
     read, value = list(loads(update.value)), update.value
     # A guarded element may lie outside of its buffer, where a copy would read it all the same.
     is_product = isinstance(value, Binary) and value.op == "mul" and {value.a, value.b} == set(read)
-    if not is_product or any(op.is_constant for op in operands):
+    if not is_product:
         return []
     names = [x.buffer for x in read]
     return [
