@@ -50,6 +50,20 @@ def test_arithmetic_moves_above_the_reshape_of_a_norm() -> None:
     np.testing.assert_allclose(run(done, arrays)[0], run(graph, arrays)[0], rtol=1e-6)
 
 
+def test_arithmetic_on_two_norms_stays_with_the_one_that_has_its_shape() -> None:
+    """As a residual of windows and of the whole image: else the reshape would go back and forth between them."""
+    pool = Pool()
+    b = Builder(pool)
+    x = pool.input("x", TensorType(types.f32, (6, 5)))
+    scale = b.const(np.full(5, 2, np.float32))
+    norm = b(ops.layer_norm, x, scale, axis=1)
+    other = b(ops.layer_norm, b(ops.reshape, b(ops.exp, norm), shape=(2, 3, 5)), scale, axis=2)
+    y = b(ops.add, b(ops.reshape, norm, shape=(2, 3, 5)), other)
+    graph = Decompose().run(Graph("g", pool, (x,), (y,), ("y",)))
+    arrays = [np.random.default_rng(0).standard_normal((6, 5)).astype(np.float32)]
+    np.testing.assert_allclose(run(HoistArithmetic().run(graph), arrays)[0], run(graph, arrays)[0], rtol=1e-6)
+
+
 def test_it_leaves_other_reshapes_alone() -> None:
     graph, _ = _net(after_product=False)
     assert HoistArithmetic().run(graph) is graph

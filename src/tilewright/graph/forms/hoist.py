@@ -64,11 +64,12 @@ def _hoist(written: Container[Node], b: Rewriting, node: Node) -> Node | None:
     reshaped = [i.inputs[0] for i in node.inputs if i.op is ops.reshape and i.shape == node.shape]
     is_product = partial(_is_product, written)
     is_rearranged = partial(_is_rearranged, written, b)
-    fits = (x for x in reshaped if x.shape != node.shape and (is_product(x) or is_rearranged(x) or _is_norm(x)))
-    inner = next(fits, None)
+    inner = next((x for x in reshaped if x.shape != node.shape and (is_product(x) or is_rearranged(x))), None)
+    others = [i for i in node.inputs if i.op is not ops.reshape and i.shape == node.shape]
+    if inner is None and not any(is_product(i) or is_rearranged(i) or _is_norm(i) for i in others):
+        inner = next((x for x in reshaped if x.shape != node.shape and _is_norm(x)), None)
     if inner is None:
         return _above_move(written, b, node)
-    others = [i for i in node.inputs if i.op is not ops.reshape and i.shape == node.shape]
     if any(is_rearranged(i) or (is_product(i) and (b.read_once(i) or not b.read_once(inner))) for i in others):
         return None
     operands = [_as_shape(b, i, node, inner) for i in node.inputs]
