@@ -110,6 +110,18 @@ def test_what_a_mask_hides_is_no_denormal_number(target, hidden):
     np.testing.assert_allclose(got, reference(arrays, scale=0.25), rtol=2e-4, atol=2e-5)
 
 
+def test_a_weight_that_a_mask_leaves_alone_is_no_zero():
+    """As in a cross entropy written out: of each row one weight is left, and its logarithm is the answer."""
+    pool = Pool()
+    b = Builder(pool)
+    x, mask = (pool.input(name, TensorType(types.f32, (8, 40))) for name in ("x", "mask"))
+    left = b(ops.reduce_sum, b(ops.mul, b(ops.softmax, x, axis=1), mask), axes=(1,), keepdims=False)
+    call = compile_graph(Graph("nll", pool, (x, mask), (b(ops.log, left),), ("y",)), threads=1)
+    scores, one = np.zeros((8, 40), np.float32), np.zeros((8, 40), np.float32)
+    scores[:, 7], one[:, 3] = 91, 1
+    np.testing.assert_allclose(call(scores, one), -91, rtol=1e-3)
+
+
 def test_a_row_that_sees_nothing_is_nan_and_others_are_not():
     mask = np.ones((50, 60), np.bool_)
     mask[[0, 17, 49]] = False

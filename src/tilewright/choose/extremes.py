@@ -37,6 +37,7 @@ from tilewright.core.compute import (
     substitute_value,
     walk,
 )
+from tilewright.core.expr import Sym
 from tilewright.core.indices import lies_at, symbols_at
 
 _OF_ONE = frozenset("neg abs sqrt rsqrt exp exp2 expm1 log log2 log1p".split())
@@ -61,44 +62,63 @@ def free_maxima(computation: Computation) -> Computation:
 def flush_weights(computation: Computation) -> Computation:
     """``exp2((x - m) * c)`` of elements ``x`` of a row with the maximum ``m`` is flushed where only sums read it.
 
-    For temporaries of f32, also rounded ones, and sums of weights alone or times something else: of each product a sum
-    loses less than 1.2e-38 times the other factor.
+    For temporaries of f32, also rounded ones, and sums along the row: of weights alone, or of weights times values that
+    have an axis of their own, as those that attention averages. Of each product a sum loses less than 1.2e-38 times the
+    value. Not where a row has factors of its own: a mask may leave one weight, whose logarithm is asked for.
     """
     stages = [s for s in computation.items if isinstance(s, Stage)]
     maxima = {s.out: s for s in stages if _is_maximum(s, computation)}
     items = list(computation.items)
     for k, s in enumerate(items):
-        if isinstance(s, Stage) and _is_weight(s, maxima, computation) and _only_sums_read(s.out, stages):
-            items[k] = replace(s, exprs=(_flushed(s.expr),))
+        if isinstance(s, Stage) and s.out in computation.temps:
+            column = _column_of_weights(s, maxima)
+            if column is not None and _only_sums_read(s, column, stages):
+                items[k] = replace(s, exprs=(_flushed(s.expr),))
     return replace(computation, items=tuple(items))
 
 
-def _is_weight(s: Stage, maxima: Mapping[Buffer, Stage], computation: Computation) -> bool:
-    """Is each element of a temporary 2 to the power of what its own element is below the maximum of its row?"""
-    if len(s.outs) != 1 or s.reduction is not None or s.update is not None or s.out not in computation.temps:
-        return False
+def _column_of_weights(s: Stage, maxima: Mapping[Buffer, Stage]) -> Sym | None:
+    """The symbol along a row where each element is 2 to the power of what its own is below the row's maximum."""
+    if len(s.outs) != 1 or s.reduction is not None or s.update is not None:
+        return None
     power = _without_casts(s.expr)
     match power:
         case Unary(op="exp2", a=Binary(op="mul", a=Binary(op="sub", b=Load() as top) as below, b=Const() as c)):
-            fits = power.dtype is types.f32 and top.buffer in maxima and 0 < c.value < math.inf
-            return fits and _is_in_row(below.a, top, maxima[top.buffer], s)
-    return False
+            if power.dtype is types.f32 and top.buffer in maxima and 0 < c.value < math.inf:
+                return _column(below.a, top, maxima[top.buffer], s)
+    return None
 
 
-def _is_in_row(element: Value, top: Load, maximum: Stage, s: Stage) -> bool:
-    """Is ``element``, as an axis of the stage goes, each one of those that ``top`` is the maximum of?"""
+def _column(element: Value, top: Load, maximum: Stage, s: Stage) -> Sym | None:
+    """The axis of the stage along which ``element`` is each one of those that ``top`` is the maximum of."""
     assert maximum.reduction is not None
     (over,) = maximum.reduction.axes
     row = lies_at(maximum.index, top.index)
     columns = (a.sym for a in s.axes if a.extent == over.extent and all(a.sym not in symbols_at(i) for i in top.index))
-    return any(element == substitute_value(maximum.expr, {**row, over.sym: column}) for column in columns)
+    return next((c for c in columns if element == substitute_value(maximum.expr, {**row, over.sym: c})), None)
 
 
-def _only_sums_read(buffer: Buffer, stages: Sequence[Stage]) -> bool:
-    """Is the buffer read, and by sums of its elements or of their multiples alone?"""
-    readers = [s for s in stages if any(x.buffer is buffer for v in s.exprs for x in loads(v))]
-    sums = (s.reduction is not None and s.reduction.op == "add" and len(s.exprs) == 1 for s in readers)
-    return bool(readers) and all(sums) and all(_is_multiple(s.exprs[0], buffer) for s in readers)
+def _only_sums_read(weights: Stage, column: Sym, stages: Sequence[Stage]) -> bool:
+    """Are weights read, and by sums along their rows alone, of themselves or times values with an axis of their own?"""
+    readers = [s for s in stages if any(x.buffer is weights.out for v in s.exprs for x in loads(v))]
+    return bool(readers) and all(_sums_rows(s, weights, column) for s in readers)
+
+
+def _sums_rows(s: Stage, weights: Stage, column: Sym) -> bool:
+    if s.reduction is None or s.reduction.op != "add" or len(s.exprs) != 1:
+        return False
+    terms = _without_casts(s.expr)
+    found = [x for x in loads(s.expr) if x.buffer is weights.out]
+    if len(found) != 1 or weights.index.count(column) != 1:
+        return False
+    at = weights.index.index(column)
+    whole = {a.sym for a in s.reduction.axes if a.extent == weights.out.shape[at]}
+    summed = {a.sym for a in s.reduction.axes}
+    rows = [symbols_at(i) for k, i in enumerate(found[0].index) if k != at]
+    if found[0].index[at] not in whole or any(summed & symbols for symbols in rows):
+        return False
+    own = any(all(a.sym not in symbols for symbols in rows) for a in s.axes)
+    return isinstance(terms, Load) or (own and _is_multiple(terms, weights.out))
 
 
 def _is_multiple(v: Value, buffer: Buffer) -> bool:
