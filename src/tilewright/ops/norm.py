@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from tilewright.core import types
+from tilewright.core.dims import known_under
+from tilewright.core.estimates import SHORT_RUN
 from tilewright.core.expr import Dim, floordiv, mod
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, OpDef, Sample, Trait
@@ -306,9 +308,11 @@ def _grouped(shape: Sequence[Dim], groups: int) -> tuple[Dim, ...]:
 def _group(b: Builder, a: Attrs, x: Node, *params: Node) -> Node:
     """Behind the samples a group is one row, which is read from a near cache again; else channels lie across.
 
-    A sample that is one row has no parts for several threads, but its channels are.
+    A sample that is one row has no parts for several threads, but its channels are. Where channels have few places,
+    what they are multiplied by changes so often that rows cost more than they save.
     """
-    in_rows = a.axis == 1 and a.groups > 1
+    has_few_places = len(x.shape) > 2 and known_under(product(x.shape[2:]), SHORT_RUN)
+    in_rows = a.axis == 1 and a.groups > 1 and not has_few_places
     return _group_rows(b, a, x, params) if in_rows else _group_channels(b, a, x, params)
 
 
@@ -350,7 +354,14 @@ def _group_of(a: Attrs, x: Array, *params: Array) -> Array:
 
 
 def _group_samples(rng: np.random.Generator) -> Iterator[Sample]:
-    for shape, groups in (((2, 4, 3), 2), ((1, 6, 2, 2), 3), ((2, 4), 1), ((2, 3, 2), 3), ((0, 2, 3), 2)):
+    for shape, groups in (
+        ((2, 4, 3), 2),
+        ((1, 6, 2, 2), 3),
+        ((2, 4), 2),
+        ((2, 3, 2), 3),
+        ((0, 2, 3), 2),
+        ((1, 4, 130), 2),
+    ):
         vectors = random(rng, shape[1:2]), random(rng, shape[1:2])
         yield Sample((random(rng, shape), *vectors), {"groups": groups})
     for shape, axis in (((2, 3, 4), 2), ((1, 2, 4, 3), 2)):
