@@ -1,5 +1,6 @@
 """``tilewright.jax.jit``: called as ``jax.jit``'s functions are, compiled once for each signature, typed errors."""
 
+import signal
 from functools import partial
 
 import jax
@@ -179,3 +180,19 @@ def test_denormal_numbers_count_as_0_as_they_do_for_jax(threads):
     kept = jit(f, threads=threads, flush_denormals=False)(x)[0]
     np.testing.assert_array_equal(kept, x * np.float32(1e-10))
     assert float(kept[0]) != 0  # and NumPy, on the same thread, has not been told otherwise
+
+
+def test_handlers_of_signals_meet_denormal_numbers() -> None:
+    """Python's own code runs in the middle of a call that flushes them."""
+    seen: list[float] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: seen.append(float(np.float32(1e-39) * np.float32(2))))
+    long = SMALL(lambda x: jax.lax.fori_loop(0, 40, lambda _, y: y @ x, x))
+    try:
+        long(np.zeros((600, 600), np.float32))
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        for _ in range(20):
+            long(np.zeros((600, 600), np.float32))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert seen and 0 not in seen

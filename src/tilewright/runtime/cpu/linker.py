@@ -116,7 +116,7 @@ def _pool_object() -> bytes:
     abi = pool_abi(triple)
     if abi is None:
         raise ArtifactError(f"there is no thread pool for {triple}", remedy=f"use one of {', '.join(POOL_ABIS)}")
-    return _object("pool", pool_ir(abi) + stop_ir.stop_ir(), abi.features)
+    return _object("pool", pool_ir(abi) + stop_ir.stop_ir(abi.mode), abi.features)
 
 
 def _object(kind: str, text: str, features: str = "") -> bytes:

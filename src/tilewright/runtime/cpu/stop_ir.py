@@ -17,6 +17,8 @@ from __future__ import annotations
 import platform
 import string
 
+from tilewright.runtime.cpu.float_mode import FloatMode
+
 PYTHON_SYMBOLS = (
     "PyThread_get_thread_ident", "PyGILState_Ensure", "PyGILState_Release", "PyErr_CheckSignals", "PyErr_Fetch",
     "PyErr_Restore",
@@ -32,9 +34,23 @@ def has_python_symbols() -> bool:
     return platform.python_implementation() == "CPython"
 
 
-def stop_ir() -> str:
-    """The text for this interpreter; where it can't be called, nothing is ever stopped."""
-    return _IR.substitute(every=EVERY_NS, stopped=STOPPED) if has_python_symbols() else _NEVER
+def stop_ir(mode: FloatMode) -> str:
+    """The text for this interpreter; where it can't be called, nothing is ever stopped.
+
+    Handlers run with denormal numbers, whatever the program that asks does with them. Of ``mode`` the functions are
+    declared elsewhere.
+    """
+    if not has_python_symbols():
+        return _NEVER
+    whole = (
+        f"  %kept = alloca {mode.kind}\n  %whole = alloca {mode.kind}\n  store {mode.kind} 0, ptr %kept\n"
+        + mode.save.format(at="%kept", n=0)
+        + f"  %mode = load {mode.kind}, ptr %kept\n  %unflushed = and {mode.kind} %mode, {~mode.flush}\n"
+        + f"  store {mode.kind} %unflushed, ptr %whole\n"
+        + mode.restore.format(at="%whole", n=1)
+    )
+    back = mode.restore.format(at="%kept", n=2)
+    return _IR.substitute(every=EVERY_NS, stopped=STOPPED, whole=whole, back=back)
 
 
 _IR = string.Template(r"""
@@ -63,7 +79,7 @@ compare:
   %is_early = icmp slt i64 %time, %limit
   br i1 %is_early, label %go, label %ask
 ask:
-  %state = call i32 @PyGILState_Ensure()
+${whole}  %state = call i32 @PyGILState_Ensure()
   %code = call i32 @PyErr_CheckSignals()
   %is_raised = icmp ne i32 %code, 0
   br i1 %is_raised, label %keep, label %let_go
@@ -74,7 +90,7 @@ keep:
   br label %let_go
 let_go:
   call void @PyGILState_Release(i32 %state)
-  %end = call i64 @now()
+${back}  %end = call i64 @now()
   br label %later
 later:
   %from = phi i64 [ %time, %look ], [ %end, %let_go ]
