@@ -143,6 +143,13 @@ def test_whole_numbers_do_not_stand_for_floats(tmp_path: Path) -> None:
     assert model.refit(halves)(X[0].numpy()).shape == model(X[0].numpy()).shape
 
 
+def test_whole_numbers_of_a_wider_type_are_refused() -> None:
+    """300 is no int8, and would come out as 44."""
+    net = Buffers(lambda x, m: x + m, m=np.arange(8, dtype=np.int8))
+    with pytest.raises(tw.ImportFailed, match="m is int64, some of whose numbers are none of the model's int8"):
+        tw.with_weights(net, {"m": np.full(8, 300)})
+
+
 class Buffers(torch.nn.Module):
     """A function of an input and of buffers."""
 

@@ -286,7 +286,7 @@ def check_weights(
 
     ``wanted`` has types by name, and shapes. ``others`` may be given and are not read. Floats of one width may
     stand for those of another; whole numbers, which are mostly codes of a scale, may not stand for floats, nor floats
-    for them.
+    for them, nor those of a type for the numbers of one that does not hold them all.
     """
     rules = [f"{n} is missing" for n in wanted if needs_all and n not in given]
     rules += [f"{n} is no tensor of the model" for n in given if n not in wanted and n not in others]
@@ -301,6 +301,11 @@ def check_weights(
         for n, t in given.items()
         if n in wanted and _numbers_in(t.dtype) != _numbers_in(wanted[n][0])
     ]
+    rules += [
+        f"{n} is {_type_name(t.dtype)}, some of whose numbers are none of the model's {_type_name(wanted[n][0])}"
+        for n, t in given.items()
+        if n in wanted and not _holds(_type_name(wanted[n][0]), _type_name(t.dtype))
+    ]
     _refuse(rules)
 
 
@@ -314,6 +319,14 @@ def _numbers_in(dtype: Any) -> str:
     name = _type_name(dtype)
     is_float = name.startswith(("float", "bfloat"))
     return "floats" if is_float else "complex numbers" if name.startswith("complex") else "whole numbers"
+
+
+def _holds(wanted: str, given: str) -> bool:
+    """Are all numbers of a type, where both are whole ones that NumPy knows, among those of another?"""
+    known = all(
+        name == "bool" or name.removeprefix("u") in ("int8", "int16", "int32", "int64") for name in (wanted, given)
+    )
+    return not known or np.can_cast(given, wanted, "safe")
 
 
 def _refuse(rules: Sequence[str]) -> None:
