@@ -139,12 +139,17 @@ def test_a_parameter_that_is_given_the_memory_that_it_has(is_turned: bool) -> No
         assert module.w.data_ptr() == module.t.data_ptr()
 
 
-def test_a_write_beside_autograd_to_a_part_of_a_parameter() -> None:
+@pytest.mark.parametrize("how", ["detach", "no_grad"])
+def test_a_write_beside_autograd_to_a_part_of_a_parameter(how: str) -> None:
     """AOTAutograd would store it in autograd's sight, where PyTorch refuses it."""
     w, other = (torch.nn.Parameter(torch.arange(6.0).view(2, 3)) for _ in range(2))
 
     def f(part: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        part.detach().mul_(0.5)
+        if how == "detach":
+            part.detach().mul_(0.5)
+        else:
+            with torch.no_grad():
+                part.mul_(0.5)
         return w * 2
 
     compiled = torch.compile(f, backend=make_backend(interpreted))

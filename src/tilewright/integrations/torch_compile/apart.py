@@ -295,8 +295,7 @@ def _lies_in_memory(value: Any) -> bool:
 
 def _is_seen_by_autograd(info: Any) -> bool:
     """Does AOTAutograd store what was written to an argument as a call that autograd knows of?"""
-    is_hidden = info.mutations_hidden_from_autograd or info.mutations_under_no_grad_or_inference_mode
-    return bool(info.mutates_data and not is_hidden)
+    return bool(info.mutates_data and not info.mutations_hidden_from_autograd)
 
 
 def _is_part_of_leaf(tensor: Any) -> bool:
