@@ -14,13 +14,6 @@ def flushing(entry: str, inner: str, triple: str) -> str:
     mode = float_mode(triple.partition("-")[0])
     parameters = entry[entry.index("(") :]
     return "".join([
-        mode.declared, f"{entry} nounwind {{\nentry:\n",
-        f"  %kept = alloca {mode.kind}\n  %flushing = alloca {mode.kind}\n  store {mode.kind} 0, ptr %kept\n",
-        mode.save.format(at="%kept", n=0),
-        f"  %mode = load {mode.kind}, ptr %kept\n  %other = or {mode.kind} %mode, {mode.flush}\n",
-        f"  store {mode.kind} %other, ptr %flushing\n",
-        mode.restore.format(at="%flushing", n=1),
-        f"  %code = call i32 @{inner}{parameters}\n",
-        mode.restore.format(at="%kept", n=2),
-        "  ret i32 %code\n}",
+        mode.declared, f"{entry} nounwind {{\nentry:\n", mode.switched(flushes=True),
+        f"  %code = call i32 @{inner}{parameters}\n", mode.back(), "  ret i32 %code\n}",
     ])  # fmt: skip

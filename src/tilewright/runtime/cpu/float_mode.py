@@ -22,6 +22,21 @@ class FloatMode:
     restore: str
     declared: str
 
+    def switched(self, *, flushes: bool) -> str:
+        """Lines that keep the mode at ``%kept`` and take it on with denormals flushed, or not."""
+        change = f"or {self.kind} %mode, {self.flush}" if flushes else f"and {self.kind} %mode, {~self.flush}"
+        return "".join([
+            f"  %kept = alloca {self.kind}\n  %switched = alloca {self.kind}\n  store {self.kind} 0, ptr %kept\n",
+            self.save.format(at="%kept", n=0),
+            f"  %mode = load {self.kind}, ptr %kept\n  %other = {change}\n",
+            f"  store {self.kind} %other, ptr %switched\n",
+            self.restore.format(at="%switched", n=1),
+        ])  # fmt: skip
+
+    def back(self) -> str:
+        """Lines that take the mode of before :meth:`switched`."""
+        return self.restore.format(at="%kept", n=2)
+
 
 _X86 = FloatMode(
     "i32",

@@ -42,14 +42,7 @@ def stop_ir(mode: FloatMode) -> str:
     """
     if not has_python_symbols():
         return _NEVER
-    whole = (
-        f"  %kept = alloca {mode.kind}\n  %whole = alloca {mode.kind}\n  store {mode.kind} 0, ptr %kept\n"
-        + mode.save.format(at="%kept", n=0)
-        + f"  %mode = load {mode.kind}, ptr %kept\n  %unflushed = and {mode.kind} %mode, {~mode.flush}\n"
-        + f"  store {mode.kind} %unflushed, ptr %whole\n"
-        + mode.restore.format(at="%whole", n=1)
-    )
-    back = mode.restore.format(at="%kept", n=2)
+    whole, back = mode.switched(flushes=False), mode.back()
     return _IR.substitute(every=EVERY_NS, stopped=STOPPED, whole=whole, back=back)
 
 
