@@ -228,18 +228,18 @@ def new_pages(body: Body, loop: Loop, machine: Target, sizes: Mapping[Sym, int])
         places = [(x.buffer, x.index) for x in loads_of(s)] + [(s.buffer, s.index)]
         for b, index in places:
             offset = first_offset(b, index)
-
-            def pages(x: Loop, b: Buffer = b, offset: Dim = offset) -> float:
-                step = coefficient(offset, x.sym)
-                return (
-                    abs(known(None if step is None else substitute(step, sizes), 0))
-                    * b.dtype.n_bytes
-                    / machine.page_bytes
-                )
-
-            n = min(pages(loop), 1.0) * prod(_most(x) * min(max(pages(x), 1 / _most(x)), 1.0) for x in copied)
+            walked = {x: _pages_walked(b, offset, x, machine, sizes) for x in (loop, *copied)}
+            n = min(walked[loop], 1.0)
+            n *= prod(_most(x) * min(max(walked[x], 1 / _most(x)), 1.0) for x in copied)
             found[b] = max(found.get(b, 0.0), n)
     return sum(found.values())
+
+
+def _pages_walked(b: Buffer, offset: Dim, loop: Loop, machine: Target, sizes: Mapping[Sym, int]) -> float:
+    """How many pages an iteration of the loop moves a place of the buffer on."""
+    step = coefficient(offset, loop.sym)
+    elements = known(None if step is None else substitute(step, sizes), 0)
+    return abs(elements) * b.dtype.n_bytes / machine.page_bytes
 
 
 def _copies(body: Body, loops: tuple[Loop, ...] = ()) -> Iterator[tuple[Store | Update, tuple[Loop, ...]]]:
