@@ -145,6 +145,26 @@ def test_whole_numbers_of_floats_without_vectors(result):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("result", [types.u8, types.i8, types.u16, types.i16], ids=str)
+@pytest.mark.parametrize("more", [0, 130, -7])
+def test_whole_numbers_of_floats_in_lanes(more, result, target):
+    """By one instruction on x86: ties, both ends, what 32 bits don't hold, infinities and NaN, and a zero point."""
+    ends = np.array([result.min - more, result.max - more, 0], np.float32)
+    far = [2.0**31, 2.0**31 - 128, -(2.0**31), 2.0**32, -(2.0**33), 3e38, -3e38, np.inf, -np.inf, np.nan, -np.nan, -0.0]
+    near = [ends + np.float32(d) for d in (-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1)]
+    x = np.concatenate([*near, np.array(far, np.float32)])
+    a = Buffer("a", types.f32, (N,))
+
+    def rounded(i):
+        steps = Unary("rint", a[i])
+        return [Cast(Binary("add", steps, Const(float(more), types.f32)) if more else steps, result)]
+
+    tree = both_ways(rounded, 1, types.f32, [a], target, result)
+    assert ("cvt" in emit_kernel(tree, target)) == target.has_nearest
+    agree(tree, [np.resize(x, N)], target)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_f64_to_bf16_rounds_once(target):
     a, out = Buffer("a", types.f64, (1,)), Buffer("o", types.bf16, (1,))
     got = np.zeros(1, types.bf16.numpy)

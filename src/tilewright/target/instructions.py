@@ -57,6 +57,10 @@ class Instructions(Protocol):
         """Are there instructions for floor, ceil, trunc and rint?"""
 
     @property
+    def has_nearest(self) -> bool:
+        """Is there one instruction that rounds the floats of a vector to the nearest 32-bit integers?"""
+
+    @property
     def has_f16c(self) -> bool:
         """Are there instructions that convert half precision?"""
 

@@ -80,6 +80,7 @@ class Target:
     loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar loads.
     ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.llvm.refusals``). ``has_scalef``: one
     instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint.
+    ``has_nearest``: one that rounds floats of a vector to the nearest 32-bit integers, 0x80000000 for what has none.
     ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by
     themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of
     AArch64, ``has_dotprod``: its signed by signed alone. ``word_pairs``: the instruction that multiplies two 16-bit
@@ -133,6 +134,7 @@ class Target:
     loses_gathers: bool = False
     has_scalef: bool = False
     has_round: bool = False
+    has_nearest: bool = False
     has_f16c: bool = False
     has_bf16: bool = False
     has_saturation: bool = True

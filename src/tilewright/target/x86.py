@@ -25,7 +25,7 @@ AMX = ("amx-tile", "amx-bf16", "amx-int8")
 def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
     # First what every one of them has; each generation adds to the one before.
-    x86 = replace(unknown, triple=TRIPLE, has_saturation=False, word_pairs=PAIRS_OF_X86)
+    x86 = replace(unknown, triple=TRIPLE, has_saturation=False, has_nearest=True, word_pairs=PAIRS_OF_X86)
     sse2 = replace(x86, cpu="x86-64", fma_ports=1).known(
         INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_general_registers=16
     )

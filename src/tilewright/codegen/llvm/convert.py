@@ -158,15 +158,26 @@ _TO_WHOLE = 1.5 * 2**23
 """Added to a float of less than 2**22, it leaves no bits behind the point: the sum's bits count whole numbers."""
 
 
-def whole(a: Arith, v: Val, target: DType) -> Val | None:
-    """``cast(rint(v))`` of a ``float``, where an addition rounds and integers saturate by an instruction; else None.
+def whole(a: Arith, v: Val, more: int, target: DType) -> Val | None:
+    """``cast(rint(v) + more)`` of a ``float`` where that is fewer instructions than each by itself; else None.
 
-    Machines without vectors have no instruction for ``rint`` or compare numbers in several steps. Beyond 2**22 the bits
-    still grow with the number, so they lie beyond the limits of 16 bits, and a saturating difference keeps that.
+    Machines without vectors have no instruction for ``rint`` or compare numbers in several steps: there it has no
+    ``more``. Vectors of x86 have one that rounds and converts at once.
     """
-    has_vectors = a.target.vector_bytes > types.f32.n_bytes
-    if v.lanes or has_vectors or target.bits > types.i16.bits or target is types.bool_ or target in IN_BYTES:
+    if target.bits > types.i16.bits or target is types.bool_ or target in IN_BYTES:
         return None
+    has_vectors = a.target.vector_bytes > types.f32.n_bytes
+    if v.lanes and has_vectors and a.target.has_nearest:
+        return _whole_lanes(a, v, more, target)
+    return None if v.lanes or has_vectors or more else _whole_scalar(a, v, target)
+
+
+def _whole_scalar(a: Arith, v: Val, target: DType) -> Val:
+    """``cast(rint(v))`` by an addition that rounds, and differences of integers that saturate.
+
+    Beyond 2**22 the bits still grow with the number, so they lie beyond the limits of 16 bits, and a saturating
+    difference keeps that.
+    """
     zero_bits = int(np.float32(_TO_WHOLE).view(np.int32))
     moved = a.instruction("fadd", "float", v, a.const(_TO_WHOLE, types.f32))
     number = a.call("ssub.sat", "i32", a.convert("bitcast", moved, "float", "i32"), Val(str(zero_bits), 0, 0))
@@ -174,6 +185,47 @@ def whole(a: Arith, v: Val, target: DType) -> Val | None:
     number = a.call("smin", "i32", number, Val(str(int(target.max)), 0, 0))
     number = a.choose(a.instruction("fcmp uno", "float", v, v), Val("0", 0, 0), number, "i32")
     return a.convert("trunc", number, "i32", VALUE_TYPE[target])
+
+
+def _whole_lanes(a: Arith, v: Val, more: int, target: DType) -> Val:
+    """``cast(rint(v) + more)``, the limits less ``more`` being those of ``v``: whole numbers round to themselves.
+
+    Without a sign the upper limit is left to the instruction that narrows: what is too large for 32 bits is 2**31 then,
+    which with ``more`` is still beyond every limit. NaN compares as the least, which is 0 there.
+    """
+    low, high = (a.const(float(int(n) - more), types.f32) for n in (target.min, target.max))
+    x = a.choose(a.instruction("fcmp ogt", "float", v, low), v, low, "float")
+    if target.is_signed:
+        x = a.choose(a.instruction("fcmp olt", "float", x, high), x, high, "float")
+    number = _nearest(a, x)
+    number = a.instruction("add", "i32", number, _number(more)) if more else number
+    if not target.is_signed:
+        number = a.call("umin", "i32", number, _number(int(target.max)))
+    number = a.convert("trunc", number, "i32", VALUE_TYPE[target])
+    if target.is_signed:
+        number = a.choose(a.instruction("fcmp uno", "float", v, v), a.const(0, target), number, VALUE_TYPE[target])
+    return number
+
+
+_NEAREST = {4: "sse2.cvtps2dq", 8: "avx.cvt.ps2dq.256", 16: "avx512.mask.cvtps2dq.512"}
+"""The instructions that round floats to the nearest i32, by lanes; what i32 has no number for becomes 0x80000000."""
+
+
+def _nearest(a: Arith, v: Val) -> Val:
+    """The nearest i32 of each lane, register by register, by the name of the instruction.
+
+    LLVM's own operation for this leaves open what numbers become that are too large.
+    """
+    most = a.target.vector_bytes // types.f32.n_bytes
+    width = next(w for w in _NEAREST if v.lanes <= w or w == most)
+    source, result = vector("float", width), vector("i32", width)
+    parts = []
+    for start in range(0, v.lanes, width):
+        part = a.pick(v, "float", [i if i < v.lanes else -1 for i in range(start, start + width)])
+        operands = f"{source} {part.text}" + (", <16 x i32> zeroinitializer, i16 -1, i32 4" if width == 16 else "")
+        call = f"call {result} @llvm.x86.{_NEAREST[width]}({operands})"
+        parts.append(Val(a.writer.pure(call, v.level), v.level, width))
+    return a.concat(parts, "i32", v.lanes)
 
 
 def _clamped(a: Arith, v: Val, source: DType, target: DType) -> Val:

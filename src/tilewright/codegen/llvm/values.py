@@ -132,8 +132,9 @@ class Values:
         raise CodegenError(f"unknown value {type(v).__name__}")
 
     def _cast(self, v: Cast, ctx: Lanes, memo: Memo) -> Val:
-        if isinstance(v.a, Unary) and v.a.op == "rint" and v.a.dtype is types.f32 and not v.dtype.is_float:
-            found = convert.whole(self.arith, self.value(v.a.a, ctx, memo), v.dtype)
+        rounded = _rounded_steps(v)
+        if rounded is not None:
+            found = convert.whole(self.arith, self.value(rounded[0], ctx, memo), rounded[1], v.dtype)
             if found is not None:
                 return found
         return convert.cast(self.arith, self.value(v.a, ctx, memo), v.a.dtype, v.dtype)
@@ -355,6 +356,19 @@ class LaneValues(Protocol):
 
     def lane_values(self, e: Dim, ctx: Lanes) -> Val:
         """One ``i64`` a lane."""
+
+
+def _rounded_steps(v: Cast) -> tuple[Value, int] | None:
+    """What a conversion to integers rounds first, and the whole number that it adds then."""
+    rounded, more = v.a, 0
+    if isinstance(rounded, Binary) and rounded.op == "add" and isinstance(rounded.b, Const):
+        number = rounded.b.value
+        if not abs(number) <= types.u16.max or number != int(number):
+            return None
+        rounded, more = rounded.a, int(number)
+    if isinstance(rounded, Unary) and rounded.op == "rint" and rounded.dtype is types.f32 and not v.dtype.is_float:
+        return rounded.a, more
+    return None
 
 
 def _places(v: Binary) -> Dim | None:

@@ -30,6 +30,7 @@ class ThreadInstructions:
     has_gather: bool = False
     loses_gathers: bool = False
     has_scalef: bool = False
+    has_nearest: bool = False
     has_round: bool = True
     has_f16c: bool = True
     has_bf16: bool = True
