@@ -181,6 +181,39 @@ def test_bf16_goes_over_by_its_bits() -> None:
     assert made.weight.dtype is torch.bfloat16 and made.weight.view(torch.int16).numpy().tobytes() == a.tobytes()
 
 
+SMALL = ("float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float8_e3m4", "float6_e2m3fn", "float4_e2m1fn")
+
+
+@pytest.mark.parametrize("source", ["torch", "onnx"])
+@pytest.mark.parametrize("dtype", [*(getattr(ml_dtypes, n) for n in SMALL), np.longdouble, np.dtype(">f4")], ids=str)
+def test_floats_of_every_width_stand_for_those_of_another(dtype: object, source: str) -> None:
+    a = np.array([1, 2, 4, 1], np.float32).astype(dtype)
+    if source == "torch":
+        made = tw.with_weights(torch.nn.LayerNorm(4, bias=False), {"weight": a}).weight.detach().numpy()
+    else:
+        proto = onnx.parser.parse_model(
+            '<ir_version: 10, opset_import: ["": 21]> g (float[4] x) => (float[4] y)'
+            " <float[4] w = {0, 0, 0, 0}> { y = Add(x, w) }"
+        )
+        proto = tw.with_weights(proto, {"w": a})
+        made = onnx.numpy_helper.to_array(proto.graph.initializer[0])
+    np.testing.assert_array_equal(made, [1, 2, 4, 1])
+
+
+def test_tensors_without_a_form_are_named() -> None:
+    given = {
+        "weight": torch.zeros(4, 3).to_sparse(), "bias": torch.zeros(4, device="meta"), "a": np.zeros(4, "f4,f4"),
+    }  # fmt: skip
+    with pytest.raises(tw.ImportFailed) as failed:
+        tw.with_weights(torch.nn.Linear(3, 4), given)
+    for part in ("weight is laid out as torch.sparse_coo", "bias has no memory", "a is of [('f0', '<f4'), ("):
+        assert part in str(failed.value)
+    packed = torch.empty(4, dtype=torch.float4_e2m1fn_x2)
+    for source in (torch.nn.LayerNorm(4, bias=False), onnx.helper.make_model(onnx.helper.make_graph([], "g", [], []))):
+        with pytest.raises(tw.ImportFailed, match="weight is float4_e2m1fn_x2"):
+            tw.with_weights(source, {"weight": packed})
+
+
 def test_what_is_no_model_or_holds_no_numbers_is_named(tmp_path: Path) -> None:
     layer, folder = torch.nn.Linear(3, 4), tmp_path
     for weights in (tmp_path / "none.safetensors", tmp_path / "none.gguf", folder, None, 3, ["weight"]):

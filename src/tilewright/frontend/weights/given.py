@@ -40,6 +40,19 @@ PICKLES = (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".npy")
 _STARTS = (b"\x80", b"PK\x03\x04")
 """How a pickle begins, and PyTorch's archive of one."""
 
+_SMALL_FLOATS = frozenset(
+    made
+    for name in dir(ml_dtypes)
+    if name.startswith(("float", "bfloat")) and isinstance(made := getattr(ml_dtypes, name), type)
+)
+"""Types of floats that NumPy itself lacks."""
+_BITS = {1: np.uint8, 2: np.int16}
+"""By size, whole numbers as which such floats pass from NumPy to PyTorch."""
+_WIDER: Mapping[type, type] = {
+    ml_dtypes.int2: np.int8, ml_dtypes.int4: np.int8, ml_dtypes.uint2: np.uint8, ml_dtypes.uint4: np.uint8,
+    np.longdouble: np.float64, np.clongdouble: np.complex128,
+}  # fmt: skip
+"""Types that PyTorch lacks."""
 GIVE = "pass the path of a safetensors or GGUF file, or a dict of arrays by name"
 Weights = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -111,8 +124,15 @@ def without_numbers(source: Any, names: Container[str]) -> bytes:
 
 
 def numbers_of(weights: Weights) -> Mapping[str, Array]:
-    """The arrays of a file of weights, or of a mapping, by name."""
-    return {n: to_numpy(t) if is_a(t, "torch", "Tensor") else t for n, t in _tensors(weights).items()}
+    """The arrays of a file of weights, or of a mapping, by name; ``ImportFailed`` names types that NumPy has not."""
+    made, rules = {}, []
+    for name, t in _tensors(weights).items():
+        try:
+            made[name] = to_numpy(t) if is_a(t, "torch", "Tensor") else t
+        except TypeError as error:
+            rules.append(f"{name} is {_type_name(t.dtype)}, which has no form here: {error}"[:200])
+    _refuse(rules)
+    return made
 
 
 def _without_names(source: Any) -> OptionError:
@@ -127,11 +147,21 @@ def tensor_over(a: Array) -> torch.Tensor:
     import torch
 
     dense = np.ascontiguousarray(a).reshape(a.shape)
+    bits = _BITS.get(dense.dtype.itemsize)
+    own = getattr(torch, dense.dtype.name, None) if dense.dtype.type in _SMALL_FLOATS else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # PyTorch warns of memory that can't be written
-        if dense.dtype == ml_dtypes.bfloat16:  # which PyTorch knows by its bits only
-            return torch.from_numpy(dense.view(np.int16)).view(torch.bfloat16)
-        return torch.from_numpy(dense)
+        if own is not None and bits is not None:  # PyTorch knows NumPy's type of them by its bits only
+            return torch.from_numpy(dense.view(bits)).view(own)
+        return torch.from_numpy(_widened(dense))
+
+
+def _widened(a: Array) -> Array:
+    """The numbers in a type that PyTorch takes from NumPy: their own, or the next wider one that there is."""
+    if a.dtype.type in _SMALL_FLOATS:
+        return a.astype(np.float32)
+    wide = _WIDER.get(a.dtype.type)
+    return a if wide is None else a.astype(wide)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
@@ -164,9 +194,16 @@ def _of_numbers(given: Mapping[str, Any]) -> Mapping[str, Any]:
     made, rules = {}, []
     for name, x in given.items():
         try:
-            made[name] = x if is_a(x, "torch", "Tensor") else np.asarray(x)
-            if isinstance(made[name], np.ndarray) and made[name].dtype.kind in "OSUMm":
-                rules.append(f"{name} is of {made[name].dtype}, and not of numbers")
+            if is_a(x, "torch", "Tensor"):
+                made[name] = x
+                if x.is_meta or str(x.layout) != "torch.strided":
+                    rules.append(f"{name} {'has no memory' if x.is_meta else f'is laid out as {x.layout}'}")
+                continue
+            made[name] = a = np.asarray(x)
+            if a.dtype.kind in "OSUMm" or a.dtype.type is np.void:
+                rules.append(f"{name} is of {a.dtype}, and not of numbers")
+            elif not a.dtype.isnative:
+                made[name] = a.astype(a.dtype.newbyteorder("="))
         except (ValueError, TypeError, RuntimeError) as error:
             rules.append(f"{name} is no array: {error}"[:200])
     _refuse(rules)
@@ -196,13 +233,14 @@ def _safetensors(path: Path) -> Mapping[str, Any]:
 def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.nn.Module:
     """A copy of a module's structure whose parameters and buffers are ``tensors``."""
     own, tied = _state_of(module), names_of_one(module)
-    given = {n: tensor_over(t) if isinstance(t, np.ndarray) else t for n, t in tensors.items()}
+    given = dict(tensors)
     # A tensor that a module holds under two names is stored once.
     for names in tied:
         found = next((given[n] for n in names if n in given), None)
         given.update({n: found for n in names if found is not None and n not in given})
     check_weights({n: (str(t.dtype), tuple(t.shape)) for n, t in own.items()}, given, needs_all=True)
-    state = {n: t.to(own[n].dtype) if t.dtype is not own[n].dtype else t for n, t in given.items()}
+    made_of = {id(t): tensor_over(t) if isinstance(t, np.ndarray) else t for t in given.values()}
+    state = _converted({n: (made_of[id(t)], own[n].dtype) for n, t in given.items()})
     # The structure is copied, tensors are not: they are replaced right after.
     shared = {id(t): t for t in (*module.parameters(), *module.buffers())}
     made = copy.deepcopy(module, shared)
@@ -212,6 +250,18 @@ def _module_with(module: torch.nn.Module, tensors: Mapping[str, Any]) -> torch.n
         _refuse([f"{n} and {first} are one tensor of the model, and get different numbers" for n in different])
         for name in others:
             _hold(made, name, made.state_dict(keep_vars=True)[first])
+    return made
+
+
+def _converted(tensors: Mapping[str, tuple[torch.Tensor, torch.dtype]]) -> dict[str, torch.Tensor]:
+    """Each tensor in its type; ``ImportFailed`` names those that PyTorch can't convert."""
+    made, rules = {}, []
+    for name, (t, dtype) in tensors.items():
+        try:
+            made[name] = t if t.dtype is dtype else t.to(dtype)
+        except (RuntimeError, TypeError) as error:
+            rules.append(f"{name} is {_type_name(t.dtype)}, and the model's {_type_name(dtype)}: {error}"[:200])
+    _refuse(rules)
     return made
 
 
