@@ -172,7 +172,7 @@ def test_denormal_numbers_count_as_0_as_they_do_for_jax(threads):
     x = np.resize(np.float32([1e-30, 1e-20, -1e-30, 3e-39]), 1 << 16)
 
     def f(a):
-        return a * np.float32(1e-10), jnp.maximum(a, 0) + a
+        return a * np.float32(1e-10), jnp.maximum(a, 0) + a, jnp.sign(a)
 
     flushed = jit(f, threads=threads)(x)
     for ours, theirs in zip(flushed, jax.jit(f)(x), strict=True):
@@ -180,6 +180,11 @@ def test_denormal_numbers_count_as_0_as_they_do_for_jax(threads):
     kept = jit(f, threads=threads, flush_denormals=False)(x)[0]
     np.testing.assert_array_equal(kept, x * np.float32(1e-10))
     assert float(kept[0]) != 0  # and NumPy, on the same thread, has not been told otherwise
+
+
+def test_digamma_is_nan_at_its_poles() -> None:
+    x = jnp.array([0.0, -0.0, -1.0, 0.5])
+    np.testing.assert_array_equal(np.isnan(SMALL(jax.lax.digamma)(x)), np.isnan(jax.lax.digamma(x)))
 
 
 def test_handlers_of_signals_meet_denormal_numbers() -> None:

@@ -126,7 +126,9 @@ def _sign(v: Value) -> Value:
     zero, one = const_like(0, v), const_like(1, v)
     if not v.dtype.is_signed:
         return Select(Binary("gt", v, zero), one, zero)
-    negative = Select(Binary("lt", v, zero), const_like(-1, v), v)
+    # Where the CPU counts denormal numbers as 0 they come here as well, and 0 is what they times 0 are.
+    neither = v * zero if v.dtype.is_float else v
+    negative = Select(Binary("lt", v, zero), const_like(-1, v), neither)
     return Select(Binary("gt", v, zero), one, negative)
 
 

@@ -28,6 +28,16 @@ def _conjugate(c: Operation) -> Pair:
     return conjugate(c.b, as_pair(c, c.operands[0]))
 
 
+def _digamma(c: Operation) -> Node:
+    return _digamma_of(c, c.node(0))
+
+
+def _digamma_of(c: Operation, x: Node) -> Node:
+    """NaN at 0, as CHLO has it, where our op has an infinity of the other sign."""
+    is_pole = c.b(ops.eq, x, c.b.const(0, x.dtype))
+    return c.b(ops.where, is_pole, c.b.const(math.nan, x.dtype), c.b(ops.digamma, x))
+
+
 def _polygamma(c: Operation) -> Node:
     """``(-1)**(n+1) n! zeta(n+1, x)``, and the digamma function for n = 0."""
     n, x = c.nodes()
@@ -36,7 +46,7 @@ def _polygamma(c: Operation) -> Node:
     size = c.b(ops.mul, c.b(ops.exp, c.b(ops.lgamma, after)), c.b(ops.zeta, after, x))
     is_odd = c.b(ops.eq, c.b(ops.fmod, n, c.b.const(2, x.dtype)), one_)
     made = c.b(ops.where, is_odd, size, c.b(ops.neg, size))
-    return c.b(ops.where, c.b(ops.eq, n, c.b.const(0, x.dtype)), c.b(ops.digamma, x), made)
+    return c.b(ops.where, c.b(ops.eq, n, c.b.const(0, x.dtype)), _digamma_of(c, x), made)
 
 
 def _next_after(c: Operation) -> Node:
@@ -88,7 +98,7 @@ TABLE: Mapping[str, Convert] = {
         "bessel_i1e": one(ops.bessel_i1e),
         "conj": _conjugate,
         "cosh": either(one(ops.cosh), complex_functions.cosh),
-        "digamma": one(ops.digamma),
+        "digamma": _digamma,
         "erf": one(ops.erf),
         "erf_inv": one(ops.erfinv),
         "erfc": one(ops.erfc),
