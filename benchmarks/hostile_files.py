@@ -275,7 +275,8 @@ def gguf_opened(path: Path) -> None:
     file = open_gguf(path)
     for tensor in file.tensors.values():
         tensor.numbers()
-    decoder_of(file)
+    for keeps_codes in (False, True):
+        decoder_of(file, keeps_codes=keeps_codes)
 
 
 def layer() -> torch.nn.Module:

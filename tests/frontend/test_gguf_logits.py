@@ -17,6 +17,8 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 import tilewright as tw
 from tilewright.core.types import Array
+from tilewright.frontend.weights.blocks import codes_of
+from tilewright.frontend.weights.coded_layers import CodedEmbedding, CodedLinear
 from tilewright.frontend.weights.decoders import decoder_of
 from tilewright.frontend.weights.gguf_file import READ, open_gguf
 
@@ -170,17 +172,30 @@ class Logits(torch.nn.Module):
         return self.model(tokens, use_cache=False).logits
 
 
-def check(found: Array, expected: Array) -> None:
-    np.testing.assert_allclose(found[0], expected, rtol=1e-3, atol=2e-5 * np.abs(expected).max())
+def check(found: Array, expected: Array, share: float = 2e-5) -> None:
+    np.testing.assert_allclose(found[0], expected, rtol=1e-3, atol=share * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("kind", sorted(READ))
+def test_codes_are_the_numbers_of_the_file(kind: str) -> None:
+    stored, expected = blocks(np.random.default_rng(1), (8, 512), kind)
+    found = codes_of(stored, kind, (8, 512))
+    assert (found is None) == (kind in ("F32", "F64", "BF16"))
+    if found is not None:
+        made = found.steps * (np.float32(1) if found.scales is None else found.scales)
+        made = made if found.offsets is None else made + found.offsets[..., None]
+        assert found.steps.itemsize == (2 if kind == "F16" else 1) and found.shape == expected.shape
+        np.testing.assert_array_equal(made.reshape(expected.shape), expected)
 
 
 @pytest.mark.one_in(6)
+@pytest.mark.parametrize("keeps_codes", [False, True])
 @pytest.mark.parametrize("kind", sorted(READ))
 @pytest.mark.parametrize("name", SHAPES)
-def test_logits_are_those_of_the_codes(name: str, kind: str, tmp_path: Path) -> None:
+def test_logits_are_those_of_the_codes(name: str, kind: str, keeps_codes: bool, tmp_path: Path) -> None:
     """The model that is compiled, in PyTorch."""
     expected = logits(written(tmp_path / "m.gguf", SHAPES[name], kind), SHAPES[name])
-    model = Logits(decoder_of(open_gguf(tmp_path / "m.gguf")))
+    model = Logits(decoder_of(open_gguf(tmp_path / "m.gguf"), keeps_codes=keeps_codes))
     with torch.no_grad():
         check(model(torch.from_numpy(TOKENS[None])).numpy(), expected)
 
@@ -205,8 +220,24 @@ COMPILED = [("llama", kind) for kind in sorted(READ)] + [(name, "Q4_K") for name
 def test_compiled_logits_are_those_of_the_codes(name: str, kind: str, tmp_path: Path) -> None:
     expected = logits(written(tmp_path / "m.gguf", SHAPES[name], kind), SHAPES[name])
     tokens = torch.from_numpy(TOKENS[None])
-    model = tw.compile(Logits(decoder_of(open_gguf(tmp_path / "m.gguf"))), (tokens,), threads=1, cache=False)
-    check(model(tokens.numpy()), expected)
+    model = Logits(decoder_of(open_gguf(tmp_path / "m.gguf"), keeps_codes=True))
+    compiled = tw.compile(model, (tokens,), threads=1, cache=False)
+    # Rows that integers multiply are rounded to 16 bits.
+    check(compiled(tokens.numpy()), expected, 2e-4)
+
+
+@pytest.mark.parametrize(("kind", "bits"), [("Q4_K", 4), ("IQ4_NL", 4), ("Q5_1", 8), ("Q6_K", 8)])
+def test_products_read_the_codes_of_the_file(kind: str, bits: int) -> None:
+    """A matrix and a table of rows: products of integers in as few bits as a machine word is cut into."""
+    stored, matrix = blocks(np.random.default_rng(2), (256, 256), kind)
+    codes = codes_of(stored, kind, (256, 256))
+    assert codes is not None
+    layers = torch.nn.Sequential(CodedEmbedding(codes), CodedLinear(codes, None))
+    places = np.array([3, 0, 255])
+    made = tw.compile(layers, (torch.from_numpy(places),), threads=1, cache=False)
+    assert f"x {bits}-bit " in str(made.report())
+    expected = matrix[places] @ matrix.T
+    np.testing.assert_allclose(made(places), expected, atol=2e-4 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("kind", sorted(READ))

@@ -33,8 +33,8 @@ def decoder(
 ) -> Decoder:
     """Compile a causal language model of transformers, such as a ``LlamaForCausalLM``, for generating.
 
-    The path of a GGUF file (``.gguf``) stands for the model that its metadata describe, with its weights in f32
-    (``docs/weights.md``).
+    The path of a GGUF file (``.gguf``) stands for the model that its metadata describe, with the weights that it holds,
+    in the codes that it holds them in; another ``precision`` than "fp32" chooses codes anew (``docs/weights.md``).
 
     The cache holds ``max_length`` tokens: by default those that the model has positions for, but at most
     ``MOST_TOKENS``. ``kv_cache_precision`` says how: in ``"fp32"``, in ``"bf16"``, or in ``"int8"``, ``"fp8"`` (E4M3)
@@ -44,7 +44,7 @@ def decoder(
     can't be done for; ``CompileError`` as ``compile`` raises.
     """
     if isinstance(model, str | Path):
-        model = decoder_of(open_gguf(Path(model)))
+        model = decoder_of(open_gguf(Path(model)), keeps_codes=precision == "fp32")
     positions = getattr(getattr(model, "config", None), "max_position_embeddings", None)
     max_length = min(positions or MOST_TOKENS, MOST_TOKENS) if max_length is None else max_length
     numbers: dict[str, Any] = {"max_length": max_length, "chunk": chunk}

@@ -11,14 +11,16 @@ factors of norms with their 1 added.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
+from tilewright.frontend.weights.blocks import Codes
 from tilewright.frontend.weights.gguf_file import GgufFile, broken
 from tilewright.frontend.weights.given import tensor_over
 from tilewright.runtime.once import MAKING
@@ -59,8 +61,11 @@ ARCHITECTURES: dict[str, _Kind] = {
 """By GGUF's name; Mistral's models are of the architecture ``llama``."""
 
 
-def decoder_of(file: GgufFile) -> torch.nn.Module:
+def decoder_of(file: GgufFile, *, keeps_codes: bool = False) -> torch.nn.Module:
     """The causal language model that a file holds, in f32.
+
+    With ``keeps_codes`` matrices that the file has in codes or halves stay so, in layers that widen them as they
+    compute; otherwise all weights become f32, with their names.
 
     Raises ``ImportFailed`` for an architecture that is not known, for scaled positions that are not, and with every
     tensor that is missing, unknown or of another shape.
@@ -84,15 +89,20 @@ def decoder_of(file: GgufFile) -> torch.nn.Module:
             model: torch.nn.Module = make(config)
     except Exception as error:  # each class of transformers objects in its own way to sizes that fit no model
         raise broken(file.path, f"{kind.model} can't have these sizes: {error}"[:300]) from error
-    arrays = dict(_renamed(file, kind, config))
-    _check(file, {n: tuple(t.shape) for n, t in model.state_dict().items()}, arrays)
-    state = {n: tensor_over(a) for n, a in arrays.items()}
+    coded = _layers_for_codes(model) if keeps_codes else frozenset()
+    found = dict(_renamed(file, kind, config, coded))
+    _check(file, {n: tuple(t.shape) for n, t in model.state_dict().items()}, found)
+    _keep_codes(model, {n: codes for n, codes in found.items() if isinstance(codes, Codes)})
+    state = {n: tensor_over(a) for n, a in found.items() if not isinstance(a, Codes)}
     model.load_state_dict(state, assign=True)
     _fill_buffers(model, make, config)
     if _ROPE_FACTORS in file.tensors:
         # Llama 3 stretches slow rotations by a factor for each pair, which the file holds ready.
         rotary: Any = model.get_submodule("model.rotary_emb")
-        rotary.inv_freq = rotary.inv_freq / tensor_over(file.tensors[_ROPE_FACTORS].numbers())
+        factors, rates = file.tensors[_ROPE_FACTORS].numbers(), rotary.inv_freq
+        if factors.shape != tuple(rates.shape):
+            raise broken(file.path, f"{factors.shape} factors of rotations are not one for each of {len(rates)} pairs")
+        rotary.inv_freq = rates / tensor_over(factors)
     return model.eval()
 
 
@@ -149,26 +159,48 @@ def _rotation(file: GgufFile, name: str) -> dict[str, Any]:
     raise broken(file.path, f"positions that are scaled by {scaling!r:.40} are not known")
 
 
-def _renamed(file: GgufFile, kind: _Kind, config: Any) -> Iterator[tuple[str, Array]]:
-    """Every tensor under the name that transformers has for it, stored as it has it."""
-    from gguf.quants import QuantError
+def _layers_for_codes(model: torch.nn.Module) -> Container[str]:
+    """The names of matrices whose layers compute what ``coded_layers`` does."""
+    import torch
 
+    plain = (torch.nn.Linear, torch.nn.Embedding)
+    return {f"{name}.weight" for name, layer in model.named_modules() if type(layer) in plain}
+
+
+def _keep_codes(model: torch.nn.Module, matrices: Mapping[str, Codes]) -> None:
+    """Put layers with these matrices in the place of a model's own."""
+    with MAKING:
+        import torch
+
+        from tilewright.frontend.weights.coded_layers import CodedEmbedding, CodedLinear
+
+    for name, codes in matrices.items():
+        place = name.removesuffix(".weight")
+        old = model.get_submodule(place)
+        new = CodedLinear(codes, old.bias) if isinstance(old, torch.nn.Linear) else CodedEmbedding(codes)
+        model.set_submodule(place, new)
+
+
+def _renamed(file: GgufFile, kind: _Kind, config: Any, coded: Container[str]) -> Iterator[tuple[str, Array | Codes]]:
+    """Every tensor under the name that transformers has for it, stored as it has it; ``coded`` ones as codes."""
     for tensor in file.tensors.values():
         name = _name_of(tensor.name)
         if name is None:
             continue  # factors of rotations are no parameter
-        try:
-            numbers = tensor.numbers()
-        except (ValueError, TypeError, IndexError, QuantError) as error:
-            raise broken(file.path, f"{tensor.name} can't be read: {error}"[:200]) from error
+        codes = tensor.codes() if name in coded else None
+        numbers = tensor.numbers() if codes is None else None
         if kind.pairs_are_neighbours and (layer := name.rpartition(".")[0]).endswith(("q_proj", "k_proj")):
             heads = config.num_attention_heads if layer.endswith("q_proj") else config.num_key_value_heads
-            numbers = _halves_apart(file, numbers, heads)
-        if kind.norms_hold_one and "norm" in tensor.name:
-            numbers = numbers - 1
-        yield name, numbers
+            codes = None if codes is None else codes.of_rows(partial(_halves_apart, file, heads))
+            numbers = None if numbers is None else _halves_apart(file, heads, numbers)
+        if kind.norms_hold_one and "norm" in tensor.name and numbers is not None:
+            with np.errstate(all="ignore"):  # numbers are anybody's
+                numbers = numbers - 1
+        made = numbers if codes is None else codes
+        assert made is not None
+        yield name, made
         if tensor.name == "token_embd.weight" and config.tie_word_embeddings:
-            yield "lm_head.weight", numbers
+            yield "lm_head.weight", made
 
 
 def _name_of(name: str) -> str | None:
@@ -182,7 +214,7 @@ def _name_of(name: str) -> str | None:
     return f"model.layers.{block}.{_LAYER[rest]}.{suffix}" if rest in _LAYER else name
 
 
-def _halves_apart(file: GgufFile, rows: Array, heads: int) -> Array:
+def _halves_apart(file: GgufFile, heads: int, rows: Array) -> Array:
     """Rows of each head with the pairs of a rotation half a head apart instead of side by side."""
     if rows.ndim == 0 or rows.shape[0] % (2 * heads):
         raise broken(file.path, f"{rows.shape} rows of queries or keys are not {heads} heads of pairs")
@@ -190,7 +222,7 @@ def _halves_apart(file: GgufFile, rows: Array, heads: int) -> Array:
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _check(file: GgufFile, wanted: dict[str, tuple[int, ...]], found: dict[str, Array]) -> None:
+def _check(file: GgufFile, wanted: dict[str, tuple[int, ...]], found: Mapping[str, Array | Codes]) -> None:
     """Raise ``ImportFailed`` with every difference between the tensors of a file and those of its model."""
     rules = [f"{n} is missing" for n in wanted if n not in found]
     rules += [f"{n} is no tensor of this architecture" for n in found if n not in wanted]

@@ -10,19 +10,21 @@ so whatever the package trips over becomes one ``ImportFailed``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tilewright.core.diag import ImportFailed, Loc, OptionError, Problem
 from tilewright.core.types import Array
+from tilewright.frontend.weights.blocks import Codes, codes_of
 from tilewright.runtime.files import map_file, open_regular, reading
 from tilewright.runtime.formats import recognise
 from tilewright.runtime.once import MAKING
 
+T = TypeVar("T")
 MAGIC = b"GGUF"
 READ = frozenset("F32 F16 BF16 F64 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL".split())
 """The types of tensors that are read."""
@@ -36,13 +38,27 @@ _FAULTS = (
 class GgufTensor:
     """A tensor of ``shape``, the fastest axis last, whose ``data`` are codes of ``kind`` in the mapped file."""
 
+    path: Path
     name: str
     kind: str
     shape: tuple[int, ...]
     data: Array
 
     def numbers(self) -> Array:
-        """The tensor in f32: of f32 the mapped file itself, of codes what the package ``gguf`` makes of them."""
+        """The tensor in f32: of f32 the mapped file itself, of codes what the package ``gguf`` makes of them.
+
+        ``ImportFailed`` for one that is damaged.
+        """
+        return self._read(self._numbers)
+
+    def codes(self) -> Codes | None:
+        """A matrix in whole numbers or halves as the file has it; None of other types and of what is no matrix.
+
+        ``ImportFailed`` for one that is damaged.
+        """
+        return self._read(lambda: codes_of(self.data, self.kind, self.shape))
+
+    def _numbers(self) -> Array:
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
@@ -52,6 +68,14 @@ class GgufTensor:
             if self.kind in ("F16", "F64"):
                 return self.data.astype(np.float32).reshape(self.shape)
             return np.asarray(dequantize(self.data, GGMLQuantizationType[self.kind]), np.float32).reshape(self.shape)
+
+    def _read(self, read: Callable[[], T]) -> T:
+        from gguf.quants import QuantError
+
+        try:
+            return read()
+        except (*_FAULTS, QuantError) as error:
+            raise broken(self.path, f"{self.name} can't be read: {error}"[:200]) from error
 
 
 @dataclass(frozen=True)
@@ -100,19 +124,19 @@ def open_gguf(path: Path) -> GgufFile:
     try:
         with np.errstate(all="ignore"):
             reader = GGUFReader(path)
-            tensors = {t.name: _tensor(t) for t in reader.tensors}
+            tensors = {t.name: _tensor(path, t) for t in reader.tensors}
     except _FAULTS as error:
         raise broken(path, f"it is damaged: {type(error).__name__}: {error}"[:200]) from error
     _check_types(path, tensors)
     return GgufFile(path, reader.fields, tensors)
 
 
-def _tensor(t: Any) -> GgufTensor:
+def _tensor(path: Path, t: Any) -> GgufTensor:
     """A tensor of the package; sizes are listed with the fastest first."""
     shape = tuple(int(n) for n in t.shape[::-1])
     if int(t.n_elements) != np.prod(shape, dtype=object):
         raise ValueError(f"{t.name} has {t.n_elements} elements and the shape {shape}")
-    return GgufTensor(str(t.name), t.tensor_type.name, shape, t.data)
+    return GgufTensor(path, str(t.name), t.tensor_type.name, shape, t.data)
 
 
 def _check_types(path: Path, tensors: Mapping[str, GgufTensor]) -> None:
