@@ -16,6 +16,7 @@ from tilewright.tile import interp
 from tilewright.tile.ir import For, Kind, Loop, Store
 
 TARGETS = [HOST, Target.parse("x86-64-v3"), Target.parse("x86-64")]
+AVX512 = Target.parse("x86-64-v4")
 INT_BINARY = "add sub mul div rem min max and or xor shl shr".split()
 FLOAT_BINARY = "add sub mul div min max larger".split()
 COMPARE = "eq ne lt le gt ge".split()
@@ -201,6 +202,17 @@ def test_half_precision_bits(target):
         wants = [h.astype("f"), w.astype(np.float16), flushed.astype(types.bf16.numpy)]
     for got, want in zip(results, wants, strict=True):
         np.testing.assert_array_equal(got.astype("f"), want.astype("f"))
+
+
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+def test_exponents_and_significands(dtype):
+    """By instructions that tell whole registers of AVX-512 apart, and single numbers: also what is not finite."""
+    info = np.finfo(dtype.numpy)
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, -2.5, info.max, info.tiny, info.tiny / 8, np.nextafter(2, 1), 1]
+    x = np.append(special, 2.0 ** np.linspace(-120, 120, N - len(special))).astype(dtype.numpy)
+    a = Buffer("a", dtype, (N,))
+    tree = both_ways(lambda i: [Unary("exponent", a[i]), Unary("significand", a[i])], 2, dtype, [a], AVX512, dtype)
+    agree(tree, [x], AVX512)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

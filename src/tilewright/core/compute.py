@@ -30,7 +30,7 @@ from tilewright.runtime.once import computed
 
 UNARY_OPS = frozenset(
     "neg abs sqrt rsqrt floor ceil trunc rint exp exp2 expm1 log log2 log1p sin cos tan asin acos atan sinh cosh tanh "
-    "asinh acosh atanh erf pow2i exp2_flushed reciprocal_flushed rint_rest not isnan".split()
+    "asinh acosh atanh erf pow2i exponent significand exp2_flushed reciprocal_flushed rint_rest not isnan".split()
 )
 ARITHMETIC_OPS = frozenset("add sub mul div rem min max larger pow atan2 and or xor shl shr".split())
 COMPARE_OPS = frozenset("eq ne lt le gt ge".split())
@@ -175,7 +175,8 @@ class Unary(Value):
     """``op(a)``; ``not`` is logical on bool, bitwise on integers; ``rint`` rounds half to even; ``pow2i`` is 2**a.
 
     ``exp2_flushed`` is ``exp2`` of what is at most 127, but results below the least normal number may be 0; so they may
-    of ``reciprocal_flushed``, which is ``1 / a`` within 1 ULP.
+    of ``reciprocal_flushed``, which is ``1 / a`` within 1 ULP. ``a = significand * 2**exponent``, the first from 1 to
+    below 2, for what is above 0; infinity and zeros are 1 times such a power, and that of what is below 0 is NaN.
     """
 
     __slots__ = ("a", "op")

@@ -392,6 +392,17 @@ def _unary_fn(op: str, dtype: DType) -> Callable[[Any], Any]:
     return lambda x: result(function(np.float64(x)))
 
 
+def _exponent(x: np.float64) -> np.float64:
+    with np.errstate(divide="ignore"):
+        return np.float64(np.frexp(x)[1] - 1) if np.isfinite(x) and x else np.log2(abs(x))
+
+
+def _significand(x: np.float64) -> np.float64:
+    if x < 0:
+        return np.float64(math.nan)
+    return np.float64(2 * np.frexp(x)[0] if np.isfinite(x) and x else x if np.isnan(x) else 1.0)
+
+
 _FLOAT_UNARY: Mapping[str, Callable[[Any], Any]] = {
     "sqrt": np.sqrt,
     "rsqrt": lambda x: 1 / np.sqrt(x),
@@ -419,6 +430,8 @@ _FLOAT_UNARY: Mapping[str, Callable[[Any], Any]] = {
     "atanh": np.arctanh,
     "erf": math.erf,
     "pow2i": np.exp2,
+    "exponent": _exponent,
+    "significand": _significand,
     "exp2_flushed": np.exp2,
     "reciprocal_flushed": lambda x: 1 / x,
     "rint_rest": lambda x: np.float64(0) if np.isinf(x) else x - np.rint(x),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 
 from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm import convert, exponents
 from tilewright.codegen.llvm.lanes import bits_of, mask_of
 from tilewright.codegen.llvm.types import VALUE_TYPE, literal, mangled, vector
 from tilewright.codegen.llvm.writer import Val, Writer
@@ -27,6 +27,7 @@ _BOOL = {"add": "or", "sub": "xor", "mul": "and", "min": "and", "max": "or", "an
 _FLOAT_COMPARE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _INT_COMPARE = {"eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _ROUNDING = {"floor": "floor", "ceil": "ceil", "trunc": "trunc", "rint": "rint"}
+_PARTS = {"exponent": exponents.exponent, "significand": exponents.significand}
 
 
 class Arith:
@@ -139,67 +140,14 @@ class Arith:
             return self.rounded(dtype, self.call("fma", VALUE_TYPE[dtype], a, b, c))
         return self.binary("add", dtype, self.binary("mul", dtype, a, b), c)
 
-    def scalef(self, dtype: DType, x: Val, n: Val) -> Val:
-        """``x * 2**n`` as if the exponent's range were unbounded; only where the target has the instruction."""
-        element = VALUE_TYPE[dtype]
-        letter, width = ("s", 16) if element == "float" else ("d", 8)
-        lanes = max(x.lanes, n.lanes)
-        if lanes not in (0, width):
-            return self._scalef_in_parts(dtype, x, n, lanes, width)
-        if lanes == 0:
-            wide = vector(element, 128 // (32 if letter == "s" else 64))
-            level = max(x.level, n.level)
-            pure = self.writer.pure
-            vx = pure(f"insertelement {wide} zeroinitializer, {element} {x.text}, i64 0", level)
-            vn = pure(f"insertelement {wide} zeroinitializer, {element} {n.text}, i64 0", level)
-            operands = f"{wide} {vx}, {wide} {vn}, {wide} {vx}, i8 -1, i32 4"
-            text = f"call {wide} @llvm.x86.avx512.mask.scalef.s{letter}({operands})"
-            return Val(pure(f"extractelement {wide} {pure(text, level)}, i64 0", level), level, 0)
-        x, n = self.splat(x, element, lanes), self.splat(n, element, lanes)
-        level = max(x.level, n.level)
-        ty, mask = vector(element, lanes), "i16" if width == 16 else "i8"
-        operands = f"{ty} {x.text}, {ty} {n.text}, {ty} {x.text}, {mask} -1, i32 4"
-        text = f"call {ty} @llvm.x86.avx512.mask.scalef.p{letter}.512({operands})"
-        return Val(self.writer.pure(text, level), level, lanes)
-
     def rint_rest(self, dtype: DType, x: Val) -> Val:
         """``x - rint(x)``, and 0 for infinities: one instruction on targets that scale by one."""
         element = VALUE_TYPE[dtype]
-        width = 16 if element == "float" else 8
-        if not self.target.has_scalef:
-            rest = self.instruction("fsub", element, x, self._float_unary("rint", dtype, x))
-            far = self.instruction("fcmp oeq", element, self.call("fabs", element, x), self.const(math.inf, dtype))
-            return self.choose(far, self.const(0.0, dtype), rest, element)
-        if x.lanes not in (0, width):
-            starts = range(0, x.lanes, width)
-            parts = [self.pick(x, element, [min(s + i, x.lanes - 1) for i in range(width)]) for s in starts]
-            return self.concat([self.rint_rest(dtype, part) for part in parts], element, x.lanes)
-        letter, pure, level = "s" if element == "float" else "d", self.writer.pure, x.level
-        if x.lanes == 0:
-            wide = vector(element, width // 4)
-            v = pure(f"insertelement {wide} zeroinitializer, {element} {x.text}, i64 0", level)
-            operands = f"{wide} {v}, {wide} {v}, {wide} {v}, i8 -1, i32 8, i32 4"
-            reduced = pure(f"call {wide} @llvm.x86.avx512.mask.reduce.s{letter}({operands})", level)
-            return Val(pure(f"extractelement {wide} {reduced}, i64 0", level), level, 0)
-        ty = vector(element, width)
-        operands = f"{ty} {x.text}, i32 8, {ty} {x.text}, i{width} -1, i32 4"
-        text = f"call {ty} @llvm.x86.avx512.mask.reduce.p{letter}.512({operands})"
-        return Val(pure(text, level), level, width)
-
-    def _scalef_in_parts(self, dtype: DType, x: Val, n: Val, lanes: int, width: int) -> Val:
-        element = VALUE_TYPE[dtype]
-        x, n = self.splat(x, element, lanes), self.splat(n, element, lanes)
-        parts = []
-        for start in range(0, lanes, width):
-            pick = range(start, start + width)
-            parts.append(
-                self.scalef(
-                    dtype,
-                    self.pick(x, element, [min(i, lanes - 1) for i in pick]),
-                    self.pick(n, element, [min(i, lanes - 1) for i in pick]),
-                )
-            )
-        return self.concat(parts, element, lanes)
+        if self.target.has_scalef:
+            return exponents.rint_rest(self, dtype, x)
+        rest = self.instruction("fsub", element, x, self._float_unary("rint", dtype, x))
+        far = self.instruction("fcmp oeq", element, self.call("fabs", element, x), self.const(math.inf, dtype))
+        return self.choose(far, self.const(0.0, dtype), rest, element)
 
     def pick(self, v: Val, element: str, lanes: list[int], other: Val | None = None) -> Val:
         """A shuffle: the chosen lanes of ``v`` (and of ``other``, numbered behind it); -1 leaves a lane undefined."""
@@ -277,6 +225,8 @@ class Arith:
             return self._pow2i(dtype, a)
         if op == "rint_rest":
             return self.rint_rest(dtype, a)
+        if op in _PARTS and self.target.has_scalef:
+            return _PARTS[op](self, dtype, a)
         raise CodegenError(f"{op} on {dtype} was not expanded")
 
     def _round(self, op: str, element: str, a: Val) -> Val:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tilewright.codegen.errors import CodegenError
-from tilewright.codegen.llvm import convert
+from tilewright.codegen.llvm import convert, exponents
 from tilewright.codegen.llvm.arith import Arith
 from tilewright.codegen.llvm.index import IndexSpace, Lin
 from tilewright.codegen.llvm.lanes import Lanes, mask_of
@@ -165,7 +165,7 @@ class Values:
     def _operation(self, v: Binary, ctx: Lanes, memo: Memo) -> Val:
         a = self.value(v.a, ctx, memo)
         if v.op == "mul" and isinstance(v.b, Unary) and v.b.op == "pow2i" and self._can_scale(v):
-            return self.arith.scalef(v.dtype, a, self.value(v.b.a, ctx, memo))
+            return exponents.scaled(self.arith, v.dtype, a, self.value(v.b.a, ctx, memo))
         b = self.value(v.b, ctx, memo)
         if v.op in ("shl", "shr") and _is_within(v.b, v.dtype.bits):
             return self.arith.shift_within(v.op, v.dtype, a, b)

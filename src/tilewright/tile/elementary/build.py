@@ -23,8 +23,8 @@ class Style:
     """What the target offers.
 
     ``has_fma``: ``Fma`` rounds once. ``has_scalef``: ``mul(x, pow2i(n))`` is ``x * 2**n`` for every ``n``, as if the
-    exponent of ``pow2i`` had no bounds, infinities included; ``rint_rest`` is one instruction. ``has_special``:
-    so are ``exp2`` within 2 ULP and ``reciprocal_flushed``.
+    exponent of ``pow2i`` had no bounds, infinities included; ``rint_rest``, ``exponent`` and ``significand`` are one
+    instruction each. ``has_special``: so are ``exp2`` within 2 ULP and ``reciprocal_flushed``.
     """
 
     has_fma: bool = True

@@ -3,8 +3,9 @@
 In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
 
 ``exp(x) = 2**n * e**r`` with ``n = rint(x / ln 2)`` and ``r`` in two steps, so that ``n * ln2_high`` is exact without a
-fused multiply-add. ``log(m * 2**e)`` with ``m`` around 1 is ``e * ln 2 + 2 atanh((m - 1) / (m + 1))``. Coefficients are
-minimax fits (Chebyshev nodes, 200 bits); the bounds stated are measured by ``tests/codegen/test_math.py``.
+fused multiply-add. ``log(m * 2**e)`` with ``m`` around 1 is ``e * ln 2 + 2 atanh((m - 1) / (m + 1))``, in f32 a
+polynomial in ``m - 1``, which takes a division less. Coefficients are minimax fits (Chebyshev nodes, 200 bits); the
+bounds stated are measured by ``tests/codegen/test_math.py``.
 """
 
 from __future__ import annotations
@@ -79,7 +80,18 @@ _EXP2_F64 = (
     4.455822025014915e-10,
     2.5729344553786755e-11,
 )
-_LOG_F32 = (0.6666668505073791, 0.3998877599783465, 0.2958015670534363)
+_LOG_F32 = (
+    0.33333331180030046,
+    -0.24999996957950882,
+    0.200007157488921,
+    -0.16667802319501254,
+    0.1424905764569748,
+    -0.12425687331451106,
+    0.1168541992348674,
+    -0.11479733846637635,
+    0.06971611471451178,
+)
+"""Of ``(log(1 + f) - f + f**2 / 2) / f**3`` by ``f``."""
 _LOG_F64 = (
     0.666666666666667,
     0.3999999999989938,
@@ -296,8 +308,16 @@ def _reciprocal(x: Value) -> Value:
 # --- logarithms -----------------------------------------------------------------------------------------------------
 
 
-def _decomposed(x: Value) -> tuple[Value, Value]:
-    """``x = m * 2**e`` with ``m`` from sqrt(1/2) to sqrt(2): ``m - 1`` and ``e``; denormals are scaled up first."""
+def _decomposed(x: Value, style: Style) -> tuple[Value, Value]:
+    """``x = m * 2**e`` with ``m`` from sqrt(1/2) to sqrt(2): ``m - 1`` and ``e``; denormals are scaled up first.
+
+    By instructions, ``e`` is infinite for 0 and infinity, where ``m`` is 1, and ``m`` is NaN for what is below 0.
+    """
+    if style.has_scalef:
+        significand, exponent = Unary("significand", x), Unary("exponent", x)
+        is_small = less(significand, c(math.sqrt(2), x))
+        near = choose(is_small, significand - c(1.0, x), fma(significand, c(0.5, x), c(-1.0, x)))
+        return near, choose(is_small, exponent, exponent + c(1.0, x))
     double = is_double(x)
     is_tiny = less(x, by_type(x, 2.0**-126, 2.0**-1022))
     scaled = choose(is_tiny, x * by_type(x, 2.0**25, 2.0**54), x)
@@ -317,17 +337,22 @@ def _arithmetic_exponent(i: Value, double: bool) -> Value:
     return number - Const(2.0**52 + 1024.0, types.f64)
 
 
-def _log_parts(f: Value) -> tuple[Value, Value]:
-    """``log(1 + f) = f - rest``: ``rest`` and ``f``."""
+def _log_rest(f: Value) -> Value:
+    """``f - log(1 + f)``. In f64 a division costs less than the twenty powers that would be needed."""
+    if not is_double(f):
+        square = f * f
+        odd, even = polynomial(square, _LOG_F32[1::2]), polynomial(square, _LOG_F32[::2])
+        return square * fma(Unary("neg", f), fma(odd, f, even), c(0.5, f))
     s = f / (f + c(2.0, f))
     z = s * s
     half = c(0.5, f) * f * f
-    tail = z * polynomial(z, _LOG_F64 if is_double(f) else _LOG_F32)
-    return half - s * (half + tail), f
+    return fma(Unary("neg", s), fma(polynomial(z, _LOG_F64), z, half), half)
 
 
-def _guarded_log(x: Value, result: Value) -> Value:
-    """Put in what a logarithm gives at 0, below 0, at infinity and for NaN."""
+def _guarded_log(x: Value, result: Value, style: Style) -> Value:
+    """Put in what a logarithm gives at 0, below 0, at infinity and for NaN, unless its parts have led to it."""
+    if style.has_scalef:
+        return result
     infinity = c(math.inf, x)
     result = choose(less(x, infinity), result, x)
     result = choose(equal(x, c(0.0, x)), c(-math.inf, x), result)
@@ -336,17 +361,15 @@ def _guarded_log(x: Value, result: Value) -> Value:
 
 def log(x: Value, style: Style) -> Value:
     """f32 and f64 within 1 ULP."""
-    f, e = _decomposed(x)
-    rest, f = _log_parts(f)
-    low = rest - e * by_type(x, *_LN2_LOW)
-    return _guarded_log(x, fma(e, by_type(x, *_LN2_HIGH), f - low))
+    f, e = _decomposed(x, style)
+    low = fma(e, by_type(x, -_LN2_LOW[0], -_LN2_LOW[1]), _log_rest(f))
+    return _guarded_log(x, fma(e, by_type(x, *_LN2_HIGH), f - low), style)
 
 
 def log2(x: Value, style: Style) -> Value:
     """f32 and f64 within 3 ULP."""
-    f, e = _decomposed(x)
-    rest, f = _log_parts(f)
-    return _guarded_log(x, fma(f - rest, c(_LOG2_E, x), e))
+    f, e = _decomposed(x, style)
+    return _guarded_log(x, fma(f - _log_rest(f), c(_LOG2_E, x), e), style)
 
 
 def log1p(x: Value, style: Style) -> Value:
@@ -412,7 +435,7 @@ def _positive_power(x: Value, y: Value, style: Style) -> Value:
 
 def _log2_pair(x: Value, style: Style) -> tuple[Value, Value]:
     """``log2(x)`` as a sum of two f64, for finite positive ``x``: ``2 s + 2/3 s**3 + ...`` with leading pairs."""
-    f, e = _decomposed(x)
+    f, e = _decomposed(x, style)
     two = c(2.0, x)
     below, below_error = two_sum(f, two)
     s = f / below
