@@ -56,8 +56,9 @@ def _ref_polynomial(xs: Sequence[Array], a: Attrs) -> Array:
     x, coefficients = xs[0].astype(np.float64), a.coefficients
     if len(coefficients) <= 2:
         return _horner(x, coefficients).astype(xs[0].dtype)
-    odd, even = (_horner(x * x, part) for part in (coefficients[1::2], coefficients[::2]))
-    return np.asarray(odd * x + even).astype(xs[0].dtype)
+    with np.errstate(invalid="ignore"):
+        odd, even = (_horner(x * x, part) for part in (coefficients[1::2], coefficients[::2]))
+        return np.asarray(odd * x + even).astype(xs[0].dtype)
 
 
 def _horner(x: Array, coefficients: Sequence[float]) -> Array:
@@ -225,26 +226,27 @@ def _erfinv_of(m: Numbers, x: Number, q: Number) -> Number:
 def _erfinv(m: Numbers, x: Number) -> Number:
     """As Giles has it (Approximating the erfinv function, 2010): ``x`` times a polynomial in ``w = -log(1 - x*x)``, or
     in its root. Little is rounded: the tail is the root and a small polynomial, whose variable is exact."""
-    q, w = _complements(m, x)
-    root = m.call("sqrt", w)
-    tail = root + m.poly((root - 4.03125) * 0.5, tables.ERFINV_TAIL_LONG)
-    centre = m.poly((w - 2.0625) * 0.5, tables.ERFINV_CENTRE_LONG)
-    return m.where(m.call("eq", q, 0.0), x * math.inf, x * m.where(m.call("lt", w, 2.03**2), centre, tail))
+    q, log = _complements(m, x)
+    root = m.call("sqrt", -log)
+    tail = root + m.poly(m.poly(root, (-2.015625, 0.5)), tables.ERFINV_TAIL_LONG)
+    centre = m.poly(m.poly(log, (-1.03125, -0.5)), tables.ERFINV_CENTRE_LONG)
+    return x * m.where(m.call("lt", -(2.03**2), log), centre, m.where(m.call("eq", q, 0.0), math.inf, tail))
 
 
 def _erfinv_short(m: Numbers, x: Number) -> Number:
     """Likewise for f32, in f32."""
-    q, w = _complements(m, x)
+    q, log = _complements(m, x)
     low, high = math.sqrt(5), 4.02
-    tail = m.poly((m.call("sqrt", w) - (low + high) / 2) * (2 / (high - low)), tables.ERFINV_TAIL_SHORT)
-    y = x * m.where(m.call("lt", w, 5.0), m.poly(w * 0.4 - 1, tables.ERFINV_CENTRE_SHORT), tail)
-    return m.where(m.call("eq", q, 0.0), x * math.inf, y)
+    scale = 2 / (high - low)
+    tail = m.poly(m.poly(m.call("sqrt", -log), (-scale * (low + high) / 2, scale)), tables.ERFINV_TAIL_SHORT)
+    centre = m.poly(m.poly(log, (-1.0, -0.4)), tables.ERFINV_CENTRE_SHORT)
+    return x * m.where(m.call("lt", -5.0, log), centre, m.where(m.call("eq", q, 0.0), math.inf, tail))
 
 
 def _complements(m: Numbers, x: Number) -> tuple[Number, Number]:
-    """``1 - |x|`` and ``-log(1 - x*x)``."""
+    """``1 - |x|`` and ``log(1 - x*x)``."""
     q = 1 - m.call("abs", x)
-    return q, -m.call("log", q * (2 - q))
+    return q, m.call("log", q * (2 - q))
 
 
 def _ndtri(m: Numbers, p: Number) -> Number:
