@@ -241,3 +241,33 @@ def test_transposed_tiles_ask_for_the_lines_that_later_ones_write(m, n):
 def test_other_transposed_tiles_ask_for_none(machine):
     kernel = check_default(transposition(256, 32), machine=machine)
     assert not any(isinstance(s, Prefetch) for s in walk(kernel.body))
+
+
+def scaled_rows(m, n):
+    """Rows times one factor for each column, and a value for each row added."""
+    x, f, a, y = Buffer("X", F, (m, n)), Buffer("S", F, (n,)), Buffer("A", F, (m, 1)), Buffer("Y", F, (m, n))
+    i, j = syms(axes_for((m, n)))
+    value = x[i, j] * f[j] + a[i, 0]
+    return Computation((x, f, a), (y,), (Stage((y,), axes_for((m, n)), (i, j), (value,)),))
+
+
+def test_vectors_ask_for_every_line_of_a_later_step_of_what_passes_through_once():
+    """The factors are read again by each row, from a near cache."""
+    kernel = check_default(scaled_rows(4, 3072), machine=replace(WIDE, l2_bytes=1024, llc_ns=20.0))
+    inner = next(s for s in walk(kernel.body) if any(isinstance(x, Prefetch) for x in getattr(s, "body", ())))
+    store = next(s for s in walk(inner.body) if isinstance(s, Store))
+    asked = {x.buffer.name: [] for x in inner.body if isinstance(x, Prefetch)}
+    for x in inner.body:
+        if isinstance(x, Prefetch):
+            asked[x.buffer.name].append(x.index[-1])
+    assert set(asked) == {"X", "Y"}
+    copies = loops_of(inner.body)
+    n_lines = prod(loop.extent for loop in copies) // WIDE.line(F)
+    first = substitute(store.index[-1], {loop.sym: 0 for loop in copies})
+    places = {evaluate(place - first, {}) for place in asked["X"]}
+    assert len(places) == n_lines and min(places) > 0
+
+
+def test_vectors_of_what_a_near_cache_keeps_ask_for_nothing():
+    kernel = check_default(scaled_rows(4, 3072), machine=replace(WIDE, l2_bytes=1 << 20))
+    assert not any(isinstance(s, Prefetch) for s in walk(kernel.body))

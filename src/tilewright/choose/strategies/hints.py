@@ -1,5 +1,5 @@
 """Rules for hints while a tile's sums are made: at what the epilogue reads, at the next tile's operand, at later ones;
-and at the lines that transposed tiles write.
+at the lines that transposed tiles write; and at the next page of what passes through vectors once.
 
 In: a builder whose stages all have their loops. Out: steps. Not its business: panels of constants (``constants``).
 
@@ -67,6 +67,24 @@ def hint_rows(b: ScheduleBuilder, machine: Target, rows: str, buffer: Buffer) ->
     if isinstance(inner, For) and estimate([inner.loop.extent]) >= 2 * steps:
         hint = partial(b.do, "stream", buffer.name, inner.loop.sym.name, steps, machine.line(buffer.dtype))
         attempt(b, hint)
+
+
+def hint_pages(b: ScheduleBuilder, machine: Target, walker: str, leaf: Store, operations: int) -> None:
+    """Steps of a loop over vectors ask for the lines of a later one, in operands and in the result.
+
+    ``walker``: the loop, of so many ``operations`` a step. Hardware looks ahead within a page alone: without hints a
+    core waits for the first lines of each, and arithmetic hides less of that the longer a step is. Only where the
+    buffers do not stay in a near cache together.
+    """
+    buffers = dict.fromkeys([leaf.buffer, *(x.buffer for x in loads_of(leaf))])
+    n_bytes = sum(map(_n_bytes, buffers))
+    if not machine.has_prefetch or n_bytes <= machine.l2_bytes:
+        return
+    steps = ceil(machine.line_ns(n_bytes) * machine.ghz * machine.fma_ports / operations)
+    if estimate([find_loop(b.kernel, walker, "stream").loop.extent]) >= 2 * steps:
+        for x in buffers:
+            if _n_bytes(x) > machine.l1_bytes:
+                attempt(b, partial(b.do, "stream", x.name, walker, steps, machine.line(x.dtype)))
 
 
 def _hint(b: ScheduleBuilder, machine: Target, inner: str, buffer: Buffer, cache_bytes: int) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from tilewright.choose.cost.tile import FUNCTION_OPERATIONS, MOVED, WORK_PER_BYTE, estimate, pays_threads
 from tilewright.choose.strategies.butterflies import butterflies, choosing_loops
-from tilewright.choose.strategies.hints import hint_rows
+from tilewright.choose.strategies.hints import hint_pages, hint_rows
 from tilewright.choose.strategies.steps import follow
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import (
@@ -166,7 +166,10 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
             return
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
             parallel(b, machine, names[:-1][:2])
-        outer = vectorize(b, machine, names[-1], last.extent, width, unrolling(work, machine.waiting_sums)).walkers
+        unrolled = unrolling(work, machine.waiting_sums)
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled).walkers
+        if outer:
+            hint_pages(b, machine, outer[0], leaf, unrolled * sum(n_arithmetic(v) + MOVED for v in values_of(leaf)))
     elif width > 1 and (block := _repeating_block(machine, nest, width)):
         outer = _repeated(b, machine, last, width, block)
     else:
