@@ -19,6 +19,7 @@ from unittest import mock
 import torch
 
 from frontend import (
+    shared_results,
     test_dynamo_sharing,
     test_dynamo_symbolic,
     test_dynamo_weights,
@@ -70,6 +71,12 @@ def sharing(seed: int) -> Status:
     return "passed"
 
 
+def names(seed: int) -> Status:
+    """Half of the views are calls that return the tensor that they are given, so that it has several names."""
+    test_dynamo_sharing.check(seed, [*shared_results.VIEWS, *2 * shared_results.ITSELF])
+    return "passed"
+
+
 def modules(seed: int) -> Status:
     test_dynamo_sharing.check_module(seed)
     return "passed"
@@ -92,7 +99,7 @@ def files(seed: int) -> Status:
 
 
 FAMILIES: dict[str, Callable[[int], Status]] = {
-    "guards": guards, "updates": updates, "slices": slices, "sharing": sharing, "modules": modules,
+    "guards": guards, "updates": updates, "slices": slices, "sharing": sharing, "names": names, "modules": modules,
     "masks": masks, "flex": flex,
     "calls": calls,
     "files": files,

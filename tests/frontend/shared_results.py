@@ -5,7 +5,7 @@
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,14 @@ VIEWS = (
     "{v}.conj()", "{v}.swapaxes(0, 1)", "{v}.expand_as({w})", "{v}.view_as({w})", "{v}.view(torch.int32)",
     "{v}.unflatten(0, (2, -1))", "{v}.permute(1, 0)", "{v}.tensor_split(3)[1]",
 )  # fmt: skip
+ITSELF = (
+    "{v}.conj()", "{v}.contiguous()", "{v}.real", "+{v}", "{v}.resolve_neg()", "{v}.to({v}.dtype)", "{v}.cpu()",
+    "{v}.flatten(0, 0)", "{v}.sum_to_size({v}.shape)", "torch.atleast_1d({v})", "torch.as_tensor({v})",
+    "torch.broadcast_tensors({v}, {v})[1]", "{v}.add_(1)", "torch.nn.functional.relu({v}, inplace=True)",
+    "torch.nn.functional.dropout({v}, training=False)", "torch.dropout({v}, 0.5, False)",
+    "torch.nn.functional.dropout(input={v}, p=0.0)", "torch.nn.functional.dropout2d({v}, 0.5, False)",
+)  # fmt: skip
+"""Calls that return their operand itself, of real numbers."""
 NEW = (
     "{v} * 2", "{v} + {w}", "{v}.clone()", "{v}.sum(0)", "torch.cat([{v}, {v}])", "{v} + 0", "{v} * 1", "{v}.flip(0)",
     "torch.complex({v}, {w})", "torch.zeros_like({v})", "{v}.exp().nonzero()", "{v}.contiguous().view(-1)",
@@ -34,13 +42,13 @@ _INPUTS = {
 }
 
 
-def program(seed: int, most: int = 9) -> str:
+def program(seed: int, most: int = 9, views: Sequence[str] = VIEWS) -> str:
     """A function ``f(x, y)`` of views, new values and writes that eager PyTorch runs, and that returns tensors."""
     choose = random.Random(seed)
     values = {name: make() for name, make in _INPUTS.items()}
     lines: list[str] = []
     while len(lines) < most:
-        kind = choose.choices((VIEWS, NEW, WRITES, ("torch._dynamo.graph_break()",)), (6, 3, 2, 1))[0]
+        kind = choose.choices((views, NEW, WRITES, ("torch._dynamo.graph_break()",)), (6, 3, 2, 1))[0]
         v, w = (choose.choice(list(values)) for _ in range(2))
         text = choose.choice(kind).format(v=v, w=w)
         line = text if kind is WRITES or "graph_break" in text else f"v{len(lines)} = {text}"
@@ -51,7 +59,7 @@ def program(seed: int, most: int = 9) -> str:
         lines.append(line)
         if all(isinstance(t, torch.Tensor) and t.numel() < 500 and not t.isnan().any() for t in values.values()):
             continue
-        return program(seed + 1_000_003, most)  # too large, or comparisons of NaN
+        return program(seed + 1_000_003, most, views)  # too large, or comparisons of NaN
     names = [n for n in values if n not in _INPUTS] or ["x"]
     returned = choose.sample(names, min(len(names), choose.randint(1, 5)))
     return "\n    ".join(["def f(x, y):", *lines, f"return {', '.join(returned)},"])

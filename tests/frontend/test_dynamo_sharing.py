@@ -4,14 +4,14 @@ import contextlib
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 
 from frontend import shared_modules
-from frontend.shared_results import difference, function, places, program
+from frontend.shared_results import ITSELF, VIEWS, difference, function, places, program
 from tilewright.graph.interp import run
 from tilewright.integrations.torch_compile.backend import make_backend
 from tilewright.integrations.torch_compile.faults import HOW_TO_REPORT
@@ -47,9 +47,9 @@ def announced_refusals_alone() -> None:
     warnings.filterwarnings("error", f"(?s).*{re.escape(HOW_TO_REPORT)}", FallbackWarning)
 
 
-def check(seed: int) -> None:
+def check(seed: int, views: Sequence[str] = VIEWS) -> None:
     """What PyTorch's own tracing loses, as its back end aot_eager shows, nobody can restore."""
-    text = program(seed)
+    text = program(seed, views=views)
     f, is_dynamic = function(text), bool(seed % 2)
     with warnings.catch_warnings(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=seed % 3 == 0):
         announced_refusals_alone()
@@ -198,6 +198,20 @@ def test_results_lie_in_memory_as_eager_ones(with_gradient: bool) -> None:
             assert got.shape == wanted.shape and torch.equal(got, wanted)
             moving = [d for d, n in enumerate(wanted.shape) if n > 1]
             assert not wanted.numel() or [got.stride(d) for d in moving] == [wanted.stride(d) for d in moving]
+
+
+@pytest.mark.parametrize(("start", "with_gradient"), [("x * 2", True), ("x", False), ("x[1:]", False)])
+def test_calls_that_return_their_operand_itself(start: str, with_gradient: bool) -> None:
+    """All at once: one tensor has as many names, and each graph ends with a change of sizes through one of them."""
+    lines = [f"a = {start}", *(f"b{k} = {call.format(v='a')}" for k, call in enumerate(ITSELF))]
+    lines += ["torch._dynamo.graph_break()", "b3.unsqueeze_(0)", "torch._dynamo.graph_break()", "b7.transpose_(1, 2)"]
+    names = ["a", *(f"b{k}" for k in range(len(ITSELF)))]
+    f = function("\n    ".join(["def f(x):", *lines, f"return {', '.join(names)}, x"]))
+    compiled = torch.compile(f, backend=make_backend(interpreted))
+    wanted, got = (g(torch.arange(12.0).view(3, 4).requires_grad_(with_gradient)) for g in (f, compiled))
+    for a, b in zip(wanted, got, strict=True):
+        assert [b is other for other in got] == [a is other for other in wanted]
+        assert a.shape == b.shape and torch.equal(a, b)
 
 
 @pytest.mark.parametrize("empty", ["torch.empty(0)", "x.new_zeros(0, dtype=torch.bfloat16).float()", "x[:0] * 2"])

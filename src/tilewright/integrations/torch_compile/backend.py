@@ -45,6 +45,7 @@ from tilewright.integrations.torch_compile.faults import Faults, InternalError, 
 from tilewright.integrations.torch_compile.flex import spell_out_attention
 from tilewright.integrations.torch_compile.gradients import GRADIENTS
 from tilewright.integrations.torch_compile.losses import spell_out_losses
+from tilewright.integrations.torch_compile.one_tensor import leave_out_idle_dropout, results_that_are_one
 from tilewright.integrations.torch_compile.option_names import unknown_option
 from tilewright.integrations.torch_compile.plan import (
     Execute,
@@ -135,6 +136,7 @@ def make_backend(
             raise OptionError(f"freeze can't be {freeze!r}", remedy="use True, False, or leave it out")
         # before AOTAutograd traces: it leaves no recurrence in one piece, and then Dynamo collects no more guards
         read_sizes_as_given(gm)
+        leave_out_idle_dropout(gm)
         keep_recurrences_whole(gm)
         spell_out_attention(gm)
         spell_out_losses(gm)
@@ -194,6 +196,8 @@ def make_backend(
                 raise
             eager.tell_of(error)
             return eager
+        if (one_tensor := results_that_are_one(gm)) is not None:
+            result = partial(one_tensor.unite, result)
         # only graphs that write pay for looking at addresses
         return partial(_call_apart, result, eager, written) if written.written else result
 
