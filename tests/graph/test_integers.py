@@ -59,6 +59,26 @@ def test_left_operand_is_flipped_for_machines_that_multiply_unsigned_bytes():
     assert products(rewritten(build, "i8[3,7]", flips=True)) == ["u8 i8 i32"]
 
 
+@pytest.mark.parametrize(("kind", "zero"), [("u16", 0), ("u16", 40000), ("i16", 0), ("i16", -300)])
+def test_sixteen_bits_are_two_digits(kind, zero):
+    """Each with a zero point of its own, which a convolution pads with; of one with groups the numbers stay floats."""
+    scales = np.linspace(1, 2, 6) / 1000
+
+    def build(b, x, image):
+        x, image = (dequantised(b, v, 0.001, zero) for v in (x, image))
+        weights, grouped = (dequantised(b, constant(b, 6, n, 3, 2), scales) for n in (4, 2))
+        window = (b(ops.conv, image, w, groups=n, **WINDOW) for w, n in ((weights, 1), (grouped, 2)))
+        return b(ops.matmul, x, dequantised(b, constant(b, 300, 6), scales, axis=1)), *window
+
+    def price(graph):  # bytes are better here
+        return float(sum(text == "f32 f32 f32" for text in products(graph)))
+
+    inputs = (f"{kind}[5,300]", f"{kind}[2,4,5,6]")
+    assert products(rewritten(build, *inputs, digits=True)) == ["f32 f32 f32"] * 3
+    assert sorted(products(rewritten(build, *inputs, digits=True, price=price))) == ["f32 f32 f32", *["u8 i8 i32"] * 4]
+    assert products(rewritten(build, *inputs)) == ["f32 f32 f32"] * 3
+
+
 @pytest.mark.parametrize(("low", "stored"), [(0, "i16"), (20, "i8")])
 def test_zero_point_of_weights_is_taken_off_in_as_few_bits_as_hold_them(low, stored):
     def build(b, x):

@@ -91,7 +91,7 @@ def _why(node: Node, few_bits: QuantizeWeights | None, of_bytes: Container[Node]
     if left and (right or w.op is CONST):
         return _why_no_integers(node)
     if x in of_words:
-        return "what it reads was stored in 16 bits, and sums of such products might not fit 32"
+        return "what it reads was stored in 16 bits, and two products of bytes are not faster or not made"
     if few_bits is not None:
         return why_no_codes(node, few_bits)
     if left or right:

@@ -9,10 +9,14 @@ Not its business: which instruction multiplies bytes (``choose.strategies.dots``
 bytes alone; the second is known at compile time for constant weights (Jacob et al., 2018, section 2.3); the third
 vanishes for weights whose zero point can be taken off in their type. Sums of integers are exact, also where a part
 wraps around. A sum of floats rounds at each step, so a dequantised product may differ from it in its last bits.
+
+A number of 16 bits is 256 times one byte and another: two digits, each less its own zero point. Its product with bytes
+is two products of bytes, whose sums are scaled apart and added.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,21 +27,23 @@ from tilewright.core import types
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim
 from tilewright.core.graph import CONST, Graph, Node
-from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
 from tilewright.core.types import Array, DType, product
-from tilewright.graph.facts import array_of
+from tilewright.graph.facts import array_of, scalar
+from tilewright.graph.forms.priced import PricedPass
 from tilewright.target.dots import BYTES, HALVES
 from tilewright.target.target import Target
 
 BYTE = (types.i8, types.u8)
+WORD = (types.i16, types.u16)
 FLIP = -int(np.iinfo(np.int8).min)
 """What is added to an i8, or taken from a u8, to get the same bits but the sign's in the other type."""
+DIGIT_BITS = types.u8.bits
 SUM_LIMIT = int(np.iinfo(np.int32).max)
 
 
 @dataclass(frozen=True)
-class IntegerProducts(Pass):
+class IntegerProducts(PricedPass):
     """``matmul(dequantize(a), dequantize(b))`` becomes ``cast(matmul(a, b) - sums) * (scale_a * scale_b)``.
 
     Likewise ``conv`` and operands that are ``cast(a, i32) - zero``. Weights whose zero point is not 0 are shifted at
@@ -47,6 +53,10 @@ class IntegerProducts(Pass):
     the sum or for each block; on convolutions of several scales of their input, and on weights of convolutions that a
     call brings with a zero point; where the sum of floats might not fit into 32 bits.
 
+    With ``digits`` a left operand that is dequantised from 16 bits, with one scale and a known zero point, is read as
+    two tensors of bytes by weights in bytes, where the price of that is less: deep sums, on machines that multiply four
+    bytes in the time of a float. It does not fire on grouped convolutions, which sum over too few products.
+
     A sum and a mean of ``dequantize(a)`` become ``(sum(a) - n * zero) * scale``: no tensor of floats is in between,
     and the sum is exact. They stay where the scale is not one for all, or the number of terms is not known.
     """
@@ -54,11 +64,12 @@ class IntegerProducts(Pass):
     name: ClassVar[str] = "integer-products"
     flips: bool = False
     floats: bool = True
+    digits: bool = False
 
     @staticmethod
     def on(target: Target) -> IntegerProducts:
         """The pass for a machine."""
-        return IntegerProducts(flips=BYTES in target.dots or HALVES in target.dots)
+        return IntegerProducts(flips=BYTES in target.dots or HALVES in target.dots, digits=BYTES in target.dots)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         return rewrite(graph, _table(self), journal)
@@ -81,8 +92,8 @@ def _table(options: IntegerProducts) -> RuleTable:
     why = "a sum of products of differences is a sum of four sums"
     return RuleTable(
         [
-            Rule("integer-matmul", (ops.matmul,), lambda b, node: _matmul(b, node, options), why),
-            Rule("integer-conv", (ops.conv,), lambda b, node: _conv(b, node, options), why),
+            Rule("integer-matmul", (ops.matmul,), lambda b, node: _multiplied(b, node, options, _matmul), why),
+            Rule("integer-conv", (ops.conv,), lambda b, node: _multiplied(b, node, options, _conv), why),
             Rule(
                 "integer-sum",
                 (ops.reduce_sum, ops.reduce_mean),
@@ -142,9 +153,9 @@ def _transposed(b: Rewriting, node: Node) -> _Stored | None:
     return replace(found, number=_known(b, b(ops.transpose, found.number, perm=perm)), axis=axis)
 
 
-def _dequantised(b: Rewriting, node: Node) -> _Stored | None:
+def _dequantised(b: Rewriting, node: Node, kinds: tuple[DType, ...] = BYTE) -> _Stored | None:
     x, scale, zero = node.inputs
-    if x.dtype not in BYTE or scale.dtype is not types.f32 or scale.type.rank > 1:
+    if x.dtype not in kinds or scale.dtype is not types.f32 or scale.type.rank > 1:
         return None
     if node.attrs["block_size"]:
         return None
@@ -220,6 +231,52 @@ def _weights(b: Rewriting, x: _Stored) -> _Stored:
 # --- contractions ---------------------------------------------------------------------------------------------------
 
 
+Product = Callable[[Rewriting, Node, _Stored, _Stored], Node | None]
+"""A product's node by what its two operands are made of; None where it stays in floats."""
+
+
+def _multiplied(b: Rewriting, node: Node, options: IntegerProducts, product_of: Product) -> Node | None:
+    """A product of bytes, or one for each digit of what is stored in 16 bits."""
+    found = _operands(b, node, options)
+    if found is not None:
+        return product_of(b, node, *found)
+    digits = _digits(b, node) if options.digits and options.floats else None
+    if digits is None:
+        return None
+    left, right = digits
+    first, second = (product_of(b, node, x, right) for x in left)
+    if first is None or second is None:
+        return None
+    return options.cheaper(node, b(ops.add, first, second), node.inputs[0].inputs[0])
+
+
+def _digits(b: Rewriting, node: Node) -> tuple[tuple[_Stored, _Stored], _Stored] | None:
+    """The two bytes of each number of the left operand, the one that counts more first, and the weights."""
+    x, w = node.inputs
+    if {x.dtype, w.dtype, node.dtype} != {types.f32} or node.attrs.get("groups", 1) != 1:
+        return None
+    left = _dequantised(b, x, WORD) if x.op is ops.dequantize_linear else None
+    right = _stored(b, w)
+    if left is None or right is None or left.number.op is CONST or left.scale is None or left.axis is not None:
+        return None
+    right = _weights(b, right)
+    zero = 0 if left.zero is None else scalar(left.zero)
+    if zero is None or right.number.op is not CONST or right.number.dtype is not types.i8 or right.zero is not None:
+        return None
+    number, point = left.number, int(zero)
+    if number.dtype is types.i16:
+        number = b(ops.bitwise_xor, b(ops.bitcast, number, dtype=types.u16), b.const(-int(types.i16.min), types.u16))
+        point -= int(types.i16.min)
+    high, low = b(ops.shift_right, number, b.const(DIGIT_BITS, types.u16)), number
+    step = _known(b, b(ops.mul, left.scale, b.const(1 << DIGIT_BITS, types.f32)))
+
+    def digit(of: Node, scale: Node, point: int) -> _Stored:
+        return _Stored(b(ops.cast, of, dtype=types.u8), b.const(point, types.i32) if point else None, scale)
+
+    parts = divmod(point, 1 << DIGIT_BITS)
+    return (digit(high, step, parts[0]), digit(low, left.scale, parts[1])), right
+
+
 def _operands(b: Rewriting, node: Node, options: IntegerProducts) -> tuple[_Stored, _Stored] | None:
     x, w = node.inputs
     if {x.dtype, w.dtype, node.dtype} not in ({types.i32}, {types.f32}):
@@ -247,11 +304,9 @@ def _greatest(x: _Stored) -> int:
     return 1 << (x.number.dtype.bits - (x.zero is None and x.number.dtype.is_signed))
 
 
-def _matmul(b: Rewriting, node: Node, options: IntegerProducts) -> Node | None:
-    found = _operands(b, node, options)
-    if found is None or not _fits(node, *found, node.inputs[0].shape[-1]):
+def _matmul(b: Rewriting, node: Node, left: _Stored, right: _Stored) -> Node | None:
+    if not _fits(node, left, right, node.inputs[0].shape[-1]):
         return None
-    left, right = found
     rank_a, rank_b = left.number.type.rank, right.number.type.rank
     if left.axis not in (None, rank_a - 2) or right.axis not in (None, rank_b - 1):
         return None
@@ -290,13 +345,9 @@ def _scaled(b: Rewriting, y: Node, first: Node | None, second: Node | None, node
     return b(ops.mul, b(ops.cast, y, dtype=types.f32), _known(b, b(ops.mul, first, second)))
 
 
-def _conv(b: Rewriting, node: Node, options: IntegerProducts) -> Node | None:
-    found = _operands(b, node, options)
+def _conv(b: Rewriting, node: Node, left: _Stored, right: _Stored) -> Node | None:
     a = node.attrs
-    if found is None or a["layout"] != "NCHW":
-        return None
-    left, right = found
-    if left.axis is not None or right.axis not in (None, 0) or right.zero is not None:
+    if a["layout"] != "NCHW" or left.axis is not None or right.axis not in (None, 0) or right.zero is not None:
         return None
     if not _fits(node, left, right, product(right.number.shape[1:])):
         return None

@@ -102,10 +102,10 @@ def quantize(
     ``source`` and the four options after ``mode`` are those of ``tilewright.compile``. ``data`` are samples without
     labels: an array or a dict of arrays by input name, whose first axis is cut into batches (of ``batch_size`` where
     the model's is symbolic), the path of an ``.npy`` or ``.npz`` file of such, or any iterable of batches, read once.
-    ``activations`` are ``"u8"`` or ``"i8"``, with a zero point, or ``"u16"`` or ``"i16"``, whose products are computed
-    in f32 and whose error is that of the weights alone; weights are i8 without one, with a scale for each output
-    channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are from -63 to
-    63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums are exact
+    ``activations`` are ``"u8"`` or ``"i8"``, with a zero point, or ``"u16"`` or ``"i16"``, whose error is that of the
+    weights alone, and whose products are two of bytes or one of floats; weights are i8 without one, with a scale for
+    each output channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are
+    from -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums are exact
     with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or
     ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al., Data-Free Quantization,
     2019). ``smooth`` makes channels of what matrix products read more equal and weights less so (Xiao et al.,
