@@ -105,8 +105,8 @@ def quantize(
     ``activations`` are ``"u8"`` or ``"i8"``, with a zero point, or ``"u16"`` or ``"i16"``, whose error is that of the
     weights alone, and whose products are two of bytes or one of floats; weights are i8 without one, with a scale for
     each output channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are
-    from -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's sums are exact
-    with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or
+    from -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's
+    sums are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or
     ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al., Data-Free Quantization,
     2019). ``smooth`` makes channels of what matrix products read more equal and weights less so (Xiao et al.,
     SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error that it expects;
