@@ -106,17 +106,17 @@ def quantize(
     weights alone, and whose products are two of bytes or one of floats; weights are i8 without one, with a scale for
     each output channel (``weights="per-channel"``) or one for all (``"per-tensor"``). With ``weight_bits=7`` they are
     from -63 to 63, for ONNX Runtime on x86 without VNNI, whose sums of two products saturate with more; Tilewright's
-    sums are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000), ``"entropy"`` or
-    ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al., Data-Free Quantization,
-    2019). ``smooth`` makes channels of what matrix products read more equal and weights less so (Xiao et al.,
-    SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error that it expects;
-    None leaves operands as they are. It looks at all data; where those are an iterator, which can't be read twice, at
-    the first ``measured_batches`` batches. ``split_outliers`` reads channels of matrix products' operands that are
-    larger than all others in several columns, each of a part of the number (Zhao et al., Outlier Channel Splitting,
-    2019), as many as are worth their time. ``rounding="gptq"`` chooses the bytes of weights for the results on the data
-    (Frantar et al., 2023), of a convolution for some of its windows; ``"nearest"`` each for itself. ``equalize`` gives
-    channels between two layers weights of one size before and behind them, where ReLU, pooling or nothing lies between
-    (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
+    sums are exact with 8. ``observer`` chooses ranges: ``"minmax"``, ``"percentile"`` (all but one number in 10,000),
+    ``"entropy"`` or ``"mse"``. ``bias_correction`` takes each layer's mean error out of its bias (Nagel et al.,
+    Data-Free Quantization, 2019). ``smooth`` makes channels of what matrix products read more equal and weights less so
+    (Xiao et al., SmoothQuant, 2023), by a power of their size. ``"auto"`` chooses it for each operand by the error that
+    it expects; None leaves operands as they are. It looks at all data; where those are an iterator, which can't be read
+    twice, at the first ``measured_batches`` batches. ``split_outliers`` reads channels of matrix products' operands
+    that are larger than all others in several columns, each of a part of the number (Zhao et al., Outlier Channel
+    Splitting, 2019), as many as are worth their time. ``rounding="gptq"`` chooses the bytes of weights for the results
+    on the data (Frantar et al., 2023), of a convolution for some of its windows; ``"nearest"`` each for itself.
+    ``equalize`` gives channels between two layers weights of one size before and behind them, where ReLU, pooling or
+    nothing lies between (Nagel et al.), before anything is measured. Layers named in ``spare`` stay f32.
 
     With ``max_drop``, ``evaluate(model)`` is asked for a score of compiled models (greater is better), and as many
     layers as needed stay f32, the ones that disturb the model's results most first, until the score is at most
