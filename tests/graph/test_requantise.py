@@ -162,6 +162,26 @@ def test_a_relu_that_saturation_is_costs_nothing():
     assert {n.dtype for n in adds} == {i32}
 
 
+@pytest.mark.parametrize(
+    ("limit", "number", "zero", "goes"),
+    [("maximum", 0.0, 0, True), ("maximum", -3.0, 10, True), ("maximum", 0.0, 3, False), ("maximum", 0.5, 0, False),
+     ("minimum", 100.0, 3, True), ("minimum", 10.0, 3, False), ("maximum", np.nan, 0, False)],
+)  # fmt: skip
+def test_limits_that_saturation_has_go_where_nothing_else_reads_them(limit, number, zero, goes):
+    op, x = getattr(ops, limit), np.array([-np.inf, -40, -0.2, 0.3, 0.55, 9, 24, 30, np.inf, np.nan], np.float32)
+
+    def body(b, x, is_read=False):
+        y = b(op, x, b.const(number, f32))
+        bytes_ = quantised(b, y, 0.1, zero)
+        return b(ops.add, dequantised(b, bytes_, 0.1, zero), y) if is_read else bytes_
+
+    graph = small(body, TensorType(f32, (10,)))
+    after = Requantise().run(graph)
+    assert (limit in used(after)) != goes
+    same(graph, after, x)
+    assert limit in used(Requantise().run(small(lambda b, x: body(b, x, True), TensorType(f32, (10,)))))
+
+
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_rounding_by_a_reciprocal_is_one_factor_too(function):
     def body(b, x):

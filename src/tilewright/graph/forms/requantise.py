@@ -8,8 +8,9 @@ that vector costs, and a division of a vector takes as long as five multiplicati
 
 * The scales of a sum and of its result are one factor, known at compile time; a bias that is a whole number of steps is
   added to the sum, and a ReLU whose limits are those of the bytes is what saturation does anyway.
-* Elsewhere the bits are those of a division, which this pass replaces by a product with the reciprocal as two floats,
-  after it has proved for each scale that no float is rounded to another byte (``exact_factors``).
+* Elsewhere a limit that is that of the bytes goes, too, and the bits are those of a division, which this pass replaces
+  by a product with the reciprocal as two floats, after it has proved for each scale that no float is rounded to another
+  byte (``exact_factors``).
 """
 
 from __future__ import annotations
@@ -274,10 +275,26 @@ def _by_product(b: Rewriting, node: Node) -> Node | None:
     if steps is None or factors is None:
         return None
     high, low = factors
-    x = node.inputs[0]
+    x = _unlimited(b, node.inputs[0], steps)
     factor = b.const(high, types.f32)
     y = b(ops.mul, x, factor) if low == 0 else b(ops.mul_pair, x, factor, b.const(low, types.f32))
     return _rounded(b, y, steps, int(steps.dtype.min), int(steps.dtype.max))
+
+
+def _unlimited(b: Rewriting, x: Node, steps: _Steps) -> Node:
+    """``x`` before limits whose bytes are the least or the greatest one, as saturation gives these anyway.
+
+    Where something else reads what is limited, that is kept: it would be a further tensor.
+    """
+    while b.read_once(x):
+        limit = 0.0 if x.op is ops.relu else scalar(x.inputs[1]) if x.op in (ops.maximum, ops.minimum) else None
+        if limit is None or np.isnan(limit) or x.inputs[0].type != x.type:
+            break
+        end = steps.dtype.max if x.op is ops.minimum else steps.dtype.min
+        if steps.of(float(limit)) != end:
+            break
+        x = x.inputs[0]
+    return x
 
 
 def exact_factors(scale: float, zero: int, dtype: DType) -> tuple[float, float] | None:
