@@ -463,8 +463,8 @@ def _cumulative_compute(op: str, init: Init, in_wider: bool, in_any_order: bool)
             )
 
         inner, rows = product(x.shape[a.axis + 1 :]), product([s.extent for s in others])
-        # With many elements behind the axis, those of one place are neighbours, and lanes as they lie.
-        are_apart, are_lanes = known_under(inner, RUNS // 2), known_at_least(rows, RUNS)
+        # With elements behind the axis, those of one place are neighbours, and lanes as they lie.
+        are_apart, are_lanes = known_at_most(inner, 1), known_at_least(rows, RUNS)
         is_long = not known_at_most(n, RUNS * RUN if are_lanes else 4 * RUNS - 1)
         if are_apart and is_long and in_any_order:
             return in_runs()
