@@ -169,6 +169,17 @@ def test_rows_in_other_pages_are_asked_for_steps_ahead(numbers, asked):
     assert all(any(known_over(row - now, 0) for now in read) for row, _ in hints)
 
 
+@pytest.mark.parametrize(("llc_ns", "asked"), [(300.0, True), (3000.0, False)])
+def test_a_reduction_in_parts_asks_for_rows_of_its_next_part(llc_ns, asked):
+    """43 steps are fewer than a line takes to come, but what lies behind them is the next part's."""
+    computation = product_with(lambda r, i, j: r[i, 0], 40, 96, 512)
+    caches = {"l1_bytes": 1 << 14, "l2_bytes": 1 << 15, "llc_bytes": 1 << 20, "page_bytes": 256}
+    machine = replace(WIDE, n_cores=1, llc_ns=llc_ns, **caches)
+    kernel = schedule(computation, machine, constants_of(computation, "A"))
+    assert 43 in [loop.sym.hi + 1 for loop in loops_of(kernel.body) if loop.sym.name.startswith("k0")]
+    assert asked == any(isinstance(s, Prefetch) and s.buffer.name == "B" for s in walk(kernel.body))
+
+
 def test_hints_need_one_nest_behind_and_steps_enough():
     tiled = (("reorder", "k0", "i0_1", "i1_1"), ("split", "i0_2", 2), ("compute_at", "T", "i0_2_o", "local"))
     product = product_with(lambda r, i, j: r[i, j], 4, 8, 12)

@@ -33,7 +33,7 @@ from tilewright.core.compute import (
     axes_for,
     syms,
 )
-from tilewright.core.dims import is_known, known_at_least, known_at_most, known_under
+from tilewright.core.dims import is_known, known_at_least, known_at_most
 from tilewright.core.expr import Dim, floordiv, maximum
 from tilewright.core.graph import Attrs, Builder, Node
 from tilewright.core.opdef import AttrDef, Compute, OpDef, Sample, Trait

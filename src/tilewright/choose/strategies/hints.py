@@ -140,8 +140,19 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
                 continue
             waited, hints = machine.line_ns(_n_bytes(x.buffer)), ceil(_read_in(s.body, x) / machine.line_bytes)
             steps = ceil(waited * machine.ghz * machine.fmas_per_cycle / products)
-            if estimate([s.loop.extent]) >= 2 * steps and not _busy(s, updates, machine, hints):
+            if _steps_on(b, s, x) >= 2 * steps and not _busy(s, updates, machine, hints):
                 yield s.loop.sym.name, x.buffer, steps
+
+
+def _steps_on(b: ScheduleBuilder, s: For, x: Load) -> float:
+    """How many steps a reduction goes on along an operand: also where it is in parts, between which others read it."""
+    n, step = estimate([s.loop.extent]), stride_along(x.buffer, x.index, s.loop.sym)
+    for part in reversed([y.loop for y in enclosing(b.kernel.body, s) if isinstance(y, For)]):
+        if part.sym in symbols_of_index(x.index):
+            if not is_known(step) or stride_along(x.buffer, x.index, part.sym) != step * n:
+                break
+            n *= estimate([part.extent])
+    return n
 
 
 def _fixed(b: ScheduleBuilder) -> set[Buffer]:
