@@ -187,6 +187,14 @@ def test_digamma_is_nan_at_its_poles() -> None:
     np.testing.assert_array_equal(np.isnan(SMALL(jax.lax.digamma)(x)), np.isnan(jax.lax.digamma(x)))
 
 
+def test_lgamma_is_rounded_as_for_jax() -> None:
+    """By its last bits numbers of Poisson's distribution are accepted; XLA's logarithm alone is another."""
+    x = np.arange(9.9e4, 1.01e5, dtype=np.float32)
+    assert (np.asarray(SMALL(jax.lax.lgamma)(x)) == jax.jit(jax.lax.lgamma)(x)).mean() > 0.99
+    x = np.float32([-np.inf, -2.5, -2, -1e-30, -0.0, 0.0, 0.3, 1, 2, 7, 1e10, 3e38, np.inf, np.nan])
+    np.testing.assert_allclose(SMALL(jax.lax.lgamma)(x), jax.lax.lgamma(x), rtol=1e-6, atol=1e-6)
+
+
 def test_handlers_of_signals_meet_denormal_numbers() -> None:
     """Python's own code runs in the middle of a call that flushes them."""
     seen: list[float] = []
