@@ -1,13 +1,15 @@
 """llama.cpp as a peer: a Llama's weights as a GGUF file, and its own program for prompts and tokens.
 
 In: a ``LlamaForCausalLM``, a format (``Q4_0``, ``Q8_0``, ``F32``). Out: a file; a program over it, by
-``llama-cpp-python``. Not its business: measuring (``benchmarks.tokens``), what the tokens are: rotations are not
-reordered as llama.cpp has them, which changes results and no time.
+``llama-cpp-python``, or by the library in ``xllamacpp``. Not its business: measuring (``benchmarks.tokens``,
+``benchmarks.gguf_files``), what the tokens are: rotations are not reordered as llama.cpp has them, which changes
+results and no time.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,20 +67,62 @@ def _tensors(model: Any) -> Iterator[tuple[str, Any]]:
             yield f"blk.{k}.{other}.weight", layer.get_submodule(own).weight.detach().numpy()
 
 
+class _Words(ctypes.Structure):
+    """A structure of the library, which passes it by its address: as many words as any has."""
+
+    _fields_ = (("words", ctypes.c_uint32 * 128),)
+
+
+class _Context(ctypes.Structure):
+    """The first fields of a context's parameters, and room for the others."""
+
+    _fields_ = (
+        ("n_ctx", ctypes.c_uint32), ("n_batch", ctypes.c_uint32), ("n_ubatch", ctypes.c_uint32),
+        ("others", ctypes.c_uint32 * 4), ("n_threads", ctypes.c_int32), ("n_threads_batch", ctypes.c_int32),
+        ("rest", ctypes.c_uint32 * 119),
+    )  # fmt: skip
+
+
+def _found() -> Any:
+    """llama.cpp's functions by name, of the package that is installed."""
+    if importlib.util.find_spec("llama_cpp") is not None:
+        return importlib.import_module("llama_cpp")
+    spec = importlib.util.find_spec("xllamacpp")
+    if spec is None or spec.origin is None:
+        raise ImportError("llama.cpp is a peer where llama-cpp-python or xllamacpp is installed")
+    (path,) = Path(spec.origin).parent.glob("xllamacpp*.so")
+    api: Any = ctypes.CDLL(str(path))
+    api.llama_token = ctypes.c_int32
+    api.llama_log_callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+    pointer = ctypes.c_void_p
+    for name, result, arguments in (
+        ("llama_context_default_params", _Context, ()), ("llama_model_default_params", _Words, ()),
+        ("llama_model_load_from_file", pointer, (ctypes.c_char_p, _Words)),
+        ("llama_init_from_model", pointer, (pointer, _Context)), ("llama_get_memory", pointer, (pointer,)),
+        ("llama_memory_clear", None, (pointer, ctypes.c_bool)),
+        ("llama_batch_get_one", _Words, (pointer, ctypes.c_int32)),
+        ("llama_decode", ctypes.c_int32, (pointer, _Words)),
+    ):  # fmt: skip
+        function = getattr(api, name)
+        function.restype, function.argtypes = result, arguments
+    how = api.llama_context_default_params()
+    if (how.n_ctx, how.n_batch, how.n_ubatch, how.n_threads) != (512, 2048, 512, how.n_threads_batch):
+        raise ImportError("the parameters of this xllamacpp's contexts lie otherwise")
+    return api
+
+
 class Peer:
     """A model and its context for ``places`` tokens; ``prefill`` and ``step`` as of our ``Decoder``."""
 
     def __init__(self, path: Path, places: int, threads: int) -> None:
-        import llama_cpp
-
-        self._api = llama_cpp
-        llama_cpp.llama_backend_init()
-        self._silence = llama_cpp.llama_log_callback(lambda *_: None)
-        llama_cpp.llama_log_set(self._silence, ctypes.c_void_p(0))
-        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), llama_cpp.llama_model_default_params())
-        how = llama_cpp.llama_context_default_params()
+        api = self._api = _found()
+        api.llama_backend_init()
+        self._silence = api.llama_log_callback(lambda *_: None)
+        api.llama_log_set(self._silence, ctypes.c_void_p(0))
+        self._model = api.llama_model_load_from_file(str(path).encode(), api.llama_model_default_params())
+        how = api.llama_context_default_params()
         how.n_ctx, how.n_batch, how.n_ubatch, how.n_threads, how.n_threads_batch = places, 512, 512, threads, threads
-        self._context = llama_cpp.llama_init_from_model(self._model, how)
+        self._context = api.llama_init_from_model(self._model, how)
         if not self._context:
             raise RuntimeError(f"llama.cpp made no context of {path}")
 
