@@ -4,6 +4,7 @@
     python -m benchmarks.quantised resnet50 mobilenet_v2 -t 2   some nets, two threads
     python -m benchmarks.quantised resnet50 --prepare           write the files, and time nothing
     python -m benchmarks.quantised --bits 7                     weights of 7 bits, whose pairs no CPU saturates
+    python -m benchmarks.quantised --own-time             where other work shares the core
     python -m benchmarks.quantised --digits                     accuracy on digits beside ONNX Runtime's quantiser
 
 In: names from ``benchmarks.zoo``. Out: a line for each net: milliseconds of our int8 code; the time of our f32 code,
@@ -20,6 +21,7 @@ import contextlib
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -74,13 +76,16 @@ def openvino_call(path: Path, feeds: Mapping[str, Any], threads: int) -> Run:
     return lambda: request.infer(list(feeds.values()), share_inputs=True, share_outputs=True)
 
 
+Clock = Callable[[], float]
 PEERS: Mapping[str, Callable[[Path, Mapping[str, Any], int], Run]] = {
     "onnxruntime": onnxruntime_call,
     "openvino": openvino_call,
 }
 
 
-def measure(name: str, folder: Path, *, small: bool, bits: int, threads: int, seconds: float) -> dict[str, Any]:
+def measure(
+    name: str, folder: Path, clock: Clock = time.perf_counter, *, small: bool, bits: int, threads: int, seconds: float
+) -> dict[str, Any]:
     """A row of the table."""
     plain, quantised, feeds = prepare(name, folder, small, bits)
     runs: dict[str, Run] = {}
@@ -89,7 +94,7 @@ def measure(name: str, folder: Path, *, small: bool, bits: int, threads: int, se
     for title, call in PEERS.items():
         with contextlib.suppress(ImportError):
             runs[title] = call(quantised, feeds, threads)
-    times = dict(zip(runs, best_times(list(runs.values()), seconds, TURN), strict=True))
+    times = dict(zip(runs, best_times(list(runs.values()), seconds, TURN, clock), strict=True))
     wanted = runs["f32"]()
     row: dict[str, Any] = {"net": name, "threads": threads, "ms": times["int8"] * 1e3}
     row |= {title: times[title] / times["int8"] for title in ("f32", *PEERS) if title in times}
@@ -170,6 +175,7 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="the zoo's small forms")
     parser.add_argument("--bits", type=int, choices=(7, 8), default=8, help="of weights")
     parser.add_argument("--seconds", type=float, default=4, help="time for each net")
+    parser.add_argument("--own-time", action="store_true", help="count a process's time on its core alone (one thread)")
     parser.add_argument("--folder", type=Path, help="where files are kept (default: for this run only)")
     parser.add_argument("--prepare", action="store_true", help="only write files and compile")
     parser.add_argument("--json", type=Path, help="where to write the table")
@@ -181,6 +187,7 @@ def main() -> None:
         return
     if unknown := set(a.nets) - zoo.MODELS.keys():
         parser.error(f"no net {', '.join(sorted(unknown))}; there are {', '.join(zoo.MODELS)}")
+    clock = time.process_time if a.own_time else time.perf_counter
     rows: list[dict[str, Any]] = []
     print(f"{'net':<22} {'threads':>7} {'int8 ms':>9} {'f32':>9} {'ORT':>9} {'OpenVINO':>9} {'dB':>9} {'ORT dB':>9}")
     with tempfile.TemporaryDirectory() as temporary:
@@ -193,7 +200,7 @@ def main() -> None:
                         tilewright.compile(path, threads=threads)
                 continue
             for threads in a.threads:
-                row = measure(name, folder, small=a.small, bits=a.bits, threads=threads, seconds=a.seconds)
+                row = measure(name, folder, clock, small=a.small, bits=a.bits, threads=threads, seconds=a.seconds)
                 rows.append(row)
                 print(line_of(row), flush=True)
     if a.json:
