@@ -56,9 +56,10 @@ def test_the_sums_stay_the_same(batch, groups, per_group, taps, stride, dilation
         conv((1, 8, 9, 9), (1, 1)),
         conv((1, 8, 9, 9), (3, 3), is_read_again=True),
         conv((1, 8, Sym("h", 1), 9), (3, 3)),
+        conv((1, 8, Sym("h", 1), 9), (3, 3), pads=((0, -Sym("h", 1) % 4), (1, 1))),
         conv((1, 8, 9, 9), (3, 3), n_out=8, groups=8),
     ],
-    ids=["no padding", "another reader", "a size that a call knows", "depthwise"],
+    ids=["no padding", "another reader", "a size that a call knows", "pads that a call knows", "depthwise"],
 )
 def test_others_stay_as_they_are(graph):
     assert n_of(ALWAYS.run(graph), ops.pad) == 0

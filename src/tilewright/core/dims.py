@@ -70,6 +70,11 @@ def known_multiple(d: Dim | None, n: int) -> TypeGuard[int]:
     return isinstance(d, int) and d % n == 0
 
 
+def is_padded(pads: Iterable[Iterable[Dim]]) -> bool:
+    """Is one of the pads another number than 0, or may one that only a call knows be?"""
+    return any(n != 0 for around in pads for n in around)
+
+
 def divisor(e: Dim) -> int:
     """The largest number that divides ``e`` whatever its symbols are; 0 of 0."""
     return abs(e) if isinstance(e, int) else gcd(const_of(e), *(c for _, c in terms_of(e)))

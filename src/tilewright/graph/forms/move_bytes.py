@@ -18,7 +18,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
-from tilewright.core.dims import known_under
+from tilewright.core.dims import is_padded, known_under
 from tilewright.core.graph import CONST, Graph, Node
 from tilewright.core.passes import Pass
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -81,7 +81,7 @@ def _only_moves(node: Node) -> bool:
         return bool(a["mode"] == "nearest" and a["coordinate_mode"] != "tf_crop_and_resize")
     if node.op is ops.max_pool:
         # A window without a single number has -inf in floats and the least byte in bytes.
-        if not any(n != 0 for pad in a["pads"] for n in pad):
+        if not is_padded(a["pads"]):
             return True
         meets = all(known_under(n, k) for pad, k in zip(a["pads"], a["kernel"], strict=True) for n in pad)
         return meets and all(d == 1 for d in a["dilations"] or ())

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright import ops
-from tilewright.core.dims import are_known
+from tilewright.core.dims import are_known, is_padded
 from tilewright.core.estimates import DOUBT
 from tilewright.core.graph import Graph, Node
 from tilewright.core.rewrite import Journal, Rewriting, Rule, RuleTable, rewrite
@@ -28,8 +28,8 @@ from tilewright.graph.forms.priced import PricedPass
 class PadFirst(PricedPass):
     """``conv(transpose(x), w, pads)`` becomes ``conv(transpose(pad(x)), w)``, by price.
 
-    It does not fire on sizes or weights that only a call knows, but for the batch, nor where somebody else reads the
-    transpose, nor on depthwise convolutions, whose lanes are channels of the image, too.
+    It does not fire on sizes, pads or weights that only a call knows, but for the batch, nor where somebody else reads
+    the transpose, nor on depthwise convolutions, whose lanes are channels of the image, too.
     """
 
     name: ClassVar[str] = "pad-first"
@@ -45,9 +45,10 @@ class PadFirst(PricedPass):
 
 def _padded_first(b: Rewriting, node: Node) -> Node | None:
     (x, w), a = node.inputs, node.attrs
-    if not is_moved(x) or not b.read_once(x) or not any(map(any, a["pads"])):
+    numbers = (*node.shape[1:], *x.shape[1:], *(n for around in a["pads"] for n in around))
+    if not is_moved(x) or not b.read_once(x) or not are_known(numbers) or not is_padded(a["pads"]):
         return None
-    if not mixes_channels(node) or not are_known((*node.shape[1:], *x.shape[1:])) or 0 in (*node.shape, *x.shape):
+    if not mixes_channels(node) or 0 in (*node.shape, *x.shape):
         return None
     image = x.inputs[0]
     zero = b.at(node.loc).const(0.0, image.dtype)

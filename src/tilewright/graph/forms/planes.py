@@ -25,7 +25,7 @@ from typing import ClassVar
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import are_known, is_known, numbers
+from tilewright.core.dims import are_known, is_known, is_padded, numbers
 from tilewright.core.estimates import PASSED_CYCLES, SHUFFLED_STRIDE
 from tilewright.core.graph import CONST, Builder, Graph, Node
 from tilewright.core.opdef import Trait
@@ -206,7 +206,7 @@ def _is_lone(conv: Node) -> bool:
 def _of_planes(b: Rewriting, node: Node, conv: Node, steps: list[Node]) -> Node:
     """``node``, which ``steps`` make of a lone convolution, without transposes: of 1x1 kernels weights times planes."""
     x, w, a = conv.inputs[0].inputs[0], conv.inputs[1], conv.attrs
-    is_product = set(w.shape[2:]) == {1} and not any(map(any, a["pads"])) and set(a["strides"]) == {1}
+    is_product = set(w.shape[2:]) == {1} and not is_padded(a["pads"]) and set(a["strides"]) == {1}
     if not is_product:
         return as_they_came(b, b.at(conv.loc)(ops.conv, x, w, **{**a, "layout": "NCHW"}), steps)
     n_batch, n_in, *sizes = x.shape

@@ -21,6 +21,7 @@ import numpy as np
 
 from tilewright import ops
 from tilewright.core import types
+from tilewright.core.dims import is_padded
 from tilewright.core.expr import Dim
 from tilewright.core.graph import Attrs, AttrValue, Builder, Graph, Node
 from tilewright.core.types import Array, DType, product
@@ -127,7 +128,7 @@ def _rounded_images(b: Builder, x: Node, attrs: Attrs, dtype: DType) -> _Rows:
     pads: list[Sequence[Dim]] = [(0, 0)] * x.type.rank
     for axis, own in zip(spatial_axes(attrs["layout"], x.type.rank), attrs["pads"], strict=True):
         pads[axis] = own
-    padded = b(ops.pad, x, b.const(0.0, types.f32), pads=tuple(pads)) if any(map(any, pads)) else x
+    padded = b(ops.pad, x, b.const(0.0, types.f32), pads=tuple(pads)) if is_padded(pads) else x
     found = _rounded(b, b(ops.reshape, padded, shape=(x.shape[0], product(padded.shape[1:]))), dtype, None)
     each = (x.shape[0], *[1] * (x.type.rank - 1))
     stored, scale, zero = (

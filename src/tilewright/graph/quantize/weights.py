@@ -17,7 +17,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import Loc
-from tilewright.core.dims import known_at_most, numbers
+from tilewright.core.dims import is_padded, known_at_most, numbers
 from tilewright.core.expr import Dim
 from tilewright.core.graph import INPUT, Builder, Graph, Node, topological
 from tilewright.core.passes import Pass
@@ -253,7 +253,7 @@ def weights_at_places(node: Node) -> Array | None:
     if array is None or array.dtype != np.float32 or {x.dtype for x in (*node.inputs, node)} != {types.f32}:
         return None
     is_place = array.size == array.shape[0] * array.shape[1] and a["groups"] == 1
-    is_plain = all(n == 1 for n in a["strides"]) and not any(n != 0 for pair in a["pads"] for n in pair)
+    is_plain = all(n == 1 for n in a["strides"]) and not is_padded(a["pads"])
     n_places = product([node.shape[axis] for axis in spatial_axes(a["layout"], node.type.rank)])
     if not is_place or not is_plain or not known_at_most(n_places, MOST_PLACES):
         return None
