@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import product as cartesian
 from math import ceil, prod
 
+from tilewright.choose.cost.ahead import is_busy, steps_ahead
 from tilewright.choose.cost.nest import RunTimeLoop
 from tilewright.choose.cost.price import FITTED, joined, memory_cycles, row_cycles
 from tilewright.choose.cost.tile import distinct_places
@@ -368,13 +369,38 @@ def whole_copy_seconds(n_bytes: float, target: Target) -> float:
 def _page_cycles(tile: TileSketch, walks: Sequence[Walk], depth: int, target: Target) -> float:
     """Cycles that a call waits for pages which a core does not know any more: rows of a wide matrix have one each.
 
-    What it knows is a cache of pages. Nothing looks ahead beyond the end of one, so little else is done meanwhile.
+    What it knows is a cache of pages. Nothing looks ahead beyond the end of one, so little else is done meanwhile,
+    except where steps ask for what later ones read (``strategies.hints``) and all rows use it before the next panel.
     """
     page = target.page_bytes
     known = CacheLevel(target.n_near_pages * page, page, page)
-    of = replace(tile.of, operands=tuple(replace(x, beyond=0) for x in tile.of.operands))
+    is_once = bool(walks) and walks[0].sym is tile.of.lanes
+    found = (replace(x, beyond=0) for x in tile.of.operands if not (is_once and _is_asked_for(x, tile, target)))
+    of = replace(tile.of, operands=tuple(found))
     (brought,) = _moved(replace(tile, of=of), walks, depth, target, (known,))
     return brought.n_bytes / page * target.page_cycles
+
+
+def _is_asked_for(x: NestAccess, tile: TileSketch, target: Target) -> bool:
+    """Does every step of the reduction read it in another page, beyond the near caches, with room for hints?
+
+    Panels of constants have hints of their own.
+    """
+    of, n_steps = tile.of, 1
+    step = abs(x.steps.get(of.reduced[-1][0], 0)) if of.reduced else 0
+    if x.is_packed or not target.has_prefetch or step < target.page_bytes or x.size <= target.l2_bytes:
+        return False
+    for sym, n in reversed(of.reduced):
+        if abs(x.steps.get(sym, 0)) != step * n_steps:
+            break
+        n_steps *= n
+    products = tile.rows * tile.rows2 * tile.vectors * of.n_copies
+    if not steps_ahead(x.size, products, n_steps, target):
+        return False
+    n_hints = ceil(tile.block * x.n_bytes / target.line_bytes) if x.steps.get(of.lanes) else 1
+    return not is_busy(
+        _step(of, target, tile.rows, tile.rows2, tile.vectors).get("load", 0.0) + n_hints, products, target
+    )
 
 
 def _moved(

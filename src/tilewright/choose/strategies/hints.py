@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from math import ceil, prod
 
+from tilewright.choose.cost.ahead import is_busy, steps_ahead
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
 from tilewright.core.compute import Buffer, Load
@@ -30,8 +31,6 @@ from tilewright.tile.schedule.tree import enclosing, find_loop, most_iterations
 
 MIN_STEPS = 16
 """Steps of a reduction that takes long: lines come from memory meanwhile, and a test before it costs little."""
-BUSY = 0.75
-"""The part of a step's time for its products at which its loads leave no room for another hint."""
 
 
 def hint_operands(b: ScheduleBuilder, machine: Target) -> None:
@@ -123,10 +122,7 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
 
 def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffer, int]]:
     """The inner loops of reductions, operands that each of their steps reads in another page, and how many steps a line
-    takes to come.
-
-    So many at a reduction's end ask for what lies behind the operand: there have to be as many others.
-    """
+    takes to come."""
     fixed = _fixed(b)
     for s in (s for s in walk(b.kernel.body) if isinstance(s, For) and [s.loop] == _steps(s)):
         updates = [u for u in walk(s.body) if isinstance(u, Update)]
@@ -138,9 +134,9 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
             is_apart = is_known(step) and step * x.buffer.dtype.n_bytes >= machine.page_bytes
             if not is_apart or x.buffer in fixed | asked or _n_bytes(x.buffer) <= machine.l2_bytes:
                 continue
-            waited, hints = machine.line_ns(_n_bytes(x.buffer)), ceil(_read_in(s.body, x) / machine.line_bytes)
-            steps = ceil(waited * machine.ghz * machine.fmas_per_cycle / products)
-            if _steps_on(b, s, x) >= 2 * steps and not _busy(s, updates, machine, hints):
+            hints = ceil(_read_in(s.body, x) / machine.line_bytes)
+            steps = steps_ahead(_n_bytes(x.buffer), products, _steps_on(b, s, x), machine)
+            if steps and not _busy(s, updates, machine, hints):
                 yield s.loop.sym.name, x.buffer, steps
 
 
@@ -196,7 +192,7 @@ def _busy(s: For, updates: list[Update], machine: Target, hints: int, waited: fl
     loads = [symbols_of_index(x.index) for u in updates for x in loads_of(u)]
     n_loads = sum(prod(most_iterations(x) for x in copies if x.sym in used) for used in loads)
     n_hints = sum(isinstance(x, Prefetch) for x in s.body) + hints
-    return (n_loads + n_hints) / machine.load_ports >= max(BUSY * products / machine.fmas_per_cycle, waited)
+    return is_busy(n_loads + n_hints, products, machine, waited)
 
 
 def _copies(s: For) -> list[Loop]:
