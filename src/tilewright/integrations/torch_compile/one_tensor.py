@@ -71,7 +71,7 @@ def results_that_are_one(captured: Any) -> OneTensor | None:
     found: tuple[dict[int, int], dict[int, int]] = {}, {}
     for k, node in enumerate(given):
         tensor = tensor_of(node)
-        if tensor is None or node in arguments:
+        if tensor is None or node.op == "placeholder":
             continue
         is_argument, i = first.setdefault(id(tensor), (False, k))
         if is_argument or i != k:
