@@ -225,6 +225,19 @@ def test_two_arguments(op, numpy_op, bound, dtype, target):
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_powers_with_the_largest_exponents(target):
+    """Without a fused multiply-add an exponent is taken in halves, which must not overflow."""
+    most = np.finfo(np.float64).max
+    x, y = (
+        np.ravel(v) for v in np.meshgrid([-1.0, 1.0, 1 - 2.0**-53, 1 + 2.0**-52, -0.5, -2, 3, 1e300], [most, -most])
+    )
+    x, y = np.tile(x, 4), np.tile(y, 4)
+    with np.errstate(all="ignore"):
+        want = np.power(x, y)
+    np.testing.assert_array_equal(apply(lambda a, b: Binary("pow", a, b), [x, y], target, types.f64), want)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
 def test_remainder_of_every_quotient(dtype, target):
     """Whole multiples and their neighbours, with quotients on both sides of where long division begins."""

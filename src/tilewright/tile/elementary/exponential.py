@@ -424,6 +424,8 @@ def power(x: Value, y: Value, style: Style) -> Value:
 def _positive_power(x: Value, y: Value, style: Style) -> Value:
     if is_double(x):
         high, low = _log2_pair(x, style)
+        if not style.has_fma:  # Halves of larger numbers would overflow; powers of all but 1 are at an end long before.
+            y = clamp(y, -(2.0**64), 2.0**64)
         product, error = two_product(high, y, style)
         beyond = less(c(1100.0, x), absolute(product))
         error = choose(beyond, c(0.0, x), fma(low, y, error))
