@@ -395,7 +395,7 @@ def _is_asked_for(x: NestAccess, tile: TileSketch, target: Target) -> bool:
             break
         n_steps *= n
     products = tile.rows * tile.rows2 * tile.vectors * of.n_copies
-    if not steps_ahead(x.size, products, n_steps, target):
+    if not steps_ahead(x.size, products / target.fmas_per_cycle, n_steps, target):
         return False
     n_hints = ceil(tile.block * x.n_bytes / target.line_bytes) if x.steps.get(of.lanes) else 1
     return not is_busy(

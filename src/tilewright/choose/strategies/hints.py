@@ -62,8 +62,9 @@ def hint_rows(b: ScheduleBuilder, machine: Target, rows: str, buffer: Buffer) ->
     inner = enclosing(b.kernel.body, copies)[-1]
     if not machine.has_prefetch or n <= machine.n_streams or _n_bytes(buffer) <= machine.l2_bytes:
         return
-    steps = ceil(machine.line_ns(_n_bytes(buffer)) * machine.ghz / (n * n.bit_length()))
-    if isinstance(inner, For) and estimate([inner.loop.extent]) >= 2 * steps:
+    if not isinstance(inner, For):
+        return
+    if steps := steps_ahead(_n_bytes(buffer), n * n.bit_length(), estimate([inner.loop.extent]), machine):
         hint = partial(b.do, "stream", buffer.name, inner.loop.sym.name, steps, machine.line(buffer.dtype))
         attempt(b, hint)
 
@@ -79,8 +80,8 @@ def hint_pages(b: ScheduleBuilder, machine: Target, walker: str, leaf: Store, op
     n_bytes = sum(map(_n_bytes, buffers))
     if not machine.has_prefetch or n_bytes <= machine.l2_bytes:
         return
-    steps = ceil(machine.line_ns(n_bytes) * machine.ghz * machine.fma_ports / operations)
-    if estimate([find_loop(b.kernel, walker, "stream").loop.extent]) >= 2 * steps:
+    n_steps = estimate([find_loop(b.kernel, walker, "stream").loop.extent])
+    if steps := steps_ahead(n_bytes, operations / machine.fma_ports, n_steps, machine):
         for x in buffers:
             if _n_bytes(x) > machine.l1_bytes:
                 attempt(b, partial(b.do, "stream", x.name, walker, steps, machine.line(x.dtype)))
@@ -135,7 +136,8 @@ def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buff
             if not is_apart or x.buffer in fixed | asked or _n_bytes(x.buffer) <= machine.l2_bytes:
                 continue
             hints = ceil(_read_in(s.body, x) / machine.line_bytes)
-            steps = steps_ahead(_n_bytes(x.buffer), products, _steps_on(b, s, x), machine)
+            cycles = products / machine.fmas_per_cycle
+            steps = steps_ahead(_n_bytes(x.buffer), cycles, _steps_on(b, s, x), machine)
             if steps and not _busy(s, updates, machine, hints):
                 yield s.loop.sym.name, x.buffer, steps
 
