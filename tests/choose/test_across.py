@@ -31,6 +31,11 @@ def folded(rows, n, op=ops.cumsum, dtype=f32, **attrs):
     return Computation((x,), (y,), items, tuple(b for b in made if b is not y))
 
 
+def temporaries_of(kernel):
+    """Memory for what a kernel keeps outside of scratch, as it does of rows of two places, which take one step."""
+    return [np.zeros([int(d) for d in b.shape], b.dtype.numpy) for b in kernel.params[2:]]
+
+
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 @given(
     rows=st.integers(16, 150), n=st.integers(2, 140), exclusive=st.booleans(), reverse=st.booleans(),
@@ -41,7 +46,8 @@ def test_every_row_is_folded(target, rows, n, exclusive, reverse, op, dtype):
     x = np.random.default_rng(0).integers(-50, 50, (rows, n)).astype(dtype.numpy)
     out = np.zeros_like(x)
     attrs = {"exclusive": exclusive, "reverse": reverse}
-    Native(schedule(folded(rows, n, op, dtype, **attrs), target), target)(x, out)
+    kernel = schedule(folded(rows, n, op, dtype, **attrs), target)
+    Native(kernel, target)(x, out, *temporaries_of(kernel))
     np.testing.assert_array_equal(out, op.reference([x], attrs_of(op, **attrs)))
 
 
@@ -58,8 +64,7 @@ def test_long_rows_are_folded_in_runs(target, rows, n, exclusive, reverse, op, d
     out, attrs = np.zeros_like(x), {"exclusive": exclusive, "reverse": reverse, "accumulator": f64}
     kernel = schedule(folded(rows, n, op, dtype, **attrs), target)
     assert any(p.space is Space.LOCAL for p in kernel.places)
-    temporaries = [np.zeros([int(d) for d in b.shape], b.dtype.numpy) for b in kernel.params[2:]]
-    Native(kernel, target)(x, out, *temporaries)
+    Native(kernel, target)(x, out, *temporaries_of(kernel))
     np.testing.assert_array_equal(out, op.reference([x], attrs_of(op, **attrs)))
 
 
