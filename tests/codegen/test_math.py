@@ -140,10 +140,11 @@ def test_special_values(name, dtype, target):
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_sine_of_large_f32(target):
-    """Every exponent, and the numbers that come closest to a multiple of pi/2."""
+    """Every exponent, the numbers that come closest to a multiple of pi/2, and those where a reduction ends."""
     exponents = np.ldexp(np.random.default_rng(6).uniform(1, 2, N), np.arange(N) % 128).astype("f")
     close = np.array([16367173 * 2.0**72, 12915 * 2.0**-12, 11476506 * 2.0**-22, 8248251512.0, 3.4028234e38], "f")
-    x = np.concatenate([exponents, np.resize(close, 64)])
+    near = np.array([252.898208618, 505.797417236, 4.71238899231, 8191.9995117, 8192, 2.0**30 - 64, 2.0**30], "f")
+    x = np.concatenate([exponents, np.resize([*close, *near, *-near], 64)]).astype("f")
     for name, bound in (("sin", 2), ("cos", 2), ("tan", 4)):
         got = apply(lambda v, name=name: Unary(name, v), [x], target, types.f32)
         assert ulps(got, exact(name, x)).max() <= bound

@@ -2,11 +2,12 @@
 
 In: values of f32 or f64. Out: value trees. Not its business: f16 and bf16 (``tile.math`` widens them).
 
-Arguments of sin, cos and tan are reduced modulo pi/2 in f64. For f32 that is right for every finite number: below
-2**30, where the target fuses products, by pi/2 in two floats; else by parts of 2/pi (Payne and Hanek, 1983, with exact
-products of 24 by 29 bits instead of integers), which vectors without such a number skip. For f64, ``n`` times pi/2 in
-three floats (161 bits) is subtracted in sums of two floats, which holds the stated bounds for ``|x| < 2**45``; beyond,
-parts of 2/pi as for f32, six of them in each of seven ranges, chosen without a load.
+Arguments of sin, cos and tan are reduced modulo pi/2, which is right for every finite number. For f32, where the target
+fuses products, ``n`` times pi/2 is subtracted: in three f32 below 2**13 (Cody and Waite, Software manual for the
+elementary functions, 1980), in two f64 below 2**30. Else f64 takes parts of 2/pi (Payne and Hanek, 1983, with exact
+products of 24 by 29 bits instead of integers). Vectors without a number so large skip what is for those. For f64, ``n``
+times pi/2 in three floats (161 bits) is subtracted in sums of two floats, which holds the stated bounds for
+``|x| < 2**45``; beyond, parts of 2/pi as for f32, six of them in each of seven ranges, chosen without a load.
 """
 
 from __future__ import annotations
@@ -108,6 +109,10 @@ _TWO_OVER_PI = int(
     16,
 )
 _TWO_OVER_PI_BITS = _TWO_OVER_PI.bit_length()
+_HALF_PI_SINGLES = (1.5707963705062866, -4.371138828673793e-08, -1.7151245100058819e-15)
+"""pi/2 as three f32: what they leave is below 2**-76."""
+_NEAR = 2.0**13
+"""Below it, f32 tell quadrants apart: 2/pi is good to 2**-24, so that none is missed by more than 2**-11 of one."""
 _FEW_TURNS = 2.0 ** (types.i32.bits - 2)
 """Below it, the integer that a quadrant is read from holds all of them."""
 _RANGES_F32 = (50, 76, 102)
@@ -162,7 +167,21 @@ def _by_reduction(x: Value, style: Style, function: Callable[[Value, Value], Val
     anywhere = function(*_reduced_single(x))
     if not style.has_fma:
         return anywhere
-    return choose(less(absolute(x), c(_FEW_TURNS, x)), function(*_reduced_few(x)), anywhere)
+    few = choose(less(absolute(x), c(_FEW_TURNS, x)), function(*_reduced_few(x)), anywhere)
+    return choose(less(absolute(x), c(_NEAR, x)), function(*_reduced_near(x)), few)
+
+
+def _reduced_near(x: Value) -> tuple[Value, Value]:
+    """For ``|x| < 2**13``: what the first product leaves is a multiple of 2**-23 below 1, so it is exact.
+
+    The second rounds. No such number is nearer than 2**-28 to a multiple of pi/2, where the third is below 2**-36: it
+    rounds once more only where the sine is its argument.
+    """
+    shifted = fma(x, c(2 / math.pi, x), c(ROUNDING[0], x))
+    rest = x
+    for part in _HALF_PI_SINGLES:
+        rest = fma(-(shifted - c(ROUNDING[0], x)), c(part, x), rest)
+    return rest, bits(shifted)
 
 
 def _reduced_few(x: Value) -> tuple[Value, Value]:
