@@ -233,7 +233,7 @@ def transposition(m, n):
 @pytest.mark.parametrize(("m", "n"), [(256, 32), (250, 48), (200, 37)])
 def test_transposed_tiles_ask_for_the_lines_that_later_ones_write(m, n):
     """All of 16 rows, which are more than caches look ahead along."""
-    kernel = check_default(transposition(m, n), machine=replace(WIDE, l2_bytes=1024, n_streams=12))
+    kernel = check_default(transposition(m, n), machine=replace(WIDE, l1_bytes=1024, n_streams=12))
     inner = next(s for s in walk(kernel.body) if any(isinstance(x, Prefetch) for x in getattr(s, "body", ())))
     asked = [s.index for s in inner.body if isinstance(s, Prefetch)]
     store = next(s for s in walk(inner.body) if isinstance(s, Store))
@@ -246,8 +246,8 @@ def test_transposed_tiles_ask_for_the_lines_that_later_ones_write(m, n):
 
 @pytest.mark.parametrize(
     "machine",
-    [replace(WIDE, l2_bytes=1024, n_streams=16), replace(WIDE, l2_bytes=1 << 20, n_streams=12)],
-    ids=["caches look ahead", "a near cache keeps all lines"],
+    [replace(WIDE, l1_bytes=1024, n_streams=16), replace(WIDE, l1_bytes=1 << 20, n_streams=12)],
+    ids=["caches look ahead", "the nearest cache keeps all lines"],
 )
 def test_other_transposed_tiles_ask_for_none(machine):
     kernel = check_default(transposition(256, 32), machine=machine)

@@ -54,13 +54,14 @@ def hint_rows(b: ScheduleBuilder, machine: Target, rows: str, buffer: Buffer) ->
     """Tiles that write a few elements of each of so many rows that no cache looks ahead along all ask for later ones.
 
     ``rows``: the loop over the copies of a tile, a row each. A line is read before it is written in part, and of those
-    that no near cache keeps a tile would wait for each. So many tiles ahead that a line has come: of a tile's copies
-    one is loaded, exchanged by halves, quarters and so on, and stored in some cycles, as there is one unit for that.
+    that the nearest cache does not keep a tile would wait for each. So many tiles ahead that a line has come: of a
+    tile's copies one is loaded, exchanged by halves, quarters and so on, and stored in some cycles, as there is one
+    unit for that.
     """
     copies = find_loop(b.kernel, rows, "stream")
     n = most_iterations(copies.loop)
     inner = enclosing(b.kernel.body, copies)[-1]
-    if not machine.has_prefetch or n <= machine.n_streams or _n_bytes(buffer) <= machine.l2_bytes:
+    if not machine.has_prefetch or n <= machine.n_streams or _n_bytes(buffer) <= machine.l1_bytes:
         return
     if not isinstance(inner, For):
         return
