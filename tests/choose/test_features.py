@@ -26,6 +26,7 @@ from tilewright.core.expr import Sym, ceildiv, evaluate, floordiv, minimum, symb
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import For, If, Kernel, Kind, Stmt
+from tilewright.tile.text import parse_kernel
 
 AVX2 = Target.parse("x86-64-v3")
 TARGETS = ("x86-64-v4", "x86-64-v3", "aarch64", "cortex-m4")
@@ -260,6 +261,22 @@ def test_taps_outside_of_an_image_are_not_computed():
     kernel = schedule(c, AVX2, [b for b in c.inputs if b.name in ("W", "bias")])
     taps = sum(0 <= i + t - 3 < 7 for i in range(7) for t in range(7)) ** 2
     assert features_of(kernel, AVX2).total("multiply") == pytest.approx(taps * 16 / AVX2.lanes(types.f32), rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [16, 4])
+def test_what_a_condition_leaves_out_is_not_brought(rows):
+    """Of 16 rows, each larger than the near caches, so many are read."""
+    kernel = parse_kernel(f"""kernel some_rows
+  place x: f32[16, 65536] global in
+  place y: f32[65536] global out
+  body
+    for i[0:15] < 16 serial
+      if inside({rows - 1} - i)
+        for j[0:65535] < 65536 serial
+          y[j] max= x[i, j]
+""")
+    every_row = 65536 * 4 * 3  # a row of x is read, and y read and written back
+    assert features_of(kernel, AVX2).moved(0) == pytest.approx(rows * every_row, rel=0.01)
 
 
 def test_a_core_that_looks_ahead_does_not_wait_for_short_chains():

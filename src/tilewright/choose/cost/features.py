@@ -50,6 +50,13 @@ class Features:
         return sum(r.moved[level] for r in self.rows)
 
 
+def in_part(touches: Sequence[Touch], share: float) -> Sequence[Touch]:
+    """Accesses that happen in a part of the iterations around them, and bring as little."""
+    for touch in touches:
+        touch.moved = [n * share for n in touch.moved]
+    return touches
+
+
 def features_of(kernel: Kernel, target: Target, sizes: Mapping[Sym, int] | None = None, n_threads: int = 1) -> Features:
     """The features of one call. ``sizes`` has a number for each of ``kernel.sizes``; ``ScheduleError`` if one lacks."""
     if missing := [s.name for s in kernel.sizes if s not in (sizes or {})]:
@@ -93,9 +100,10 @@ class _FeatureWalk:
             else:
                 self.operations.statement(s, self._kept(s, around))
                 found += self._accesses(s, around)
+                share = self.sizes.share(s.cond, around.loops) if isinstance(s, If) else 0.0
                 # A body that is never run has loops without a single entry, which have no averages.
-                if isinstance(s, If) and self.sizes.share(s.cond, around.loops):
-                    found += self._body(s.body, self._where(s, around))
+                if isinstance(s, If) and share:
+                    found += in_part(self._body(s.body, self._where(s, around)), share)
         together(found, self.levels)
         return found
 
