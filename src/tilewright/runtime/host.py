@@ -114,7 +114,7 @@ def machine_text() -> str:
     """What code for this very machine depends on: its CPU, what the process may use of it, its caches."""
     facts = host_facts()
     known = [facts.triple, facts.cpu, facts.features, available_cpus()]
-    return repr([*known, sorted(cache_sizes().items())])
+    return repr([*known, sorted(data_caches().items())])
 
 
 @lru_cache(1)
@@ -128,21 +128,35 @@ def cpu_model() -> str:
     return next((x.partition(":")[2].strip() for x in lines if x.startswith("model name")), platform.processor())
 
 
-def cache_sizes() -> dict[int, int]:
-    """Bytes of the first CPU's data caches by level, as Linux describes them."""
-    sizes: dict[int, int] = {}
-    folder = "/sys/devices/system/cpu/cpu0/cache"
+class DataCache(NamedTuple):
+    """A cache's bytes, and how many lines of one address's set it holds; 0 ways where the system does not tell."""
+
+    n_bytes: int
+    n_ways: int
+
+
+def data_caches(folder: str = "/sys/devices/system/cpu/cpu0/cache") -> dict[int, DataCache]:
+    """The first CPU's data caches by level, as Linux describes them in a folder."""
+    found: dict[int, DataCache] = {}
     try:
         entries = sorted(name for name in os.listdir(folder) if name.startswith("index"))
     except OSError:
-        return sizes
+        return found
     for entry in entries:
         try:
             if _line(folder, entry, "type") != "Instruction":
-                sizes[int(_line(folder, entry, "level"))] = _n_bytes(_line(folder, entry, "size"))
+                size = _n_bytes(_line(folder, entry, "size"))
+                found[int(_line(folder, entry, "level"))] = DataCache(size, _n_ways(folder, entry))
         except (OSError, ValueError):
             continue
-    return sizes
+    return found
+
+
+def _n_ways(*path: str) -> int:
+    try:
+        return int(_line(*path, "ways_of_associativity"))
+    except (OSError, ValueError):
+        return 0
 
 
 def _line(*path: str) -> str:

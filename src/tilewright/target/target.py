@@ -16,7 +16,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from tilewright.core.types import DType, bf16, f32
-from tilewright.runtime.host import cache_sizes
+from tilewright.runtime.host import data_caches
 from tilewright.runtime.matrix_registers import usable
 from tilewright.runtime.once import once
 from tilewright.runtime.threads import available_cpus
@@ -52,7 +52,7 @@ NUMBERS = {
 OF_THE_WIDTH = ("load_cycles", "store_cycles")
 """Numbers that a CPU's row gives for its widest vectors, which a virtual machine may hide."""
 UNREAD = (
-    "fma_latency", "load_ports", "store_ports", "issue_width", "window", "ghz", "set_span", "l2_ways", "llc_ways",
+    "fma_latency", "load_ports", "store_ports", "issue_width", "window", "ghz", "set_span", "llc_ways",
     "line_bytes", "l2_bytes_per_cycle", "llc_bytes_per_cycle", "memory_gb_per_s", "memory_gb_per_s_all", "wake_us",
     "fork_cycles",
 )  # fmt: skip
@@ -454,7 +454,10 @@ def _host() -> Target:
 
 
 def _host_caches() -> dict[str, int]:
-    """First-level, second-level and last cache in bytes, as far as the system tells."""
-    sizes = cache_sizes()
-    found = {"l1_bytes": sizes.get(1), "l2_bytes": sizes.get(2), "llc_bytes": sizes[max(sizes)] if sizes else None}
-    return {name: n_bytes for name, n_bytes in found.items() if n_bytes is not None}
+    """First-level, second-level and last cache in bytes, and the ways of the second, as far as the system tells."""
+    caches = data_caches()
+    levels = {"l1_bytes": 1, "l2_bytes": 2, "llc_bytes": max(caches, default=0)}
+    found = {name: caches[level].n_bytes for name, level in levels.items() if level in caches}
+    if 2 in caches and caches[2].n_ways:
+        found["l2_ways"] = caches[2].n_ways
+    return found
