@@ -1,6 +1,10 @@
 """``tilewright.jax.jit``: called as ``jax.jit``'s functions are, compiled once for each signature, typed errors."""
 
+import os
 import signal
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import jax
@@ -35,8 +39,8 @@ def test_one_compile_for_each_signature() -> None:
     f = SMALL(lambda x: x + 1)
     for x in (jnp.ones(3), jnp.zeros(3), np.ones(3, np.float32), jnp.ones(4), 1, 2, 1.5, jnp.asarray(1.5)):
         assert_equal(f(x), jnp.asarray(x) + 1)
-    # Arrays of JAX and of NumPy, of two sizes; whole numbers; numbers; a strong number.
-    assert n_compiled(f) == 6
+    # Arrays of two sizes; whole numbers; numbers.
+    assert n_compiled(f) == 4
 
 
 def test_static_arguments_by_place_and_name() -> None:
@@ -136,7 +140,7 @@ def test_errors_are_typed() -> None:
     for wrong, kind in ((lambda x: x[0, 0], IndexError), (lambda x: jnp.split(x, 0), ZeroDivisionError)):
         with pytest.raises(kind) as raised:  # as of jax.jit
             SMALL(wrong)(jnp.ones(3))
-        assert "remedy: change the line of <lambda>" in raised.value.__notes__[-1]
+        assert any("remedy: change the line of <lambda>" in note for note in raised.value.__notes__)
     with pytest.raises(tw.ImportFailed, match=r"test_jax_jit.py:\d+ in .*: it calls back to Python"):
         SMALL(lambda x: jax.pure_callback(np.sin, x, x))(jnp.ones(3))
 
@@ -182,6 +186,65 @@ def test_denormal_numbers_count_as_0_as_they_do_for_jax(threads):
     assert float(kept[0]) != 0  # and NumPy, on the same thread, has not been told otherwise
 
 
+def test_numbers_of_less_than_a_byte_go_by_python() -> None:
+    """XLA has other bytes for them."""
+    f, x = SMALL(lambda x: (x.astype(jnp.int4), x * 2)), jnp.arange(4.0)
+    for _ in range(2):
+        assert_equal(f(x), f.__wrapped__(x))
+    assert n_compiled(f) == 1 and all(found.call is None for found in f._found.values())
+
+
+def test_what_is_compiled_is_let_go_with_the_function() -> None:
+    f = SMALL(lambda x: x @ x)
+    f(jnp.ones((4, 4)))
+    model = weakref.ref(next(iter(f._found.values())).model)
+    del f
+    assert model() is None
+
+
+def test_a_call_that_waits_for_its_argument_outlives_the_function() -> None:
+    """JAX begins it on another thread, after the function that it belongs to is gone."""
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 200, lambda _, y: y @ x / 400, x))
+    x = jnp.ones((400, 400))
+    f = SMALL(lambda x: x * 2 + 1)
+    f(slow(x))
+    waited = slow(x)
+    made = f(waited)
+    del f
+    assert_equal(made, np.asarray(waited) * 2 + 1)
+
+
+def test_threads_call_one_function_at_once() -> None:
+    """One of them has the model's arena, the others take memory of their own."""
+    f = SMALL(lambda x: jax.nn.softmax(x @ x.T) @ x)
+    given = [jnp.full((64, 64), k / 64) for k in range(4)]
+    expected = [np.asarray(f(x)) for x in given]
+    with ThreadPoolExecutor(4) as pool:
+        for k, made in enumerate(pool.map(f, given * 50)):
+            np.testing.assert_array_equal(made, expected[k % 4])
+    assert next(iter(f._found.values())).call.n_ended == 204
+
+
+def test_a_signal_stops_a_call() -> None:
+    """In the thread that runs Python's handlers, where all arguments are there."""
+
+    def stop(*_):
+        raise InterruptedError
+
+    long = SMALL(lambda x, n: jax.lax.fori_loop(0, n, lambda _, y: y @ x, x))
+    x, few, many = jax.block_until_ready((jnp.zeros((200, 200)), jnp.int32(1), jnp.int32(1_000_000)))
+    long(x, few)
+    before = signal.signal(signal.SIGUSR1, stop)
+    later = threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    try:
+        later.start()
+        with pytest.raises(InterruptedError):
+            long(x, many)
+    finally:
+        later.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_digamma_is_nan_at_its_poles() -> None:
     x = jnp.array([0.0, -0.0, -1.0, 0.5])
     np.testing.assert_array_equal(np.isnan(SMALL(jax.lax.digamma)(x)), np.isnan(jax.lax.digamma(x)))
@@ -200,11 +263,12 @@ def test_handlers_of_signals_meet_denormal_numbers() -> None:
     seen: list[float] = []
     before = signal.signal(signal.SIGALRM, lambda *_: seen.append(float(np.float32(1e-39) * np.float32(2))))
     long = SMALL(lambda x: jax.lax.fori_loop(0, 40, lambda _, y: y @ x, x))
+    x = jax.block_until_ready(jnp.zeros((600, 600)))  # or another thread would compute
     try:
-        long(np.zeros((600, 600), np.float32))
+        long(x)
         signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
         for _ in range(20):
-            long(np.zeros((600, 600), np.float32))
+            long(x)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -37,6 +37,16 @@ except ImportError:
         return jax.config.read("jax_enable_x64")
 
 
+is_top_level: Callable[[], bool]
+"""Is no transformation of JAX at work? As good as never in versions of JAX that can't be asked."""
+try:
+    from jax._src.core import trace_state_clean as is_top_level
+except ImportError:
+
+    def is_top_level() -> bool:
+        return False
+
+
 Give = Callable[[Array], Any]
 _arrays: set[type[Any]] = set()
 """JAX's own classes of arrays that have been seen: to ask each array anew what it is takes longer."""

@@ -4,13 +4,18 @@ In: a Python function over JAX's arrays. Out: a function that is called like it.
 signature (structure, shapes, element types, weak types, static arguments, JAX's settings); what that gives is compiled
 by Tilewright, and every other call goes straight to the compiled code. So ``vmap``, ``grad``, ``scan`` and random keys
 inside mean what they mean to JAX. Not its business: reading StableHLO (``frontend.stablehlo``).
+
+There are two ways to the compiled code. JAX's own calls it as an operation of XLA (``native``); what that can't do goes
+by Python, which also says what is wrong with a call's arguments.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import math
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +27,13 @@ from tilewright.build import driver
 from tilewright.core.diag import OptionError, name_of
 from tilewright.core.types import Array
 from tilewright.frontend.stablehlo.importer import import_module
-from tilewright.integrations.jax.arrays import Give, giver, kind_of, taker, trace_context
+from tilewright.integrations.jax.arrays import Give, giver, is_top_level, kind_of, taker, trace_context
+from tilewright.integrations.jax.native import Pending, native_call, staged
+from tilewright.runtime.cpu.foreign_ir import FAILED, HALTED
+from tilewright.runtime.cpu.linker import raise_stopped
 from tilewright.runtime.errors import InputError, TilewrightError
 from tilewright.runtime.once import ForkLock
+from tilewright.runtime.python.foreign import ForeignCall
 from tilewright.runtime.python.model import CompiledModel
 
 register_exclusion(__file__)  # what comes of the user's lines names them, not these
@@ -32,6 +41,7 @@ register_exclusion(__file__)  # what comes of the user's lines names them, not t
 _flatten = jax.tree_util.tree_flatten
 _unflatten = jax.tree_util.tree_unflatten
 _LEAF: Any = jax.tree_util.tree_structure(0)
+_pending = Pending()
 Names = str | Sequence[str] | None
 Places = int | Sequence[int] | None
 
@@ -84,6 +94,12 @@ class _CompiledSignature:
     is_leaf: bool
     """Is the result one array, in no container?"""
 
+    types: tuple[Any, ...]
+    """Types of the results, as JAX traced them."""
+
+    call: ForeignCall | None
+    """The model as XLA calls it."""
+
     def __call__(self, leaves: Sequence[Any]) -> Any:
         gives = self.gives
         made: Any = self.model(*[take(x) for take, x in zip(self.takes, leaves, strict=True)]) if gives else ()
@@ -91,6 +107,16 @@ class _CompiledSignature:
             return gives[0](made)
         results = (made,) if len(gives) == 1 else made
         return _unflatten(self.tree, [give(a) for give, a in zip(gives, results, strict=True)])
+
+    def staged(self, leaves: Sequence[Any]) -> Any:
+        """The same in what JAX is tracing; ``_NoNativeWay`` where XLA can't call the model."""
+        if self.call is None:
+            raise _NoNativeWay
+        return _unflatten(self.tree, staged(self.call, leaves, self.types))
+
+
+class _NoNativeWay(Exception):
+    """XLA can't call what was compiled."""
 
 
 class Jitted:
@@ -111,6 +137,9 @@ class Jitted:
         self._options = dict(options)
         self._found: dict[Any, _CompiledSignature] = {}
         self._guard = ForkLock()
+        self._native: Any = _native_way(self, places, names)
+        self._n_begun = itertools.count()
+        weakref.finalize(self, _pending.bury, self._found, self._n_begun).atexit = False
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
         """As a method: the object is the first argument, which must then be a tree or static."""
@@ -118,6 +147,28 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's results, as JAX's arrays."""
+        if self._native is not None and is_top_level():  # in a transformation JAX would trace the call
+            is_stopped = False
+            try:
+                made = self._native(*args, **kwargs)
+            except TilewrightError:
+                raise
+            except _NoNativeWay:
+                self._native = None
+            except FloatingPointError:  # of jax_debug_nans, once the call has ended
+                next(self._n_begun)
+                raise
+            except (TypeError, ValueError, jax.errors.JaxRuntimeError) as e:
+                # JAX's quick way raises ValueError for what XLA reports, its long way JaxRuntimeError
+                is_stopped = HALTED in str(e)
+                if isinstance(e, jax.errors.JaxRuntimeError) and not is_stopped and FAILED not in str(e):
+                    self._native = None  # XLA itself can't; it won't do better the next time
+            else:
+                next(self._n_begun)
+                return made
+            if is_stopped:
+                raise_stopped()()
+            # what else is wrong is told below
         given, static = self._split(*self._static, args, kwargs) if self._static else ((args, kwargs), ())
         leaves, tree = _flatten(given)
         try:
@@ -128,8 +179,26 @@ class Jitted:
         if found is None:
             if jax.config.jax_disable_jit:  # type: ignore[attr-defined]
                 return self.__wrapped__(*args, **kwargs)
-            found = self._compiled(key, leaves, args, kwargs)
+            if any(isinstance(x, jax.core.Tracer) for x in leaves):
+                raise InputError(
+                    f"{self.__name__} is compiled by tilewright.jax.jit, and was called within a transformation of JAX",
+                    remedy="transform the plain function, f.__wrapped__, and compile what that gives",
+                )
+            found = self._compiled(key, args, kwargs)
         return found(leaves)
+
+    def staged(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the compiled function in what JAX is tracing, for which ``jax.jit`` keeps it."""
+        given, static = self._split(*self._static, args, kwargs) if self._static else ((args, kwargs), ())
+        leaves, tree = _flatten(given)
+        if not all(isinstance(x, jax.core.Tracer) for x in leaves):  # as under jax_disable_jit
+            return self.__wrapped__(*args, **kwargs)
+        if jax.default_backend() != "cpu":  # what XLA calls must be where it computes
+            raise _NoNativeWay
+        key = (tree, static, trace_context(), *[(x.shape, x.dtype, x.weak_type) for x in leaves])
+        with jax.ensure_compile_time_eval():  # or it would be traced into the call
+            found = self._found.get(key) or self._compiled(key, args, kwargs)
+        return found.staged(leaves)
 
     @staticmethod
     def _split(
@@ -141,14 +210,7 @@ class Jitted:
         static = [(k, args[k]) for k in places if k < len(args)]
         return (traced, by_name), (*static, *((k, kwargs[k]) for k in names if k in kwargs))
 
-    def _compiled(
-        self, key: Any, leaves: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> _CompiledSignature:
-        if any(isinstance(x, jax.core.Tracer) for x in leaves):
-            raise InputError(
-                f"{self.__name__} is compiled by tilewright.jax.jit, and was called within a transformation of JAX",
-                remedy="transform the plain function, f.__wrapped__, and compile what that gives",
-            )
+    def _compiled(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _CompiledSignature:
         with self._guard.lock:
             if key not in self._found:
                 self._found[key] = self._made(args, kwargs)
@@ -173,12 +235,26 @@ class Jitted:
             for info, name in zip(traced.jaxpr.out_avals, graph.output_names, strict=True)
         )
         is_leaf = tree == _LEAF  # JAX's treedef_is_leaf says so of None and of an empty tuple, too
-        return _CompiledSignature(
-            driver.compile(graph, **{"flush_denormals": True, **self._options}), takes, gives, tree, is_leaf
-        )
+        model = driver.compile(graph, **{"flush_denormals": True, **self._options})
+        types = tuple(traced.jaxpr.out_avals)
+        call = native_call(model, traced.jaxpr.in_avals, types)
+        return _CompiledSignature(model, takes, gives, tree, is_leaf, types, call)
 
     __name__: str
     __wrapped__: Callable[..., Any]
+
+
+def _native_way(jitted: Jitted, places: tuple[int, ...], names: tuple[str, ...]) -> Any:
+    """``jax.jit`` of the compiled function."""
+    kept = weakref.ref(jitted)  # a cycle would hold the weights until a collection
+
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        of = kept()
+        assert of is not None, "it is being called"
+        return of.staged(*args, **kwargs)
+
+    functools.update_wrapper(compiled, jitted.__wrapped__, updated=())
+    return jax.jit(compiled, static_argnums=places or None, static_argnames=names or None)
 
 
 def _static_of(

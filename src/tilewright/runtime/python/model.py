@@ -34,6 +34,7 @@ from tilewright.runtime.plan import Plan, Planner
 from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
 from tilewright.runtime.python.entry import Entries, Entry
 from tilewright.runtime.python.failures import failure
+from tilewright.runtime.python.foreign import ForeignCall
 from tilewright.runtime.python.memory import FramePool, ResultPool
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.python.seen_sizes import SeenSizes
@@ -342,6 +343,11 @@ class LoadedModel(CompiledModel):
         out then. No other step may read that input.
         """
         self._execute(arrays, list(results))
+
+    def foreign(self, shapes: tuple[Shape, ...]) -> ForeignCall:
+        """This model, which leaves no state, for native code that has inputs of these shapes and room for results."""
+        plan, fixed = self._plan(shapes), (self._library.addresses["tw_run"], self._weights.ctypes.data)
+        return ForeignCall(self, *fixed, plan, plan.arena_bytes + self._scratch_bytes, self.threads)
 
     def counters(self, args: Sequence[Array], n: int) -> list[int]:
         """Run on plain arrays; the last ``n`` slots of the table of dimensions, where profiling code counts."""
