@@ -12,7 +12,7 @@ from tilewright.codegen.cpu.llvm import compile_text, emit
 from tilewright.core.compute import Buffer, Computation
 from tilewright.core.diag import TilewrightError
 from tilewright.core.graph import Attrs, Builder, Graph, Pool
-from tilewright.core.types import Array, TensorType, f32, i16, tensor_type_of, u8
+from tilewright.core.types import Array, TensorType, f16, f32, i8, i16, tensor_type_of, u8
 from tilewright.ops import coded
 from tilewright.target.target import Target
 from tilewright.tile.ir import Space
@@ -30,6 +30,14 @@ def matrix(bits: int, depth: int, n_words: int, seed: int = 0) -> tuple[Array, A
     codes = rng.integers(0, 1 << bits, (depth, per_word * n_words))
     scales = rng.uniform(0.5, 1, (depth // GROUP, per_word, n_words)).astype(np.float16)
     return coded.packed(codes, bits), scales, np.full((1, per_word, 1), 1 << (bits - 1), np.uint8)
+
+
+def in_two_levels(bits: int, depth: int, n_words: int) -> tuple[Array, ...]:
+    """The same with whole numbers for scales, of which two groups share a unit."""
+    words, scales, zeros = matrix(bits, depth, n_words)
+    rng = np.random.default_rng(1)
+    whole = rng.integers(-32, 64, scales.shape).astype(np.int8)
+    return words, whole, zeros, rng.uniform(0.01, 0.02, (len(scales) // 2, *scales.shape[1:])).astype(np.float16)
 
 
 def product(x: Array, constants: tuple[Array, ...], bits: int, levels: tuple[int, ...] = ()) -> Graph:
@@ -75,6 +83,26 @@ def test_the_largest_group_of_the_largest_codes_fits_its_sums(bits: int) -> None
     np.testing.assert_allclose(got[1], -want, rtol=1e-6)
 
 
+@pytest.mark.one_in(2)
+@pytest.mark.parametrize("rows", [1, 13])
+@pytest.mark.parametrize("bits", coded.BITS)
+def test_scales_may_be_whole_numbers_of_units(bits: int, rows: int) -> None:
+    words, whole, zeros, units = constants = in_two_levels(bits, 128, 21)
+    x = np.random.default_rng(1).standard_normal((rows, 128)).astype(np.float32)
+    got = np.asarray(compile_graph(product(x, constants, bits), threads=1)(x))
+    real = whole * np.repeat(units.astype(np.float32), 2, 0)
+    plain = {"bits": bits, "levels": (), "split_rows": False}
+    want = ops.coded_matmul.reference((x, words, real, zeros), Attrs(plain))
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_units_are_packed_once_for_the_groups_that_share_them() -> None:
+    made, constants = computation(1, 4, n_words=2048, with_units=True)
+    kernel = schedule_with_steps(made, Target.parse("x86-64-v4").judged(), constants).kernel
+    sizes = {p.source.name: np.prod(p.param.shape) / np.prod(p.source.shape) for p in kernel.packed}
+    assert sizes["units"] == sizes["scales"] == sizes["words"] == 1
+
+
 def test_groups_of_zeros_and_numbers_that_are_none() -> None:
     constants = matrix(4, 64, 4)
     x = np.ones((4, 64), np.float32)
@@ -85,26 +113,38 @@ def test_groups_of_zeros_and_numbers_that_are_none() -> None:
 
 
 def computation(
-    rows: int, bits: int, levels: tuple[int, ...] = (), *, n_words: int = 64, split_rows: bool = False
+    rows: int,
+    bits: int,
+    levels: tuple[int, ...] = (),
+    *,
+    n_words: int = 64,
+    split_rows: bool = False,
+    with_units: bool = False,
 ) -> tuple[Computation, tuple[Buffer, ...]]:
     per_word = coded.WORD_BITS // bits
     x, words = Buffer("x", f32, (rows, 128)), Buffer("words", i16, (128, n_words))
-    scales, zeros = Buffer("scales", f32, (128 // GROUP, per_word, n_words)), Buffer("zeros", u8, (1, per_word, 1))
+    scales = Buffer("scales", i8 if with_units else f32, (128 // GROUP, per_word, n_words))
+    constants = words, scales, Buffer("zeros", u8, (1, per_word, 1))
+    constants += (Buffer("units", f16, (64 // GROUP, per_word, n_words)),) if with_units else ()
     out = Buffer("out", f32, (rows, per_word, n_words))
     assert ops.coded_matmul.kernel is not None
     attrs = Attrs({"bits": bits, "levels": levels, "split_rows": split_rows})
-    stages = ops.coded_matmul.kernel((x, words, scales, zeros), (out,), attrs)
+    stages = ops.coded_matmul.kernel((x, *constants), (out,), attrs)
     temps = tuple(s.out for s in stages[:-1])  # type: ignore[union-attr]
-    return Computation((x, words, scales, zeros), (out,), tuple(stages), temps), (words, scales, zeros)
+    return Computation((x, *constants), (out,), tuple(stages), temps), constants
 
 
 @pytest.mark.one_in(2)
 @pytest.mark.parametrize("target", ["x86-64", "x86-64-v3", "x86-64-v4", "aarch64", "cortex-m4", "wasm32"])
 @pytest.mark.parametrize(
-    ("rows", "bits", "levels"), [(1, 4, ()), (1, 8, ()), (24, 4, ()), (1, 4, BOOK), (24, 4, NO_ZERO)]
-)
-def test_sums_of_groups_stay_in_registers(target: str, rows: int, bits: int, levels: tuple[int, ...]) -> None:
-    made, constants = computation(rows, bits, levels)
+    ("rows", "bits", "levels", "with_units"),
+    [(1, 4, (), False), (1, 8, (), True), (24, 4, (), False), (1, 4, BOOK, False), (24, 4, NO_ZERO, False),
+     (1, 2, (), True), (24, 2, (), True)],
+)  # fmt: skip
+def test_sums_of_groups_stay_in_registers(
+    target: str, rows: int, bits: int, levels: tuple[int, ...], with_units: bool
+) -> None:
+    made, constants = computation(rows, bits, levels, with_units=with_units)
     machine = Target.parse(target).judged()
     kernel = schedule_with_steps(made, machine, constants).kernel
     assert next(p.space for p in kernel.places if p.buffer.name == "out_codes") is Space.REG
@@ -144,7 +184,13 @@ def _machine_first(rows: int) -> tuple[Computation, Target, tuple[Buffer, ...]]:
 def test_what_does_not_fit_together_is_refused() -> None:
     x = TensorType(f32, (1, 96))
     words, scales, zeros = map(tensor_type_of, matrix(4, 96, 2))
+    whole = TensorType(i8, scales.shape)
     for operands, what in (
+        ((x, words, whole, zeros), "scales"),
+        ((x, words, scales, zeros, TensorType(f16, (1, 4, 2))), "scales"),
+        ((x, words, whole, zeros, TensorType(f16, (2, 4, 2))), "no whole number for each of 2 units"),
+        ((x, words, whole, zeros, TensorType(f16, (1, 2, 2))), "units"),
+        ((x, words, whole, zeros, *[TensorType(f16, (1, 4, 2))] * 2), "2 operands are units"),
         ((x, words, TensorType(scales.dtype, (5, 4, 2)), zeros), "whole number of rows"),
         ((x, words, TensorType(scales.dtype, (3, 8, 2)), zeros), "codes"),
         ((TensorType(f32, (1, 64)), words, scales, zeros), "columns"),

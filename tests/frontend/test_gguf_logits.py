@@ -182,8 +182,8 @@ def test_codes_are_the_numbers_of_the_file(kind: str) -> None:
     found = codes_of(stored, kind, (8, 512))
     assert (found is None) == (kind in ("F32", "F64", "BF16"))
     if found is not None:
-        made = found.steps * (np.float32(1) if found.scales is None else found.scales)
-        made = made if found.offsets is None else made + found.offsets[..., None]
+        made = found.steps * (np.float32(1) if found.scales is None else found.scales.real()[..., None])
+        made = made if found.offsets is None else made + found.offsets.real()[..., None]
         assert found.steps.itemsize == (2 if kind == "F16" else 1) and found.shape == expected.shape
         np.testing.assert_array_equal(made.reshape(expected.shape), expected)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,8 @@ from tilewright.core.diag import OptionError
 from tilewright.core.graph import Builder, Graph, Node, Pool
 from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array, TensorType
+from tilewright.frontend.onnx.importer import import_onnx
+from tilewright.frontend.onnx.writer.model import save_onnx
 from tilewright.graph.forms.coded import CodedProducts, coded
 from tilewright.graph.forms.scaled import ScaledProducts
 from tilewright.graph.interp import run as interpret
@@ -180,8 +184,8 @@ def test_dequantised_constants_become_codes(turned: bool, low: int) -> None:
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4 * np.abs(want).max())
 
 
-@pytest.mark.parametrize("zero", [None, 0.0, 3.0, 0.5])
-@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zero", [None, 0.0, 1.0, 0.5])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 def test_constants_that_are_widened_and_scaled_by_groups_become_codes(bits: int, zero: float | None) -> None:
     """As exporters of PyTorch spell them; a zero point that is no whole number leaves the product as it is."""
     b = Builder(Pool())
@@ -198,6 +202,43 @@ def test_constants_that_are_widened_and_scaled_by_groups_become_codes(bits: int,
     rows = normal(3, 64)
     want, got = (np.asarray(interpret(g, [rows])[0]) for g in (graph, done))
     np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("with_units", [True, False])
+@pytest.mark.parametrize("is_spread", [True, False])
+def test_scales_that_are_whole_numbers_of_units_stay_so(with_units: bool, is_spread: bool, tmp_path: Path) -> None:
+    """By products of widened constants, or as a file has it: scales that are dequantised in blocks themselves.
+
+    Where each group has a unit of its own, two levels would be more than one.
+    """
+    b = Builder(Pool())
+    x = b.pool.input("x", TensorType(types.f32, (3, 128)))
+    n_units = 2 if with_units else 4
+    codes, whole = RNG.integers(-8, 8, (16, 4, 32)).astype(np.int8), RNG.integers(-32, 64, (16, n_units, 4 // n_units))
+    units, stored = RNG.uniform(0.5, 1, (16, n_units, 1)).astype(np.float16), whole.astype(np.int8)
+    wide = b(ops.cast, b.const(units), dtype=types.f32)
+    if is_spread:
+        each = b(ops.mul, b(ops.cast, b.const(stored), dtype=types.f32), wide)
+        each = b(ops.reshape, each, shape=(16, 4, 1))
+        w = b(ops.mul, b(ops.cast, b.const(codes), dtype=types.f32), each)
+        w = b(ops.reshape, w, shape=(16, 128))
+    else:
+        zeros = [b.const(np.zeros((16, n), np.int8)) for n in (n_units, 4)]
+        wide = b(ops.reshape, wide, shape=(16, n_units))
+        blocks = {"axis": 1, "block_size": 4 // n_units}
+        each = b(ops.dequantize_linear, b.const(stored.reshape(16, 4)), wide, zeros[0], **blocks)
+        w = b(ops.dequantize_linear, b.const(codes.reshape(16, 128)), each, zeros[1], axis=1, block_size=32)
+    graph = Graph("g", b.pool, (x,), (b(ops.matmul, x, b(ops.transpose, w, perm=(1, 0))),), ("y",))
+    done = CodedProducts().run(graph)
+    (node,) = nodes_of(done, ops.coded_matmul)
+    assert [a.dtype for a in node.inputs[4:]] == ([types.f16] if with_units else [])
+    rows = normal(3, 128)
+    want, got = (np.asarray(interpret(g, [rows])[0]) for g in (graph, done))
+    np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
+    save_onnx(done, tmp_path / "g.onnx")
+    (again,) = nodes_of(CodedProducts().run(import_onnx(tmp_path / "g.onnx").unchecked()), ops.coded_matmul)
+    for a, other in zip(node.inputs[1:], again.inputs[1:], strict=True):
+        np.testing.assert_array_equal(a.attrs["data"].array, other.attrs["data"].array)
 
 
 def test_a_scale_for_each_weight_is_no_group() -> None:

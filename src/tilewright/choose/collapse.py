@@ -6,8 +6,8 @@ Not its business: anything but axes.
 ``for a<A: for b<B: ... X[.., a, b, ..]`` -> ``for ab<A*B: ... X'[.., ab, ..]`` when every access is affine in both with
 ``stride(a) == B * stride(b)``. The buffers' dimensions merge too (a dense row-major view), with those of one element
 between them, in all stages: a stage that writes a merged buffer collapses along, or the collapse does not happen. A
-constant that walks reduction axes differently is indexed by quotient and remainder: it will be packed. A padded copy
-may keep its axes and write at ``x*B + y``.
+constant that walks both of two reduction axes, but differently, is indexed by quotient and remainder: it will be
+packed. A padded copy may keep its axes and write at ``x*B + y``.
 """
 
 from __future__ import annotations
@@ -212,6 +212,8 @@ def _plan(
                 # Only a constant is repacked, so that the division of its index costs nothing at run time.
                 if is_write or buffer not in constants or (a in stage.axes and not repeats):
                     return None
+                if not repeats and not {a.sym, b.sym} <= set().union(*map(mentioned_at, index)):
+                    return None  # one of the loops reads the same elements again: packed for both they would repeat
                 plan.divided.add(buffer)
             elif buffer.name in kept:
                 return None

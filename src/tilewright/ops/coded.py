@@ -1,6 +1,7 @@
-"""Products with a matrix of few bits: codes of 4 or 8 bits in words, a scale for each group of rows.
+"""Products with a matrix of few bits: codes of 2, 4 or 8 bits in words, a scale for each group of rows.
 
-In: rows in f32, the words, scales and zero points. Out: their product with the matrix that these stand for, in f32.
+In: rows in f32, the words, scales and zero points, units of scales. Out: their product with the matrix that these
+stand for, in f32.
 Not its business: choosing codes and scales, in which order a file packs them (frontends).
 
 The rows are rounded to 16 bits in each group, by a step of its own: the group's largest number over 32767. So every
@@ -10,14 +11,17 @@ in f16 or bf16 would.
 
 ``words[k, q]`` holds the codes of ``N = per_word * Q`` columns at row ``k``, those of columns ``q, q + Q, q + 2 Q``...
 from the lowest bits up, ``per_word = 16 / bits``. A byte of a word, masked, is a code times a power of two, which the
-scale takes back: so codes of 4 bits need one shift for every four of them.
+scale takes back: so a word's codes of less than 8 bits need one shift in all.
+
+With ``units`` scales have two levels: a group's scale is a whole number in a byte, and what it counts is the unit that
+some neighbouring groups share.
 
 With ``levels`` a code of 4 bits is a place among 16 whole numbers of a byte, which stand for themselves: a code book.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -53,7 +57,8 @@ from tilewright.ops.common import cast_to, check, check_dtype, check_equal_dims,
 from tilewright.ops.rules import Types
 
 WORD_BITS = 16
-BITS = (4, 8)
+BITS = (2, 4, 8)
+PAIR_BITS = 2
 BOOK_BITS = 4
 """Codes of a book: as many bits as name one of ``MOST_LEVELS``."""
 NF4 = (
@@ -71,15 +76,15 @@ GREATEST = int(types.i16.max)
 
 
 def _infer(ts: Types, a: Attrs) -> TensorType:
-    x, words, scales, zeros = ts
-    check(a.bits in BITS, lambda: f"codes of {a.bits} bits are not supported", "use 4 or 8 bits")
+    x, words, scales, zeros, *units = ts
+    check(a.bits in BITS, lambda: f"codes of {a.bits} bits are not supported", "use 2, 4 or 8 bits")
     is_book = a.bits == BOOK_BITS and len(a.levels) == MOST_LEVELS and all(0 <= n <= MOST_LEVEL for n in a.levels)
     check(not a.levels or is_book, lambda: f"{a.levels} are no levels", "give 16 numbers of a byte for codes of 4 bits")
     for t, rank, what in ((x, 2, "the rows"), (words, 2, "the words"), (scales, 3, "scales"), (zeros, 3, "zeros")):
         check_rank(t, rank, what)
     check_dtype(x, (types.f32,), "the rows")
     check_dtype(words, (types.i16,), "the words")
-    check_dtype(scales, SCALES, "scales")
+    check_dtype(scales, (types.i8,) if units else SCALES, "scales")
     check_dtype(zeros, (types.u8,), "zero points")
     check_equal_dims(x.shape[1], words.shape[0], lambda: f"columns of {x} and rows of {words}")
     depth, n_groups = words.shape[0], scales.shape[0]
@@ -91,6 +96,7 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
     for own, wanted in zip(zeros.shape, scales.shape, strict=True):
         if own != 1:
             check_equal_dims(own, wanted, lambda: f"zero points {zeros} and scales {scales}")
+    _check_units(units, scales)
     is_even = is_known(depth) and known_over(n_groups, 0) and depth % n_groups == 0
     check(is_even, lambda: f"{depth} rows are no whole number of rows for each of {n_groups} groups", "pad them")
     check(
@@ -104,6 +110,20 @@ def _infer(ts: Types, a: Attrs) -> TensorType:
         "leave split_rows out",
     )
     return TensorType(types.f32, (x.shape[0], *columns))
+
+
+def _check_units(units: Sequence[TensorType], scales: TensorType) -> None:
+    check(len(units) <= 1, lambda: f"{len(units)} operands are units of scales", "give one of them, or none")
+    if not units:
+        return
+    (t,) = units
+    check_rank(t, 3, "units")
+    check_dtype(t, SCALES, "units")
+    for own, wanted in zip(t.shape[1:], scales.shape[1:], strict=True):
+        check_equal_dims(own, wanted, lambda: f"units {t} and scales {scales}")
+    n_groups, n_units = scales.shape[0], t.shape[0]
+    is_even = is_known(n_groups) and known_over(n_units, 0) and n_groups % n_units == 0
+    check(is_even, lambda: f"{n_groups} groups are no whole number for each of {n_units} units", "pad them")
 
 
 def unpacked(words: Array, bits: int) -> Array:
@@ -122,6 +142,14 @@ def packed(codes: Array, bits: int) -> Array:
     for j in range(per_word):
         words |= fields[:, j].astype(np.uint16) << np.uint16(bits * j)
     return words.view(np.int16)
+
+
+def scales_of(scales: Array, *units: Array) -> Array:
+    """Scales f32[groups, ...], of whole numbers times their units where there are any."""
+    wide = scales.astype(np.float32)
+    for u in units:
+        wide = wide * np.repeat(u.astype(np.float32), len(scales) // len(u), 0)
+    return wide
 
 
 def matrix_of(words: Array, scales: Array, zeros: Array, bits: int, levels: Sequence[int] = ()) -> Array:
@@ -148,8 +176,8 @@ def in_two(x: Array) -> Array:
 
 
 def _reference(xs: Sequence[Array], a: Attrs) -> Array:
-    x, words, scales, zeros = xs
-    n_groups = len(scales)
+    x, words, scales, zeros, *units = xs
+    n_groups, scales = len(scales), scales_of(scales, *units)
     with np.errstate(all="ignore"):
         if a.split_rows:
             return np.tensordot(in_two(x), matrix_of(words, scales, zeros, a.bits, a.levels), 1).astype(np.float32)
@@ -231,6 +259,28 @@ def _decoded(words: Buffer, zeros: Buffer, steps: Buffer, n_groups: Dim, a: Attr
     return Stage((steps,), (g, p, j, q, d), (g.sym * pairs + p.sym, j.sym, q.sym, d.sym), (step,))
 
 
+def _groups_in(n_groups: Dim, units: Sequence[Buffer]) -> tuple[tuple[Dim, ...], Callable[[Sequence[Dim]], Dim]]:
+    """The extents of loops over groups, and a group's number by their indices: with units over these first."""
+    if not units:
+        return (n_groups,), lambda at: at[0]
+    n_units = units[0].shape[0]
+    each = floordiv(n_groups, n_units)
+    return (n_units, each), lambda at: at[0] * each + at[1]
+
+
+def _over_groups(extents: tuple[Dim, ...]) -> tuple[Axis, ...]:
+    """The axes of a sum over groups."""
+    return tuple(Axis(loop_symbol(name, n), n) for name, n in zip("gh", extents, strict=False))
+
+
+def _scale(scales: Buffer, units: Sequence[Buffer], at: Sequence[Dim], where: tuple[Dim, ...]) -> Value:
+    """A group's scale in f32: its number times its unit where it has one."""
+    scale = cast_to(Load(scales, where), types.f32)
+    for u in units:
+        scale = scale * cast_to(Load(u, (at[0], *where[1:])), types.f32)
+    return scale
+
+
 def n_decoding(a: Attrs) -> int:
     """How many operations make a code one of the numbers that ``split_rows`` multiplies."""
     words, zeros = Buffer("words", types.i16, (2, 1)), Buffer("zeros", types.u8, (1, 1, 1))
@@ -244,27 +294,31 @@ def _split_kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -
 
     Codes lie in pairs of those that follow each other along the sum, as matrix registers of CPUs want them.
     """
-    (x, words, scales, zeros), (out,) = ins, outs
+    (x, words, scales, zeros, *units), (out,) = ins, outs
     n_rows, per_word, n_words = out.shape
     n_groups = scales.shape[0]
+    extents, at_group = _groups_in(n_groups, units)
     group = floordiv(words.shape[0], n_groups)
     pairs = floordiv(group, 2)
     stored = Buffer(f"{out.name}_x", types.bf16, (2, n_groups, n_rows, group))
     steps = Buffer(f"{out.name}_steps", types.bf16, (n_groups * pairs, per_word, n_words, 2))
-    partial = Buffer(f"{out.name}_codes", types.f32, (n_rows, n_groups, per_word, n_words))
+    partial = Buffer(f"{out.name}_codes", types.f32, (n_rows, *extents, per_word, n_words))
     zero = (Const(0, types.f32),)
 
-    row, g, j, q = axes_for(partial.shape)
+    row, *groups, j, q = axes = axes_for(partial.shape)
+    g = at_group(syms(groups))
     u, r = Axis(loop_symbol("u", 2), 2), Axis(loop_symbol("r", group), group)
-    element = Cast(Load(stored, (u.sym, g.sym, row.sym, r.sym)), types.f32)
-    multiplied = Cast(Load(steps, (g.sym * pairs + floordiv(r.sym, 2), j.sym, q.sym, mod(r.sym, 2))), types.f32)
+    element = Cast(Load(stored, (u.sym, g, row.sym, r.sym)), types.f32)
+    multiplied = Cast(Load(steps, (g * pairs + floordiv(r.sym, 2), j.sym, q.sym, mod(r.sym, 2))), types.f32)
     sums = Reduction((u, r), "add", zero)
-    codes = Stage((partial,), (row, g, j, q), syms((row, g, j, q)), (element * multiplied,), sums)
+    codes = Stage((partial,), axes, syms(axes), (element * multiplied,), sums)
 
     row, j, q = axes_for(out.shape)
-    g = Axis(loop_symbol("g", n_groups), n_groups)
-    scaled = Load(partial, (row.sym, g.sym, j.sym, q.sym)) * cast_to(Load(scales, (g.sym, j.sym, q.sym)), types.f32)
-    result = Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction((g,), "add", zero))
+    terms = _over_groups(extents)
+    where = syms(terms)
+    factor = _scale(scales, units, where, (at_group(where), j.sym, q.sym))
+    scaled = Load(partial, (row.sym, *where, j.sym, q.sym)) * factor
+    result = Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction(terms, "add", zero))
     return _in_two(x, stored), _decoded(words, zeros, steps, n_groups, a), codes, result
 
 
@@ -272,45 +326,47 @@ def _kernel(ins: tuple[Buffer, ...], outs: tuple[Buffer, ...], a: Attrs) -> tupl
     """Rows in 16 bits; sums of a group's codes; then, once for each group, the zero point and the scales."""
     if a.split_rows:
         return _split_kernel(ins, outs, a)
-    (x, words, scales, zeros), (out,), bits = ins, outs, a.bits
+    (x, words, scales, zeros, *units), (out,), bits = ins, outs, a.bits
     n_rows, per_word, n_words = out.shape
     n_groups = scales.shape[0]
+    extents, at_group = _groups_in(n_groups, units)
     group = floordiv(words.shape[0], n_groups)
     stored = Buffer(f"{out.name}_x", types.i16, x.shape)
     largest = Buffer(f"{out.name}_largest", types.f32, (n_rows, n_groups))
-    partial = Buffer(f"{out.name}_codes", types.i32, (n_rows, n_groups, per_word, n_words))
+    partial = Buffer(f"{out.name}_codes", types.i32, (n_rows, *extents, per_word, n_words))
     total = Buffer(f"{out.name}_rows", types.i32, (n_rows, n_groups))
     zero = (Const(0, types.i32),)
 
     # Sums of integers are exact in any order; the zero point is taken off them once, not off every code.
-    row, g, j, q = axes_for(partial.shape)
+    row, *groups, j, q = axes = axes_for(partial.shape)
     r = Axis(loop_symbol("r", group), group)
-    at = g.sym * group + r.sym
+    at = at_group(syms(groups)) * group + r.sym
     code = _level(words, at, j.sym, q.sym, a.levels) if a.levels else _code(words, at, j.sym, q.sym, bits)
     product = Cast(Load(stored, (row.sym, at)), types.i32) * Cast(code, types.i32)
-    codes = Stage((partial,), (row, g, j, q), syms((row, g, j, q)), (product,), Reduction((r,), "add", zero))
+    codes = Stage((partial,), axes, syms(axes), (product,), Reduction((r,), "add", zero))
 
     row, g = axes_for(total.shape)
     element = Cast(Load(stored, (row.sym, g.sym * group + r.sym)), types.i32)
     sums = Stage((total,), (row, g), syms((row, g)), (element,), Reduction((r,), "add", zero))
 
     row, j, q = axes_for(out.shape)
-    g = Axis(loop_symbol("g", n_groups), n_groups)
+    terms = _over_groups(extents)
+    group_at = at_group(syms(terms))
     # Codes are multiplied where they stand in their word, shifted by their place; a power of two takes that back.
-    where, place = (g.sym, j.sym, q.sym), 0 if a.levels else _place(j.sym, bits)
-    offset = Cast(_at(zeros, where), types.i32) * Load(total, (row.sym, g.sym))
-    steps = Load(partial, (row.sym, *where)) - Binary("shl", offset, Cast(Index(place), types.i32))
-    step = Load(largest, (row.sym, g.sym)) * Const(1 / GREATEST, types.f32)
+    where, place = (group_at, j.sym, q.sym), 0 if a.levels else _place(j.sym, bits)
+    offset = Cast(_at(zeros, where), types.i32) * Load(total, (row.sym, group_at))
+    steps = Load(partial, (row.sym, *syms(terms), j.sym, q.sym)) - Binary("shl", offset, Cast(Index(place), types.i32))
+    step = Load(largest, (row.sym, group_at)) * Const(1 / GREATEST, types.f32)
     power = Unary("pow2i", Cast(Index(place * -1), types.f32))
-    scaled = Cast(steps, types.f32) * (step * power) * cast_to(Load(scales, where), types.f32)
-    result = Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction((g,), "add", (Const(0, types.f32),)))
+    scaled = Cast(steps, types.f32) * (step * power) * _scale(scales, units, syms(terms), where)
+    result = Stage((out,), (row, j, q), syms((row, j, q)), (scaled,), Reduction(terms, "add", (Const(0, types.f32),)))
     return *_rounding(x, stored, largest, group), sums, codes, result
 
 
 def _samples(rng: np.random.Generator) -> Iterator[Sample]:
     for bits, rows, (depth, n_groups, n_words), scale in (
         (4, 1, (64, 2, 8), np.float16), (8, 3, (32, 1, 5), np.float32), (4, 2, (6, 3, 1), np.float32),
-        (8, 0, (16, 2, 3), np.float16), (4, 5, (96, 3, 17), np.float32),
+        (8, 0, (16, 2, 3), np.float16), (4, 5, (96, 3, 17), np.float32), (2, 2, (64, 4, 9), np.float16),
     ):  # fmt: skip
         per_word = WORD_BITS // bits
         words = rng.integers(-(2**15), 2**15, (depth, n_words)).astype(np.int16)
@@ -319,6 +375,11 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
         zeros = rng.integers(0, 1 << bits, shape).astype(np.uint8)
         operands = (rng.standard_normal((rows, depth)).astype(np.float32), words, scales, zeros)
         yield Sample(operands, {"bits": bits})
+        if n_groups % 2 == 0 and depth // n_groups % 2 == 0:
+            whole = rng.integers(-32, 64, scales.shape).astype(np.int8)
+            units = rng.uniform(0.01, 0.1, (n_groups // 2, per_word, n_words)).astype(scale)
+            yield Sample((operands[0], words, whole, zeros, units), {"bits": bits})
+            yield Sample((operands[0], words, whole, zeros, units), {"bits": bits, "split_rows": True})
         if depth // n_groups % 2 == 0:
             yield Sample(operands, {"bits": bits, "split_rows": True})
         if bits == BOOK_BITS:
@@ -327,12 +388,13 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 coded_matmul = OpDef(
     "coded_matmul",
-    ("x", "words", "scales", "zeros"),
+    ("x", "words", "scales", "zeros", "*units"),
     {"bits": AttrDef("int"), "levels": AttrDef("ints", ()), "split_rows": AttrDef("bool", False)},
     _infer,
     _reference,
     kernel=_kernel,
     traits=frozenset({Trait.CONTRACTION}),
     samples=_samples,
-    doc="x in 16 bits @ ((code - zero) * scale), a scale for each group of rows; [rows, codes in a word, words].",
+    doc="x in 16 bits @ ((code - zero) * scale), a scale for each group of rows, which may be a whole number of units; "
+    "[rows, codes in a word, words].",
 )

@@ -35,15 +35,24 @@ def _scales(b: Builder, scales: Array) -> Node:
     return b(ops.cast, b.const(scales), dtype=types.f32) if scales.dtype != np.float32 else b.const(scales)
 
 
+def _whole_scales(b: Builder, scales: Array, units: Array) -> Node:
+    """Scales that are whole numbers of units, f32[groups, columns]."""
+    whole = scales.reshape(len(scales), -1)
+    each = _scales(b, units.reshape(len(units), -1))
+    zeros = b.const(np.zeros((len(units), whole.shape[1]), np.int8))
+    return b(ops.dequantize_linear, b.const(whole), each, zeros, axis=0, block_size=len(scales) // len(units))
+
+
 def _coded_matmul(b: Builder, node: Node) -> Node:
-    words, scales, zeros = _constants(node)
+    words, scales, zeros, *units = _constants(node)
     bits, levels, depth = node.attrs["bits"], node.attrs["levels"], len(words)
     codes = unpacked(words, bits).reshape(depth, -1).astype(np.uint8)
     stored = np.array(levels, np.uint8)[codes] if levels else codes
     n_groups = len(scales)
     points = np.broadcast_to(zeros, scales.shape).reshape(n_groups, -1)
+    each = _scales(b, scales.reshape(n_groups, -1)) if not units else _whole_scales(b, scales, *units)
     w = b(
-        ops.dequantize_linear, b.const(stored), _scales(b, scales.reshape(n_groups, -1)),
+        ops.dequantize_linear, b.const(stored), each,
         b.const(np.ascontiguousarray(points)), axis=0, block_size=depth // n_groups,
     )  # fmt: skip
     return reshape(b, b(ops.matmul, node.inputs[0], w), node.shape)
