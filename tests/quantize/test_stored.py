@@ -59,6 +59,15 @@ def test_files_hold_the_bits_and_come_back_as_the_same_products(weights: str, tm
     np.testing.assert_allclose(got, want, atol=1e-4 * np.abs(want).max())
 
 
+@pytest.mark.parametrize("mode", ["weights", "static", "dynamic"])
+def test_what_was_quantised_is_kept_no_longer(mode: str) -> None:
+    """A model of many gigabytes and its codes are not there at once longer than needed."""
+    graph = two_layers()
+    quantised = tw.quantize(graph, normal(8, 128) if mode == "static" else None, mode=mode)
+    assert all(quantised.pool.owns(node) for node in quantised.nodes())
+    assert not any(quantised.pool.owns(node) for node in graph.nodes())
+
+
 def test_onnxruntime_reads_the_numbers_that_are_meant(tmp_path: Path) -> None:
     runtime = pytest.importorskip("onnxruntime")
     options = runtime.SessionOptions()

@@ -337,6 +337,15 @@ class Graph:
             self.name, self.pool, self.inputs, outputs, (*self.output_names, *names), self.constraints, texts
         )  # fmt: skip
 
+    def apart(self) -> Graph:
+        """The same function in a pool of its own: what only other graphs of the old one need can go."""
+        pool = Pool()
+        made: dict[Node, Node] = {}
+        for node in topological((*self.inputs, *self.outputs)):
+            made[node] = pool.with_inputs(node, tuple(made[i] for i in node.inputs))
+        inputs, outputs = (tuple(made[x] for x in nodes) for nodes in (self.inputs, self.outputs))
+        return Graph(self.name, pool, inputs, outputs, self.output_names, self.constraints, self.checks)
+
     def nodes(self) -> list[Node]:
         """Every node that an output depends on, operands first, in a fixed order; unused inputs are not in it."""
         return topological(self.outputs)

@@ -7,7 +7,7 @@ them (``ops.coded``, ``ops.scaled``).
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import ClassVar, NamedTuple
@@ -18,6 +18,7 @@ from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import Loc
 from tilewright.core.dims import is_padded, known_at_most, numbers
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim
 from tilewright.core.graph import INPUT, Builder, Graph, Node, topological
 from tilewright.core.passes import Pass
@@ -168,8 +169,11 @@ class QuantizeWeights(Pass):
         else:
             codes, steps = gptq_rows(rows, known, book, group)
         if how.chosen is not None:
-            error = real_rows(codes, steps, book) / factors - rows
-            how.chosen.append(Chosen(loc, matrix.ctypes.data, decibels(_power(rows, known), _power(error, known))))
+            powers = np.zeros(2)
+            for part in _parts(rows):
+                error = real_rows(codes[part], steps[part], book) / factors - rows[part]
+                powers += _power(rows[part], known), _power(error, known)
+            how.chosen.append(Chosen(loc, matrix.ctypes.data, decibels(*powers)))
 
         def product(b: Builder, x: Node, first: Dim, last: Dim) -> Node:
             columns = slice(*numbers((first, last)))
@@ -258,6 +262,12 @@ def weights_at_places(node: Node) -> Array | None:
     if not is_place or not is_plain or not known_at_most(n_places, MOST_PLACES):
         return None
     return array.reshape(array.shape[:2]).T
+
+
+def _parts(rows: Array) -> Iterator[slice]:
+    """Parts of rows f32[n, K] that are so small that what is made of one takes little beside all."""
+    at_once = max(EFFORT.elements // max(rows.shape[1], 1), 1)
+    return (slice(start, start + at_once) for start in range(0, len(rows), at_once))
 
 
 def _power(rows: Array, moments: Array | None) -> float:

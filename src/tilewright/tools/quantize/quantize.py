@@ -199,6 +199,8 @@ def _stateless(called: Called) -> Graph:
 
 
 def _with_report(made: Graph, report: QuantizeReport) -> QuantizedGraph:
+    """The graph in a pool without the weights that it was made of, which take most of what there is."""
+    made = made.apart()
     return QuantizedGraph(
         made.name, made.pool, made.inputs, made.outputs, made.output_names, made.constraints, made.checks, report
     )
