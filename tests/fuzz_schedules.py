@@ -43,7 +43,7 @@ TRIES = 40
 FOR_GPUS = ("enclose", "fill", "pipeline", "online", "online_fours", "swizzle", "fetch", "tree")
 LAID_OUT_OUTSIDE = ("pack",)
 STEPS_OF_CPUS = tuple(p for p in PRIMITIVES if p not in (*FOR_GPUS, *LAID_OUT_OUTSIDE))
-OFTEN = ("split", "reorder", "reorder", "kind", "merge", *("compute_at", "stage", "rfactor", "fork") * 4)
+OFTEN = ("split", "reorder", "reorder", "kind", "merge", *("slide", "compute_at", "stage", "rfactor", "fork") * 4)
 WORDS: Mapping[str, Sequence[str]] = {
     "tail": ("min", "shift", "guard"),
     "kind": ("serial", "parallel", "unroll", "step", "vector"),
@@ -94,8 +94,9 @@ def check(seed: int) -> Status:
     except ScheduleError:
         return "refused"
     except TileVerifyError as e:
-        # A later step may unroll the loops around registers, or move loops out of lanes: that is told at the end.
-        if "at the run-time index" in str(e) or "a vector loop holds only" in str(e):
+        # A later step may unroll loops around registers, move loops out of lanes or cut them: it is told at the end.
+        told = ("at the run-time index", "a vector loop holds only", "a vector loop whose extent")
+        if any(text in str(e) for text in told):
             return "refused"
         raise
     # Iterations that may run at one time are run backwards half of the time.
@@ -166,6 +167,11 @@ def drawn_step(random: Random, kernel: Kernel) -> tuple[str, list[Any]]:
         first = random.randrange(len(loops))
         nest = loops[first : first + random.randint(2, 4)]
         return primitive, random.sample(nest, len(nest))
+    if primitive == "slide":
+        bodies = [kernel.body, *(s.body for s in walk(kernel.body) if isinstance(s, For))]
+        rows = random.choice([[s.loop.sym.name for s in body if isinstance(s, For)] for body in bodies])
+        first = random.randrange(max(len(rows) - 1, 1))
+        return primitive, rows[first : first + random.randint(2, 4)]
     args: list[Any] = []
     for parameter in list(inspect.signature(PRIMITIVES[primitive]).parameters.values())[1:]:
         if parameter.default is not parameter.empty and random.random() < 0.5:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tile.kernels import WIDE, check_default, outputs
 from tilewright.choose.normalize import normalize
-from tilewright.choose.strategies.strips import _in_strips
+from tilewright.choose.strategies.strips import StripForm, _in_strips
 from tilewright.core import types
 from tilewright.core.compute import Buffer, Computation, Const, Stage, axes_for
 from tilewright.core.expr import maximum, minimum
@@ -46,15 +46,15 @@ PLACES = st.tuples(st.integers(-3, 3), st.integers(-3, 3), st.sampled_from([1, 1
 
 @given(
     offsets=st.lists(st.lists(PLACES, min_size=1, max_size=3), min_size=2, max_size=4),
-    rows=st.sampled_from([2, 4, 8]),
+    form=st.builds(StripForm, st.sampled_from([2, 4, 8]), st.booleans()),
     h=st.integers(16, 21),
 )
 @settings(max_examples=40)
-def test_strips_compute_what_whole_results_do(offsets, rows, h):
+def test_strips_compute_what_whole_results_do(offsets, form, h):
     computation = pipeline(h, 19, *offsets)
     b = ScheduleBuilder(lower(computation))
     try:
-        _in_strips(b, WIDE, [s.out.name for s in computation.items], rows)
+        _in_strips(b, WIDE, [s.out.name for s in computation.items], form)
     except ScheduleError:
         assume(False)
     for got, want in zip(outputs(b.kernel, computation, {}), outputs(lower(computation), computation, {}), strict=True):
@@ -70,6 +70,15 @@ def test_a_stencil_s_operand_is_made_in_strips_where_no_near_cache_holds_it():
         kernel = check_default(chain, machine=replace(WIDE, l2_bytes=l2_bytes))
         (between,) = [p for p in kernel.places if p.buffer.name not in ("x", "s1")]
         assert between.space is space
+
+
+def test_rows_slide_where_whole_strips_would_compute_many_of_them_twice():
+    """Five stages of five rows each: a strip of 16 rows needs 32 of the first."""
+    rows = [(dy, 0, 1) for dy in range(5)]
+    chain = pipeline(400, 32, rows, rows, rows, rows, rows)
+    kernel = check_default(chain, machine=replace(WIDE, l1_bytes=1 << 12, l2_bytes=1 << 14, n_cores=1))
+    assert all(p.buffer.shape[0] <= 9 for p in kernel.places if p.space is Space.LOCAL)
+    assert sum(p.space is Space.LOCAL for p in kernel.places) == 4
 
 
 def test_what_windows_of_rows_read_keeps_its_rows():

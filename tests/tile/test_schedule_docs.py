@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[Computation, str, tuple[str, ...]]] = {
     "cache": (elementwise((10,)), "cache(Z)", ()),
     "compute_at": (matmul(8, 6, 7), "compute_at(T, i0_2_o, local)", ("split(i0_2, 4)",)),
     "ring": (window(8), "ring(t, i0_2)", ()),
+    "slide": (window(8, pad=0), "slide(i0, i0_1)", ("merge(i0_1, i0_2)",)),
     "place": (rows_twice(), "place(t, local)", ()),
     "fold": (rows_twice(), "fold(t, 0, i0_1_o)", ("split(i0_1, 4)", "compute_at(t, i0_1_o, global)")),
     "reuse": (three_rows(), "reuse(t, s)", ()),

@@ -207,9 +207,17 @@ def never_negative(e: Dim, extents: Mapping[Sym, Dim], depth: int = DEEPEST) -> 
     e = least(e, extents)
     if is_nonneg(e) or depth == 0:
         return is_nonneg(e)
-    for atom, c in terms_of(e):
-        if isinstance(atom, BinaryExpr) and atom.op in ("min", "max"):
-            # The least of two is at least 0 where both are, the greatest where one is; with a minus the other way.
-            branches = (never_negative(e + c * (x - atom), extents, depth - 1) for x in (atom.a, atom.b))
-            return all(branches) if (atom.op == "min") == (c > 0) else any(branches)
+    for is_least, atom, c in extremes_of(e):
+        branches = (never_negative(e + c * (x - atom), extents, depth - 1) for x in (atom.a, atom.b))
+        return all(branches) if is_least else any(branches)
     return False
+
+
+def extremes_of(e: Dim) -> list[tuple[bool, BinaryExpr, int]]:
+    """The minima and maxima that ``e`` adds up, with their factors, and whether ``e`` is the least of the two cases.
+
+    It is where a minimum is added or a maximum taken away; else it is the greatest. Those of which ``e`` is the least
+    stand first: which case of another one shows something may be another one in each of theirs.
+    """
+    found = [(a, c) for a, c in terms_of(e) if isinstance(a, BinaryExpr) and a.op in ("min", "max")]
+    return sorted((((a.op == "min") == (c > 0), a, c) for a, c in found), key=lambda x: not x[0])

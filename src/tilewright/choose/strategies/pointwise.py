@@ -35,7 +35,7 @@ from tilewright.core.indices import chosen, placed
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import For, Kind, Loop, Store, Update, walk, written
+from tilewright.tile.ir import For, If, Kind, Loop, Store, Update, walk, written
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, nest_of, writers
@@ -113,11 +113,15 @@ def _copies_in_order(machine: Target, nest: Nest) -> bool:
 
 
 def _nests_in(body: Body, buffer: Buffer) -> list[Nest]:
-    """Every nest that writes the buffer, in loops around several statements too."""
+    """Every nest that writes the buffer, in loops around several statements too, and under conditions on these."""
     found: list[Nest] = []
     for s in writers(body, buffer):
         nest = nest_of(s)
-        found.extend([nest] if len(nest.leaf) == 1 else _nests_in(nest.leaf, buffer))
+        first, *others = nest.leaf
+        if isinstance(first, If) and not nest.loops:
+            found.extend(_nests_in(first.body, buffer))
+        else:
+            found.extend(_nests_in(nest.leaf, buffer) if others else [nest])
     return found
 
 

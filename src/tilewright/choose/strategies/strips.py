@@ -7,7 +7,9 @@ In: a builder, plain stages. Out: steps for the last of them and for those befor
 Before: a nest per stage, over the whole of its result, which the next stage reads again from far away. After: ``for
 strip (parallel): the rows of each stage that the strip needs``. What lies between stages exists for a strip's rows
 only, in a near cache. Rows that two strips need, as a stencil's do, are computed for both: longer strips compute fewer
-rows twice and hold more, and so does each further stage. A price of each length decides, for one stage more at a time.
+rows twice and hold more, and so does each further stage. In a long strip rows slide instead: ``for row: a row of each
+stage``, where a row takes the place of one that no later row reads (``slide``). A price of each form decides, for one
+stage more at a time.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import NamedTuple
 
 from tilewright.choose.cost.price import price_of
 from tilewright.choose.cost.tile import estimate
@@ -26,11 +29,20 @@ from tilewright.core.dims import is_known
 from tilewright.core.estimates import DOUBT
 from tilewright.target.target import Target
 from tilewright.tile.errors import ScheduleError
-from tilewright.tile.ir import Kind
+from tilewright.tile.ir import For, Kind
 from tilewright.tile.schedule import ScheduleBuilder
-from tilewright.tile.schedule.tree import find_place, writers
+from tilewright.tile.schedule.tree import find_loop, find_place, writers
 
 ROWS = (4, 8, 16, 32)
+SLIDING_ROWS = (64, 256)
+"""Of strips whose rows slide: few enough that threads have several, and many to the few that are computed twice."""
+
+
+class StripForm(NamedTuple):
+    """How many rows a strip has, and whether it goes through them one by one."""
+
+    rows: int
+    slides: bool
 
 
 def strips(
@@ -40,7 +52,8 @@ def strips(
 
     Gives the stages that are in strips, of which ``root`` is the last; the others of ``plain`` may be.
     """
-    mark, group, rows = b.mark(), [root], 0
+    mark, group = b.mark(), [root]
+    form: StripForm | None = None
     refused: set[int] = set()
     # A result that the second-level cache holds is near as it is.
     large = [x for x in plain if estimate(x.out.shape) * x.out.dtype.n_bytes > machine.l2_bytes]
@@ -50,17 +63,28 @@ def strips(
     while (s := _next(group, large, computation, refused)) is not None:
         names = [x.out.name for x in (s, *group)]
         # A stage more has more rows to compute twice, which longer strips do less, and to hold, which shorter ones do.
-        found = {n: _priced(b, machine, names, n) for n in ROWS if rows <= 2 * n and n <= 2 * (rows or n)}
-        best = min(found, key=lambda n: found[n])
+        found = {f: _priced(b, machine, names, f) for f in _forms(form)}
+        best = min(found, key=lambda f: found[f])
         if found[best] < (least + _whole(b, machine, s)) * (1 - DOUBT):
-            group, rows, least = [s, *group], best, found[best]
+            group, form, least = [s, *group], best, found[best]
         else:
             refused.add(id(s))
-    if not rows:
+    if form is None:
         raise ScheduleError("strips", root.out.name, "no strip of rows is cheaper than whole results")
     b.back(mark)
-    _in_strips(b, machine, [x.out.name for x in group], rows)
+    _in_strips(b, machine, [x.out.name for x in group], form)
     return group
+
+
+def _forms(before: StripForm | None) -> list[StripForm]:
+    """Those to price for one stage more: strips of about as many rows as before, and longer ones whose rows slide.
+
+    What whole strips compute twice grows with each stage, so rows that slide go on sliding.
+    """
+    if before is not None and before.slides:
+        return [before]
+    near = [n for n in ROWS if before is None or before.rows <= 2 * n <= 4 * before.rows]
+    return [*(StripForm(n, False) for n in near), *(StripForm(n, True) for n in SLIDING_ROWS)]
 
 
 def _next(
@@ -87,11 +111,11 @@ def _whole(b: ScheduleBuilder, machine: Target, s: Stage) -> float:
     return seconds
 
 
-def _priced(b: ScheduleBuilder, machine: Target, names: Sequence[str], rows: int) -> float:
+def _priced(b: ScheduleBuilder, machine: Target, names: Sequence[str], form: StripForm) -> float:
     """The price of strips; infinite where they are not legal."""
     mark = b.mark()
     try:
-        _in_strips(b, machine, names, rows)
+        _in_strips(b, machine, names, form)
         return _seconds(b, machine, names)
     except ScheduleError:
         return float("inf")
@@ -99,8 +123,8 @@ def _priced(b: ScheduleBuilder, machine: Target, names: Sequence[str], rows: int
         b.back(mark)
 
 
-def _in_strips(b: ScheduleBuilder, machine: Target, names: Sequence[str], rows: int) -> None:
-    loops = only_nest(b.kernel, names[-1]).loops
+def _in_strips(b: ScheduleBuilder, machine: Target, names: Sequence[str], form: StripForm) -> None:
+    loops, rows = only_nest(b.kernel, names[-1]).loops, form.rows
     if len(loops) < 2 or any(x.kind is not Kind.SERIAL for x in loops):
         raise ScheduleError("strips", names[-1], "it has no rows")
     along = loops[-2]
@@ -114,6 +138,8 @@ def _in_strips(b: ScheduleBuilder, machine: Target, names: Sequence[str], rows: 
     b.do("kind", strip, "parallel")
     for name in reversed(names[:-1]):
         b.do("compute_at", name, strip, "local")
+    if form.slides:
+        b.do("slide", *[s.loop.sym.name for s in find_loop(b.kernel, strip, "strips").body if isinstance(s, For)])
     for name in names:
         pointwise(b, machine, name, threads=False)
 

@@ -23,6 +23,7 @@ from tilewright.tile.schedule import (
     operands,
     partials,
     registers,
+    slides,
     stages,
     trim,
 )
@@ -61,6 +62,7 @@ PRIMITIVES: Mapping[str, Callable[..., Kernel]] = {
     "cache": stages.cache,
     "compute_at": stages.compute_at,
     "ring": stages.ring,
+    "slide": slides.slide,
     "place": stages.place,
     "fold": stages.fold,
     "reuse": memory.reuse,
