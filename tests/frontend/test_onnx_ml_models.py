@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tilewright as tw
 from frontend.onnx_build import answers, check_against_runtime, info, model, node, runtime_answers
 from tilewright.core.diag import ImportFailed
+from tilewright.frontend.onnx.ml import forest
 
 TRANSFORMS = ["NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"]
 DTYPES = {np.float32: TensorProto.FLOAT, np.float64: TensorProto.DOUBLE, np.int64: TensorProto.INT64,
@@ -343,6 +344,41 @@ def test_nan_at_a_leaf_leads_nowhere() -> None:
     x = feed(rng, 40, np.float32, nan=True)
     x[::3, 0] = np.nan
     check_against_runtime(learned("TreeEnsembleRegressor", 1, 3, n_targets=1, **trees), {"x": x})
+
+
+@pytest.mark.parametrize("word_bits", [31, 8])
+@pytest.mark.parametrize("n_rows", [1, 40])
+def test_trees_of_several_depths(n_rows: int, word_bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chains of tests, each of which ends in a leaf or goes on; with and without room for child and feature in one."""
+    monkeypatch.setattr(forest, "WORD_BITS", word_bits)
+    rng = np.random.default_rng(word_bits)
+    nodes: dict[str, list[Any]] = {
+        k: [] for k in ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids")
+    }
+    leaves = []
+    for tree, depth in enumerate([7, 0, 3, 9, 1, 9, 4]):
+        for k in range(2 * depth + 1):
+            is_leaf = k % 2 == 1 or k == 2 * depth
+            leaves += [(tree, k)] * is_leaf
+            split, feature = float(rng.standard_normal()), int(rng.integers(3))
+            row = (
+                tree,
+                k,
+                "LEAF" if is_leaf else "BRANCH_LEQ",
+                feature,
+                split,
+                *((0, 0) if is_leaf else (k + 2, k + 1)),
+            )
+            for column, value in zip(nodes.values(), row, strict=True):
+                column.append(value)
+    attributes = {f"nodes_{k}": v for k, v in nodes.items()} | {
+        "nodes_missing_value_tracks_true": [k % 2 for k in range(len(nodes["modes"]))],
+        "target_treeids": [t for t, _ in leaves], "target_nodeids": [k for _, k in leaves],
+        "target_ids": [t % 2 for t, _ in leaves], "target_weights": floats(rng, len(leaves)),
+    }  # fmt: skip
+    x = rows(rng, n_rows, 3)
+    x[::3, 1] = np.nan
+    check_against_runtime(learned("TreeEnsembleRegressor", 1, 3, n_targets=2, **attributes), {"x": x})
 
 
 def test_trees_natively_for_any_number_of_rows() -> None:

@@ -5,8 +5,10 @@ nodes of the graph IR that lead every row to its leaf in every tree. Not its bus
 (``onnx.ml.trees``).
 
 Form. The two children of a test lie side by side, so a step is ``child[place] + holds``: a row's place in a tree needs
-three look-ups (feature, split, child) and one of the row itself. A leaf is its own child and its test never holds (its
-split is NaN), so trees of any depth are walked in as many steps as the deepest needs. All orders of comparison become
+two look-ups (child and feature in one number where they have room in it, and the split) and one of the row itself. A
+leaf is its own child and its test never holds (its split is NaN), so trees of several depths are walked in as many
+steps as the deepest needs. Trees are laid out by their depth, and with many rows none is walked together with much
+deeper ones: trees that grow leaf by leaf differ by a factor of three. All orders of comparison become
 ``<=`` by turning the test around or taking the next smaller split; only tests of equality and membership keep a form of
 their own. With many rows trees come before rows in the tables of places, so that one tree's tables serve all rows
 before the next tree's and lanes hold rows; with few rows lanes hold trees.
@@ -64,7 +66,8 @@ class Forest(NamedTuple):
     node: Array
     tree: Array
     n_trees: int
-    depth: int
+    depths: Array
+    """Of trees, the least first."""
 
     @property
     def is_leaf(self) -> Array:
@@ -72,11 +75,11 @@ class Forest(NamedTuple):
 
 
 def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
-    """The tables, splits in ``dtype``; refuses cycles and trees beyond ``MAX_DEPTH``."""
+    """The tables, splits in ``dtype``, trees by their depth; refuses cycles and trees beyond ``MAX_DEPTH``."""
     n = len(tests.mode)
     split, turned, nan_holds = _as_leq(tests, dtype)
     low, high = (np.where(turned, a, b) for a, b in ((tests.on_true, tests.on_false), (tests.on_false, tests.on_true)))
-    level, trees = tests.roots, np.arange(len(tests.roots))
+    level, trees, depths = tests.roots, np.arange(len(tests.roots)), np.zeros(len(tests.roots), np.int64)
     nodes, owners, children, total, depth = [level], [trees], [], len(level), 0
     while True:
         inner = tests.mode[level] != LEAF
@@ -89,11 +92,14 @@ def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
         level = np.stack([low[parents], high[parents]], 1).reshape(-1)
         trees = np.repeat(trees[inner], 2)
         total, depth = total + len(level), depth + 1
+        depths[trees] = depth
         # a node is laid out for each of its parents, so nodes with several may double from level to level
         if depth > MAX_DEPTH or total > 8 * n + 1024:
             c.refuse(f"its nodes form cycles or trees of a depth beyond {MAX_DEPTH}", DAMAGED)
         nodes.append(level)
         owners.append(trees)
+    if (np.diff(depths) < 0).any():
+        return forest_of(c, tests._replace(roots=tests.roots[np.argsort(depths, kind="stable")]), dtype)
     node, child = np.concatenate(nodes), np.concatenate(children)
     is_leaf = tests.mode[node] == LEAF
     kind = np.where(np.isin(tests.mode, (EQ, NEQ)), EQ, np.where(tests.mode == MEMBER, MEMBER, LEQ))
@@ -107,7 +113,7 @@ def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
         node,
         np.concatenate(owners),
         len(tests.roots),
-        depth,
+        depths,
     )
 
 
@@ -122,35 +128,68 @@ def _as_leq(tests: Tests, dtype: DType) -> tuple[Array, Array, Array]:
     return split, turned, passes ^ turned
 
 
-class Tables(NamedTuple):
-    """A forest's tables as constants, each there once; those that no test needs are None."""
+WORD_BITS = 31
+"""Of an i32 that is not negative."""
 
-    feature: Node
+
+class Tables(NamedTuple):
+    """A forest's tables as constants, each there once; those that no test needs are None.
+
+    ``word`` is ``child``, a bit of ``nan_holds`` and ``feature`` in one number, from the highest bits to the lowest,
+    where they have room: then one look-up takes the place of three. ``feature_bits`` is the number of the lowest ones.
+    """
+
+    word: Node | None
+    feature_bits: int
+    feature: Node | None
     split: Node
-    child: Node
+    child: Node | None
     kind: Node | None
     nan_holds: Node | None
     members: Node | None
-    n_trees: int
-    depth: int
+    depths: Array
+    has_nan_tests: bool
 
 
 def tables_of(c: Call, forest: Forest) -> Tables:
     kind = c.array(forest.kind) if forest.kind.any() else None
-    nan_holds = c.array(forest.nan_holds) if forest.nan_holds.any() else None
     members = None if forest.members is None else c.array(forest.members)
-    numbers = (c.array(forest.feature), c.array(forest.split), c.array(forest.child))
-    return Tables(*numbers, kind, nan_holds, members, forest.n_trees, forest.depth)
+    split, has_nan_tests = c.array(forest.split), bool(forest.nan_holds.any())
+    bits = int(forest.feature.max()).bit_length()
+    if len(forest.child) << 1 + bits <= 1 << WORD_BITS:
+        word = (forest.child << 1 | forest.nan_holds) << bits | forest.feature
+        return Tables(c.array(word), bits, None, split, None, kind, None, members, forest.depths, has_nan_tests)
+    nan_holds = c.array(forest.nan_holds) if has_nan_tests else None
+    feature, child = c.array(forest.feature), c.array(forest.child)
+    return Tables(None, 0, feature, split, child, kind, nan_holds, members, forest.depths, has_nan_tests)
+
+
+SLACK = 4 / 3
+"""How many times as deep as it is a tree is walked at most, where there are many rows."""
 
 
 def leaves_reached(c: Call, tables: Tables, x: Node, axis: int) -> Node:
     """The place of the leaf that each row of ``x`` reaches in each tree, i32; trees lie along ``axis``, 0 or 1."""
-    shape: list[Dim] = [x.shape[0], x.shape[0]]
-    shape[axis] = tables.n_trees
     features = x if axis else c.transpose(x, (1, 0))
-    roots = c.align(c.const(np.arange(tables.n_trees, dtype=np.int32), i32), axis, 2)
+    n_trees = len(tables.depths)
+    if axis:
+        return _walked(c, tables, features, (0, n_trees), axis)
+    # each tree with those that are not much deeper
+    parts, start = [], 0
+    while start < n_trees:
+        end = int(np.searchsorted(tables.depths, tables.depths[start] * SLACK, "right"))
+        parts.append(_walked(c, tables, features, (start, end), axis))
+        start = end
+    return parts[0] if len(parts) == 1 else c(ops.concat, *parts, axis=0)
+
+
+def _walked(c: Call, tables: Tables, features: Node, trees: tuple[int, int], axis: int) -> Node:
+    start, end = trees
+    shape: list[Dim] = [features.shape[1 - axis]] * 2
+    shape[axis] = end - start
+    roots = c.align(c.const(np.arange(start, end, dtype=np.int32), i32), axis, 2)
     place = c.expand(roots, shape)
-    for _ in range(tables.depth):
+    for _ in range(tables.depths[end - 1]):
         place = _step(c, tables, features, place, axis)
     return place
 
@@ -161,7 +200,20 @@ def _step(c: Call, tables: Tables, features: Node, place: Node, axis: int) -> No
     def at(table: Node) -> Node:
         return c(ops.gather, table, place, axis=0)
 
-    value, split = c(ops.gather_elements, features, at(tables.feature), axis=axis), at(tables.split)
+    def number(k: int) -> Node:
+        return c.const(k, i32)
+
+    split = at(tables.split)
+    if tables.word is not None:
+        word, bits = at(tables.word), tables.feature_bits
+        feature = c(ops.bitwise_and, word, number((1 << bits) - 1))
+        child = c(ops.shift_right, word, number(bits + 1))
+        nan_holds = m.ne(c(ops.bitwise_and, word, number(1 << bits)), 0) if tables.has_nan_tests else None
+    else:
+        assert tables.feature is not None and tables.child is not None
+        feature, child = at(tables.feature), at(tables.child)
+        nan_holds = at(tables.nan_holds) if tables.nan_holds is not None else None
+    value = c(ops.gather_elements, features, feature, axis=axis)
     holds = m.le(value, split)
     if tables.kind is not None:
         kind = at(tables.kind)
@@ -170,9 +222,9 @@ def _step(c: Call, tables: Tables, features: Node, place: Node, axis: int) -> No
             hits = m.eq(c.reshape(value, (*value.shape, 1)), at(tables.members))
             found = c(ops.reduce_any, hits, axes=(2,), keepdims=False)
             holds = c(ops.where, m.eq(kind, MEMBER), found, holds)
-    if tables.nan_holds is not None:
-        holds = c(ops.logical_or, holds, m.both(m.ne(value, value), at(tables.nan_holds)))
-    return m.add(at(tables.child), c.cast(holds, i32))
+    if nan_holds is not None:
+        holds = c(ops.logical_or, holds, m.both(m.ne(value, value), nan_holds))
+    return m.add(child, c.cast(holds, i32))
 
 
 FEW_ROWS = 4

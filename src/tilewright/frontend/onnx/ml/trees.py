@@ -340,8 +340,10 @@ def _scores(c: Call, ballots: Ballots, weights: _Weights, place: Node, how: str,
     else:
         assert weights.rows is not None
         given = c(ops.gather, weights.rows, c(ops.gather, weights.leaf, place, axis=0), axis=0)
-    if weights.goes_to is not None:
-        found = c(ops.matmul, given if axis else c.transpose(given, (1, 0)), weights.goes_to)
+    if weights.goes_to is not None and axis:
+        found = c(ops.matmul, given, weights.goes_to)
+    elif weights.goes_to is not None:  # the few totals are transposed, and not the weights of all trees
+        found = c.transpose(c(ops.matmul, c.transpose(weights.goes_to, (1, 0)), given), (1, 0))
     else:
         found = c(reduce, given, axes=(axis,), keepdims=False)
         found = c.reshape(found, (place.shape[1 - axis], ballots.n))
