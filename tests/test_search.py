@@ -234,6 +234,14 @@ def test_the_model_itself_is_measured_whatever_the_budget(plant: Callable[[str, 
     assert "no schedule was measured" in note and "give more time" in note
 
 
+def test_a_search_says_what_is_left_to_gain(plant: Callable[[str, int], Path]) -> None:
+    plant("none", 0)
+    found = run(None)
+    assert found.left and all(0.0 <= x.least <= x.now for x in found.left)
+    assert [x.now for x in found.left] == sorted((x.now for x in found.left), reverse=True)
+    assert found.most_gain >= 1.0
+
+
 def test_inputs_go_over_whatever_their_names_are(tmp_path: Path) -> None:
     b = Builder(Pool())
     given = [b.pool.input(name, TensorType(f32, X.shape)) for name in ("file", "args", "arr_0", "a/b")]

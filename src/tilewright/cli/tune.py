@@ -93,5 +93,9 @@ def tune_command(
     kept = f"{len(rows)} kernels gained" if rows else "nothing was faster, the rules' schedules stay"
     written = f"wrote {path}" if found.text else f"{path} was not written"
     show.line(f"{found.n_candidates} candidates, {kept}; {whole}\n{written}")
+    if found.left:
+        left = [(x.now * 1e6, x.least * 1e6, x.now / x.least if x.least else None, x.label) for x in found.left]
+        title = "at most so many times as fast by other schedules"
+        show.table(title, ("us now", "us at least", "at most", "ops"), left)
     for line in (*found.faults, *found.notes):
         show.line(line)

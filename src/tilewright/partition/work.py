@@ -5,16 +5,22 @@ In: a ``GroupComputation``. Out: ``KernelWork``. Not its business: how long that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
+
+import numpy as np
 
 from tilewright.core.compute import (
     COMPARE_OPS,
     Axis,
     Binary,
     Buffer,
+    Computation,
     Fma,
+    Inside,
     Load,
+    Select,
     Serial,
     Stage,
     Unary,
@@ -22,8 +28,10 @@ from tilewright.core.compute import (
     walk,
 )
 from tilewright.core.dims import is_known
+from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, Sym, bounds, symbols, terms_of
 from tilewright.core.types import product
+from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.partition.computation import GroupComputation, sizes_of
 
 FREE_OPS = COMPARE_OPS | {"and", "or", "xor", "shl", "shr", "not", "isnan"}
@@ -65,6 +73,44 @@ def work_of(made: GroupComputation) -> KernelWork | None:
         else:
             operands += n_bytes
     return KernelWork(flops, constants, operands)
+
+
+def surely_done(computation: Computation) -> float:
+    """The part of a kernel's operations that no schedule leaves out, where conditions on indices allow that for some.
+
+    A tap outside of an image is left out, and so may be what was made for it alone: the least part that one of the
+    conditions lets through counts for the whole kernel. 0 where a condition is of another kind, or too long to list.
+    """
+    part = 1.0
+    for stage, _ in _stages(computation.items, 1):
+        axes = (*stage.axes, *(stage.reduction.axes if stage.reduction else ()))
+        extents = {a.sym: a.extent for a in axes}
+        for value in stage.exprs:
+            for x in walk(value):
+                if isinstance(x, Select):
+                    part = min(part, _part_inside(x.cond.exprs, extents) if isinstance(x.cond, Inside) else 0.0)
+    return part
+
+
+def _part_inside(exprs: Sequence[Dim], extents: Mapping[Sym, Dim]) -> float:
+    """The part of all points at which no expression is negative; expressions that share no symbol are independent."""
+    part, left = 1.0, list(exprs)
+    while left:
+        together = [left.pop()]
+        used = set(symbols(together[0]))
+        while more := [e for e in left if symbols(e) & used]:
+            together += more
+            used.update(*map(symbols, more))
+            left = [e for e in left if e not in more]
+        sizes = [n for n in (extents.get(s) for s in used) if is_known(n)]
+        if len(sizes) < len(used) or prod(sizes) > EFFORT.points:
+            return 0.0
+        at = dict(zip(used, np.indices(sizes).reshape(len(sizes), prod(sizes)), strict=True))
+        inside = np.ones(prod(sizes), bool)
+        for e in together:
+            inside &= valued(e, at, OF_ARRAYS) >= 0
+        part *= float(inside.mean())
+    return part
 
 
 def points_of(made: GroupComputation) -> Dim:

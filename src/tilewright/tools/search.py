@@ -42,6 +42,7 @@ from tilewright.runtime.threads import default_threads
 from tilewright.target.target import Target
 from tilewright.tile.schedule import Schedule
 from tilewright.tile.schedule.book import schedule_text
+from tilewright.tools.bound import least_seconds
 from tilewright.tools.guide import Guide, Near
 from tilewright.tools.measure import Measurement, Measuring, Ticks, Unmeasured
 from tilewright.tools.tell import Tell, silent
@@ -72,11 +73,22 @@ class Gain:
 
 
 @dataclass(frozen=True)
+class Left:
+    """A kernel's seconds in one run as it is now, and the least that any schedule of it could take on this machine."""
+
+    name: str
+    label: str
+    now: float
+    least: float
+
+
+@dataclass(frozen=True)
 class Tuned:
     """The schedules that were faster, as a file's text, and the seconds of whole calls before and after.
 
     ``faults`` are candidates that crashed, hung, gave other results or no code, a line each; ``notes`` what else a
-    user should know, as that the database could not be written.
+    user should know, as that the database could not be written. ``left`` are the kernels that take a part of the time
+    worth a search, longest first, with what is left to gain (``tools.bound``).
     """
 
     text: str
@@ -86,6 +98,13 @@ class Tuned:
     after: float
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    left: tuple[Left, ...] = ()
+
+    @property
+    def most_gain(self) -> float:
+        """How many times as fast other schedules could make these kernels at most; infinite where nothing is known."""
+        now, least = sum(x.now for x in self.left), sum(x.least for x in self.left)
+        return now / least if least else math.inf
 
 
 def search(
@@ -111,12 +130,13 @@ def search(
     end = _End(budget)
     _check(graph, options)
     n_threads = threads or default_threads()
-    kernels = optimise_and_split(graph, options, options.machine, Clock()).kernels
+    split = optimise_and_split(graph, options, options.machine, Clock())
+    kernels, bounds = split.kernels, least_seconds(split, n_threads)
     text = _text(kernels.schedules, kernels)
     with Measuring(graph, inputs, replace(options, schedule=text), n_threads) as bench:
         log = _Log(store, machine_key(Target.parse(options.target), n_threads))
         guide = Guide(Ranking(kernels.target, n_threads))
-        return _ScheduleSearch(kernels, bench, end, log, guide).run(
+        return _ScheduleSearch(kernels, bench, end, log, guide, bounds).run(
             seconds, Random(seed), tell, goes_on=budget is not None
         )
 
@@ -199,6 +219,7 @@ class _ScheduleSearch:
     end: _End
     log: _Log
     guide: Guide
+    bounds: Mapping[str, float]
     best: dict[str, Schedule] = field(init=False)
     confirmed: tuple[Chosen, Tuned] | None = None
     faults: list[str] = field(default_factory=list)
@@ -225,7 +246,17 @@ class _ScheduleSearch:
         usual = statistics.median(begun.calls[0])
         chosen, found = self.confirmed or ({}, Tuned("", (), 0, usual, usual))
         self.log.found([FoundSchedule(g.name, str(chosen[g.name]), g.before, g.after) for g in found.gains])
-        return replace(found, n_candidates=self.n_tried, faults=tuple(self.faults), notes=tuple(self._notes()))
+        left = tuple(self._left(begun, {g.name: g.after for g in found.gains}))
+        faults, notes = tuple(self.faults), tuple(self._notes())
+        return replace(found, n_candidates=self.n_tried, faults=faults, notes=notes, left=left)
+
+    def _left(self, begun: Measurement, after: Mapping[str, float]) -> list[Left]:
+        """The kernels that are worth a search, by what they take now."""
+        rate = _ticks_a_second(begun.ticks[0], begun.calls[0])
+        now = {name: after.get(name, min(t) / rate) for name, t in begun.ticks[0].items() if name in self.best}
+        worth = sorted((n for n in now if now[n] >= SMALLEST_SHARE * sum(now.values())), key=lambda n: -now[n])
+        # What was measured is possible, whatever the machine seemed to be able to do.
+        return [Left(n, self.kernels.labels[n], now[n], min(self.bounds.get(n, 0.0), now[n])) for n in worth]
 
     def _notes(self) -> Iterator[str]:
         if not self.n_tried and self.end.is_near():
