@@ -32,6 +32,8 @@ def test_a_figure_says_what_it_is_and_where_it_is_from(name: str) -> None:
     assert figure.machine in figures.machines() and figure.load
     assert all(re.fullmatch("[0-9a-f]{7}", commit) for commit in (figure.commit, figure.before) if commit is not None)
     assert date.fromisoformat(figure.date)
+    names = [column.name for column in figure.columns]
+    assert len(set(names)) == len(names), "rows are read by the names of columns"
     assert figure.rows and {len(row) for row in figure.table()} == {len(figure.columns)}
     assert [command for command in figure.command if not COMMAND.match(command)] == []
     assert figure.command or figure.notes
