@@ -6,17 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from codegen.native import HOST, Native, kernel
-from tilewright.codegen.cpu.llvm import emit_kernel
+from codegen.native import HOST, Native, kernel, reg
+from tilewright.codegen.cpu.llvm import assembly, emit_kernel
 from tilewright.core import types
 from tilewright.core.compute import Binary, Bitcast, Buffer, Cast, Const, Fma, Index, Inside, Select, Unary
 from tilewright.core.expr import Sym, minimum
 from tilewright.target.target import Target
 from tilewright.tile import interp
-from tilewright.tile.ir import For, Kind, Loop, Store
+from tilewright.tile.ir import For, Kind, Loop, Store, Update
 
 TARGETS = [HOST, Target.parse("x86-64-v3"), Target.parse("x86-64")]
 AVX512 = Target.parse("x86-64-v4")
+WITHOUT_ROUNDING = replace(Target.parse("x86-64"), name="without rounding", has_nearest=False)
 INT_BINARY = "add sub mul div rem min max and or xor shl shr".split()
 FLOAT_BINARY = "add sub mul div min max larger".split()
 COMPARE = "eq ne lt le gt ge".split()
@@ -145,11 +146,14 @@ def test_whole_numbers_of_floats_without_vectors(result):
     agree(tree, [x], target)
 
 
-@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("target", [*TARGETS, WITHOUT_ROUNDING], ids=lambda t: t.name)
 @pytest.mark.parametrize("result", [types.u8, types.i8, types.u16, types.i16], ids=str)
 @pytest.mark.parametrize("more", [0, 130, -7])
 def test_whole_numbers_of_floats_in_lanes(more, result, target):
-    """By one instruction on x86: ties, both ends, what 32 bits don't hold, infinities and NaN, and a zero point."""
+    """By one instruction on x86, by an addition where vectors do not round.
+
+    Ties, both ends, what 32 bits do not hold, infinities and NaN, and a zero point.
+    """
     ends = np.array([result.min - more, result.max - more, 0], np.float32)
     far = [2.0**31, 2.0**31 - 128, -(2.0**31), 2.0**32, -(2.0**33), 3e38, -3e38, np.inf, -np.inf, np.nan, -np.nan, -0.0]
     near = [ends + np.float32(d) for d in (-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75, 1)]
@@ -161,8 +165,26 @@ def test_whole_numbers_of_floats_in_lanes(more, result, target):
         return [Cast(Binary("add", steps, Const(float(more), types.f32)) if more else steps, result)]
 
     tree = both_ways(rounded, 1, types.f32, [a], target, result)
-    assert ("cvt" in emit_kernel(tree, target)) == target.has_nearest
+    text = emit_kernel(tree, target)
+    assert ("cvt" in text) == target.has_nearest and ("ssub.sat.v" in text) == (target is WITHOUT_ROUNDING)
     agree(tree, [np.resize(x, N)], target)
+
+
+@pytest.mark.parametrize("narrow", [types.i8, types.u8, types.i16], ids=str)
+def test_narrow_numbers_are_multiplied_as_they_are_by_neon(narrow):
+    """The one that lanes share and the ones in lanes, added to sums: LLVM makes one instruction of both."""
+    target = Target.parse("armv7").judged()
+    a, b, out = Buffer("a", types.u8, (8,)), Buffer("b", narrow, (8, 4)), Buffer("out", types.i32, (4,))
+    acc, k, lane = Buffer("acc", types.i32, (4,)), Sym("k", 0, 7), Sym("l", 0, 3)
+    product = Binary("mul", Cast(a[k], types.i32), Cast(b[k, lane], types.i32))
+    lanes = Loop(lane, 4, Kind.VECTOR)
+    loops = [
+        For(lanes, (Store(acc, (lane,), Const(0, types.i32)),)),
+        For(Loop(k, 8), (For(lanes, (Update(acc, (lane,), "add", product),)),)),
+        For(lanes, (Store(out, (lane,), acc[lane]),)),
+    ]
+    text = assembly(kernel(loops, a, b, out, reg(acc)), target)
+    assert "vmlal.s16" in text and "vmla.i32" not in text
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)

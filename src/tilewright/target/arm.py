@@ -12,6 +12,7 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tilewright.target.products import PRODUCT_OF_ARM
 from tilewright.target.sources import ARM_MANUAL, INSTRUCTION_SET, LLVM
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def machines(unknown: Target) -> dict[str, Target]:
     """Each machine by name: what is ``unknown`` with what is known."""
     neon = replace(
         unknown, triple="armv7-unknown-linux-gnueabihf", cpu="generic", features="+neon", pointer_bytes=4, fma_ports=1,
-        l2_bytes=512 << 10,
+        l2_bytes=512 << 10, has_saturation=False, word_product=PRODUCT_OF_ARM,
     ).known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=16, n_general_registers=15)  # fmt: skip
     bare = replace(
         unknown, triple="thumbv7em-unknown-none-eabihf", cpu="cortex-m4", relocation="static", pointer_bytes=4,

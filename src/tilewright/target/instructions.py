@@ -73,6 +73,10 @@ class Instructions(Protocol):
         """The instruction that chooses bytes of one register by those of another; empty where there is none."""
 
     @property
+    def word_product(self) -> str:
+        """The instruction that multiplies 16-bit integers into 32 bits, lane by lane; empty where there is none."""
+
+    @property
     def has_saturation(self) -> bool:
         """Do conversions of floats to integers saturate by themselves?"""
 

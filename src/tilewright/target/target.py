@@ -88,7 +88,8 @@ class Target:
     ``has_byte_pairs``: two bytes times two, unsigned by signed, into 16 bits, which saturate. ``has_halves``: two
     16-bit integers of a general register times two, both products added to a third.
     ``byte_lookup``: the instruction that chooses bytes of one register by those of another, within each 16 bytes
-    (``target.lookups`` names them); empty where there is none.
+    (``target.lookups`` names them); ``word_product``: the one that multiplies two 16-bit integers into 32 bits in each
+    lane (``target.products``). Both are empty where there is none.
     ``has_amx_bf16``, ``has_amx_int8``: matrix registers, and products of theirs (``target.tiles``).
     ``has_prefetch``: an instruction that asks for a line ahead does something.
 
@@ -147,6 +148,7 @@ class Target:
     has_byte_pairs: bool = False
     has_halves: bool = False
     byte_lookup: str = ""
+    word_product: str = ""
     has_prefetch: bool = True
 
     n_cores: int = 1

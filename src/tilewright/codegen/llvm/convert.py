@@ -161,29 +161,35 @@ _TO_WHOLE = 1.5 * 2**23
 def whole(a: Arith, v: Val, more: int, target: DType) -> Val | None:
     """``cast(rint(v) + more)`` of a ``float`` where that is fewer instructions than each by itself; else None.
 
-    Machines without vectors have no instruction for ``rint`` or compare numbers in several steps: there it has no
-    ``more``. Vectors of x86 have one that rounds and converts at once.
+    Machines without vectors have no instruction for ``rint`` or compare numbers in several steps, and some vectors have
+    none either. Vectors of x86 have one that rounds and converts at once.
     """
     if target.bits > types.i16.bits or target is types.bool_ or target in IN_BYTES:
         return None
     has_vectors = a.target.vector_bytes > types.f32.n_bytes
     if v.lanes and has_vectors and a.target.has_nearest:
         return _whole_lanes(a, v, more, target)
-    return None if v.lanes or has_vectors or more else _whole_scalar(a, v, target)
+    if has_vectors != bool(v.lanes) or (has_vectors and a.target.has_round):
+        return None
+    return _whole_by_addition(a, v, more, target)
 
 
-def _whole_scalar(a: Arith, v: Val, target: DType) -> Val:
-    """``cast(rint(v))`` by an addition that rounds, and differences of integers that saturate.
+def _whole_by_addition(a: Arith, v: Val, more: int, target: DType) -> Val:
+    """``cast(rint(v) + more)`` by an addition that rounds, and differences of integers that saturate.
 
     Beyond 2**22 the bits still grow with the number, so they lie beyond the limits of 16 bits, and a saturating
     difference keeps that.
     """
-    zero_bits = int(np.float32(_TO_WHOLE).view(np.int32))
+    zero_bits = int(np.float32(_TO_WHOLE).view(np.int32)) - more
     moved = a.instruction("fadd", "float", v, a.const(_TO_WHOLE, types.f32))
     number = a.call("ssub.sat", "i32", a.convert("bitcast", moved, "float", "i32"), Val(str(zero_bits), 0, 0))
     number = a.call("smax", "i32", number, Val(str(int(target.min)), 0, 0))
     number = a.call("smin", "i32", number, Val(str(int(target.max)), 0, 0))
-    number = a.choose(a.instruction("fcmp uno", "float", v, v), Val("0", 0, 0), number, "i32")
+    zero = Val("0", 0, 0)
+    if v.lanes:  # vectors have no comparison that tells NaN at once
+        number = a.choose(a.instruction("fcmp oeq", "float", v, v), number, zero, "i32")
+    else:
+        number = a.choose(a.instruction("fcmp uno", "float", v, v), zero, number, "i32")
     return a.convert("trunc", number, "i32", VALUE_TYPE[target])
 
 

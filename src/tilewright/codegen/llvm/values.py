@@ -22,6 +22,7 @@ from tilewright.codegen.llvm.index import IndexSpace, Lin
 from tilewright.codegen.llvm.lanes import Lanes, mask_of
 from tilewright.codegen.llvm.lookup import looked_up
 from tilewright.codegen.llvm.types import VALUE_TYPE, vector
+from tilewright.codegen.llvm.word_products import word_product
 from tilewright.codegen.llvm.writer import Val
 from tilewright.core import expr, types
 from tilewright.core.compute import (
@@ -143,6 +144,9 @@ class Values:
         places = _places(v)
         if places is not None:
             return self._are_nonneg(v, (places,), ctx)
+        made = word_product(self.arith, v, ctx.count, lambda x: self.value(x, ctx, memo))
+        if made is not None:
+            return made
         chosen = _chosen_place(v)
         return self._operation(v, ctx, memo) if chosen is None else self._place(v, *chosen, ctx, memo)
 

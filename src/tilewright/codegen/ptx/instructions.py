@@ -36,6 +36,7 @@ class ThreadInstructions:
     has_bf16: bool = True
     has_saturation: bool = True
     byte_lookup: str = ""
+    word_product: str = ""
     guesses_branches: bool = False
 
     @property
