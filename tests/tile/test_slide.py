@@ -9,6 +9,8 @@ from tile.test_schedule import build, refuses, same
 from tilewright.core.compute import Buffer, Computation, Serial, Stage, axes_for, syms
 from tilewright.core.expr import Sym, maximum, minimum
 from tilewright.tile.ir import If, walk
+from tilewright.tile.lower import lower
+from tilewright.tile.reach import check_reach
 from tilewright.tile.schedule.tree import find_loop
 
 FEW = settings(max_examples=25)
@@ -104,6 +106,13 @@ def test_a_row_takes_the_place_of_one_that_is_no_longer_read():
     assert [s.cond.exprs[0].const for s in walk(kernel.body) if isinstance(s, If)] == [-2, -3]
     whole = chain(9, [0, 2])
     assert rows_of(slid(Computation(whole.inputs, (*whole.temps, *whole.outputs), whole.items)))["t0"] == 9
+
+
+def test_rows_of_a_tensor_of_unknown_size_are_a_known_number():
+    computation = chain(Sym("N"), [0, 2])
+    kernel = slid(computation, sizes={"N": 5})
+    assert rows_of(kernel)["t0"] == 3
+    check_reach(lower(computation), kernel, ())
 
 
 def test_what_other_nests_read_stays_whole():

@@ -13,7 +13,7 @@ from functools import reduce
 from itertools import zip_longest
 
 from tilewright.core.compute import Buffer, IndexLike, Inside, Load, buffers_of_value
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, known_at_most
 from tilewright.core.expr import BinaryExpr, Dim, Sym, bounds, const_of, maximum, minimum, mod, symbols, terms_of
 from tilewright.core.indices import is_chosen
 from tilewright.tile.affine import DEEPEST, extremes_of, least
@@ -218,7 +218,9 @@ def _with_rows(kernel: Kernel, joined: For, w: _Slid, behind: Sequence[int]) -> 
     """The buffer with the rows alone that one iteration of the joined loop touches."""
     t, d = w.buffer, w.dim
     n_rows = max(r[1] - behind[k] for k, r in w.rows.items()) - min(r[0] - behind[k] for k, r in w.rows.items()) + 1
-    new = replace(t, shape=(*t.shape[:d], minimum(n_rows, t.shape[d]), *t.shape[d + 1 :]))
+    if known_at_most(t.shape[d], n_rows):
+        return kernel, joined
+    new = replace(t, shape=(*t.shape[:d], n_rows, *t.shape[d + 1 :]))
 
     def moved(buffer: Buffer, index: tuple[IndexLike, ...]) -> Load | None:
         if buffer is not t:
