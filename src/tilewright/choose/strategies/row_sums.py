@@ -42,10 +42,11 @@ def row_sums(b: ScheduleBuilder, machine: Target, reduced: str, root: str | None
     few = machine.partial_sums  # vectors that begin while a sum waits for its last addition
     if row.extent < few * width or width <= GROUPS[-1] or not update.buffer.dtype.is_float:
         raise ScheduleError("row_sums", reduced, f"{row.extent} rows of {update.buffer.dtype}, {width} are a vector")
-    n_bytes = estimate([x.extent for x in top.loops]) * n * update.buffer.dtype.n_bytes
-    # A block reads as many rows at a time as a vector has lanes, which is slow from beyond the caches.
-    if n_bytes > machine.l2_kept_bytes:
-        raise ScheduleError("row_sums", reduced, "rows from beyond the caches are read one after the other")
+    row_bytes = n * update.buffer.dtype.n_bytes
+    # A block reads as many rows at a time as a vector has lanes. Caches look ahead along so many pages.
+    is_apart = width * row_bytes > machine.n_streams * machine.page_bytes
+    if is_apart and estimate([x.extent for x in top.loops]) * row_bytes > machine.l2_kept_bytes:
+        raise ScheduleError("row_sums", reduced, "long rows from beyond the caches are read one after the other")
     loads = operands_of(b, reduced, root, row.sym)
     if not loads or any(x.step(along[0].sym) != 1 for x in loads) or not any(x.lane_stride for x in loads):
         raise ScheduleError("row_sums", reduced, "not the elements of operands as they lie")
