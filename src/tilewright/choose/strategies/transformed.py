@@ -17,12 +17,13 @@ would be of few tiles then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
 
+from tilewright.choose.cost.price import FITTED, joined
 from tilewright.choose.cost.tile import balanced, estimate, pays_threads
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.steps import attempt
@@ -227,9 +228,10 @@ def _block(
 ) -> tuple[int, ...] | None:
     """How many tiles of each walk make a block, which may be all; None: no blocks.
 
-    Of blocks that fit, and of ever larger ones up to the whole image, those for which the least comes again: what of a
-    block is beyond its place in the near cache goes to a farther one and back, and every block but the first of a group
-    reads the group's constants again. Without blocks all points and products go and come.
+    Of blocks that fit, and of ever larger ones up to the whole image, those that wait least: what of a block is beyond
+    its place in the near cache goes to a farther one and back, and every block but the first of a group reads the
+    group's constants again, which the more of its products hide the larger it is. Without blocks all points and
+    products go and come.
     """
     n_groups = estimate([x.extent for x in batch if x.sym.name in groups])
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
@@ -241,13 +243,17 @@ def _block(
     counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
     if len(counts) < len(walks):
         return _ragged_block(walks, max(fit, int(constants * WAITED_FOR / 2 * n_tiles / total)))
-    again = constants * WAITED_FOR / _bytes_per_cycle(machine, constants)
     apart = 2 * total / _bytes_per_cycle(machine, total)
+    products, come = _product_cycles(b, machine, names), constants / _bytes_per_cycle(machine, constants)
+
+    def again(n_blocks: float) -> float:
+        of_block = {"arithmetic": products / n_blocks, "constants": come}
+        return (n_blocks - n_groups) * float(joined(of_block, FITTED) - of_block["arithmetic"])
 
     def cycles(sizes: tuple[int, ...]) -> float:
         n_blocks = n_tiles / prod(sizes)
         beyond = 2 * max(total - limit * n_blocks, 0)
-        return (n_blocks - n_groups) * again + beyond / _bytes_per_cycle(machine, total / n_blocks)
+        return again(n_blocks) + beyond / _bytes_per_cycle(machine, total / n_blocks)
 
     most = [max(fit, 1)]
     while most[-1] < prod(counts):
@@ -256,7 +262,7 @@ def _block(
     n_blocks = n_tiles / prod(sizes)
     found = sizes if n_blocks >= 2 and cycles(sizes) <= apart else None
     if machine.n_cores > 1 and not batch:
-        found = _shared(counts, found, fit, n_groups + apart / max(again, 1), machine.n_cores)
+        found = _shared(counts, found, fit, lambda n: again(n) <= apart, machine.n_cores)
     return sizes if found is None and n_blocks == 1 else found
 
 
@@ -269,17 +275,27 @@ def _sizes(counts: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def _product_cycles(b: ScheduleBuilder, machine: Target, names: Transformed) -> float:
+    """Cycles of one core for all products, as many in an instruction as vectors hold numbers of the operand's type."""
+    dtype = find_place(b.kernel, names.operand, "transformed").buffer.dtype
+    return _work(b, names.product) / (machine.lanes(dtype) * machine.fmas_per_cycle)
+
+
 def _bytes_per_cycle(machine: Target, n_bytes: float) -> float:
-    """How fast so many bytes come again that a core's own cache does not keep: the last one does beside as many others,
-    or memory."""
+    """How fast bytes come again: from the second-level cache so many as it keeps beside a block, from the last one what
+    that keeps beside as many others, else from memory."""
+    if n_bytes <= machine.l2_part_bytes:
+        return machine.l2_bytes_per_cycle
     is_near = 2 * n_bytes <= machine.llc_kept_bytes
     return machine.llc_bytes_per_cycle if is_near else machine.memory_bytes_per_cycle
 
 
 def _shared(
-    counts: Sequence[int], sizes: tuple[int, ...] | None, fit: int, most_blocks: float, n_cores: int
+    counts: Sequence[int], sizes: tuple[int, ...] | None, fit: int, pays: Callable[[int], bool], n_cores: int
 ) -> tuple[int, ...] | None:
     """``sizes``, or blocks of at most ``fit`` tiles that ``n_cores`` finish sooner; None: phases for the whole image.
+
+    So many blocks as to read constants again for are tried where that ``pays``.
 
     A block keeps its points and products on one core, which waits for no other between its phases. The last block
     of the first walk may be smaller where the others are whole: else blocks are not seen to write apart.
@@ -288,7 +304,7 @@ def _shared(
     even = product(*([n for n in range(1, count + 1) if count % n == 0] for count in counts))
     for other in [*even, *((n, *counts[1:]) for n in range(1, counts[0] + 1))]:
         n_blocks = prod(-(-count // n) for count, n in zip(counts, other, strict=True))
-        if prod(other) <= fit and n_cores <= n_blocks <= min(most_blocks, EVEN_CHUNKS * n_cores):
+        if prod(other) <= fit and n_cores <= n_blocks <= EVEN_CHUNKS * n_cores and pays(n_blocks):
             takes = _longest(counts, other, n_cores) / (1 - DOUBT)
             if takes < least:
                 least, sizes = takes, other
