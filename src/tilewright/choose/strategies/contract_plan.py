@@ -178,8 +178,6 @@ def plan_contraction(
     fixed = [n for x in walk_value(update.value) if isinstance(x, Load) and (n := vectors.get(x.buffer))]
     tile, *alike = alike_tiles(box, machine, width, fixed[0] if fixed else None)
     work = _work(top.loops, reduced, update) if threads else 0.0
-    heavy = n_arithmetic(leaf.value) > FUNCTION_OPERATIONS and not stepped and not slid
-    heavy = heavy and tile.rows * tile.rows2 * tile.vectors > machine.partial_sums  # few sums stay in registers
     panels = panels_first(machine, b, acc)
     below = [] if rows or not slid else [x for x in rest if overlaps(x, reduced, operands)]
     shared = shared_by_rows(b, acc, root, [x.sym for x in (*rows, *below)[:1]])
@@ -189,7 +187,7 @@ def plan_contraction(
     cut = partial(row_chunks if panels else short_chunks, b, machine, acc, rows, lanes)
     order = Order(small) if stepped or slid else Order(panels, cut(tile, width))
     # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
-    is_free = not (fixed or n_apart or heavy or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)])
+    is_free = not (fixed or n_apart or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)])
     # Machines without threads have little memory for copies.
     is_plain = is_free and threads and machine.has_threads and dot is None and not (stepped or slid)
     brought = _brought(b, update, operands) if is_plain else []
@@ -213,6 +211,8 @@ def plan_contraction(
         )  # fmt: skip
         turned = [k for k, (x, op) in pairs if x.buffer in own and op.lane_stride == 1]
         tile, order, copied = _arranged(space, arrange, brought, turned, tiles, machine)
+    heavy = n_arithmetic(leaf.value) > FUNCTION_OPERATIONS and not stepped and not slid
+    heavy = heavy and tile.rows * tile.rows2 * tile.vectors > machine.partial_sums  # few sums stay in registers
     return ContractionPlan(
         acc, root, lanes, row, row2, box, below, rest, reduced, stepped, slid, tile, width, heavy, work, order,
         dot.group if dot else 1, n_apart, _guarded(b, acc, root), operands,
