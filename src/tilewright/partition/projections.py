@@ -96,7 +96,8 @@ def _fits(facts: Facts, window: Node, operand: int, target: Target, is_ring: boo
 def _pays(facts: Facts, window: Node, operand: int, product: Node, made: Node, target: Target) -> bool:
     """Is what is waited for on the way of ``made`` to a far cache and back more than reading weights for each block?
 
-    By more than prices that can't be told apart differ, as a part of the arithmetic on ``made``.
+    Those that the first-level cache keeps are not read again. By more than prices that can't be told apart differ, as a
+    part of the arithmetic on ``made``.
     """
     assert facts.main.reduction is not None
     lanes = target.lanes(made.dtype)
@@ -106,9 +107,10 @@ def _pays(facts: Facts, window: Node, operand: int, product: Node, made: Node, t
     arithmetic = n_bytes / made.dtype.n_bytes * (taps + width) / (lanes * target.fma_ports)
     waited = WAITED_FOR * (n_bytes - target.l2_bytes) / target.llc_bytes_per_cycle
     weights = _size([product.shape[-1], made.shape[-1]]) * made.dtype.n_bytes
+    again = weights / target.l2_bytes_per_cycle if weights > target.l1_bytes else 0.0
     dim, _ = reach(facts, operand, BLOCK_ROWS)
     n_blocks = n_bytes / _block_bytes(window, dim)
-    return waited - n_blocks * weights / target.l2_bytes_per_cycle >= DOUBT * arithmetic
+    return waited - n_blocks * again >= DOUBT * arithmetic
 
 
 def _block_bytes(window: Node, dim: int) -> int:

@@ -175,7 +175,7 @@ class Target:
     n_streams: int = 12
     n_near_pages: int = 64
     page_cycles: float = 4.0
-    l2_bytes_per_cycle: float = 64.0
+    l2_bytes_per_cycle: float = 32.0
     llc_bytes_per_cycle: float = 8.0
     memory_gb_per_s: float = 11.25
     memory_gb_per_s_all: float = 22.5

@@ -28,16 +28,19 @@ from tilewright.core.types import Array, product
 from tilewright.graph.forms.scans import is_plain_scan, recurrent_weights
 from tilewright.target.target import Target
 
+BLOCKS = (8, 4)
+"""Steps of a block, which share each weight: the most that registers hold beside the scan's sums."""
+
 
 def most_weights(target: Target) -> int:
     """Elements of the weights that one scan may read, its own and the next layer's: what the last cache keeps.
 
     More come from memory at every block, while a product by itself reads them once.
-    Where a core multiplies more in a cycle than it reads from its second-level cache, a block's product takes as long
-    as its weights from beyond that, so that in one loop with the scan's own both take longer (``docs/choices.md``,
-    "Recurrent scans").
+    Where a core multiplies a weight by the steps of a block sooner than it comes from beyond the second-level cache,
+    the scan's own weights wait behind a block's, so that in one loop both take longer (``docs/choices.md``, "Recurrent
+    scans").
     """
-    is_slow = target.multiplies <= target.l2_bytes_per_cycle / types.f32.n_bytes
+    is_slow = target.multiplies * types.f32.n_bytes <= BLOCKS[0] * target.llc_bytes_per_cycle
     return (target.llc_bytes // 2 if is_slow else target.l2_bytes) // types.f32.n_bytes
 
 
@@ -98,7 +101,7 @@ class ProjectAhead(Pass):
         steps, _, own_columns = scan.inputs[0].shape
         if _n_weights(scan) + _hidden(scan) * n_columns > self.most:
             return 0
-        for behind in (n for n in (8, 4) if n <= self.registers // 4):  # the others hold the sums
+        for behind in (n for n in BLOCKS if n <= self.registers // 4):  # the others hold the sums
             # The first block is projected beside nothing yet, and the last one behind the loop.
             long = not known_at_most(steps, 2 * behind)
             if long and is_known(own_columns) and n_columns % behind == 0:

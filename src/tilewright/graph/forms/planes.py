@@ -107,15 +107,16 @@ class InPlanes(PricedPass):
     def transposes(self, *images: tuple[int, int]) -> float:
         """Cycles to transpose images of so many pixels and channels, in square tiles of vectors.
 
-        Each is loaded, shuffled and stored, while the caches that don't keep the image bring the next ones. One pixel,
-        or one channel, lies as it is in both orders.
+        Each is loaded, shuffled and stored, and comes from a core's own cache, or from one behind it meanwhile, where
+        the first does not keep the image. One pixel, or one channel, lies as it is in both orders.
         """
         cycles = 0.0
         for pixels, channels in images:
             if 1 in (pixels, channels):
                 continue
             again = self.again(self.lanes, pixels) + self.again(self.lanes, channels)
-            each = 1 / self.loads + log2(self.lanes) + 1 + self.vector_bytes / self.near_speed + again
+            comes = self.vector_bytes / self.near_speed if pixels * channels * f32.n_bytes > self.l1_bytes else 0.0
+            each = 1 / self.loads + log2(self.lanes) + 1 + comes + again
             vectors = _vectors(pixels, self.lanes) * _vectors(channels, self.lanes) * self.lanes
             cycles += max(vectors * each, self.far(vectors * self.lanes, n_moves=2))
         return cycles
