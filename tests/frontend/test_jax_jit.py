@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 import tilewright as tw
 from frontend.test_stablehlo import assert_equal
@@ -212,6 +213,33 @@ def test_a_call_that_waits_for_its_argument_outlives_the_function() -> None:
     made = f(waited)
     del f
     assert_equal(made, np.asarray(waited) * 2 + 1)
+
+
+def test_what_runs_on_several_devices_is_kept() -> None:
+    """A call ends on each of them, so that ends don't say that none is before XLA."""
+    f = SMALL(lambda x: x * 2)
+    f(jnp.ones(4))
+    model = weakref.ref(next(iter(f._found.values())).model)
+    spread = NamedSharding(AbstractMesh((2,), ("a",)), PartitionSpec("a"))
+    of_two = jax.ShapeDtypeStruct((4,), jnp.float32, sharding=spread)
+    f._native.trace(of_two).lower(lowering_platforms=("cpu",))
+    del f
+    assert model() is not None
+
+
+def test_a_call_that_is_interrupted_once_it_has_begun_is_counted() -> None:
+    f = SMALL(lambda x: x * 2)
+    native = f._native
+
+    def interrupted(x: jax.Array) -> None:
+        native(x)
+        raise KeyboardInterrupt
+
+    f._native = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        f(jnp.ones(4))
+    assert next(iter(f._found.values())).call.n_ended == 1
+    assert next(f._n_begun) == 1
 
 
 def test_threads_call_one_function_at_once() -> None:

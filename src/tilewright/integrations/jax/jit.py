@@ -155,7 +155,7 @@ class Jitted:
                 raise
             except _NoNativeWay:
                 self._native = None
-            except FloatingPointError:  # of jax_debug_nans, once the call has ended
+            except (FloatingPointError, KeyboardInterrupt):  # of jax_debug_nans or a signal, once the call has begun
                 next(self._n_begun)
                 raise
             except (TypeError, ValueError, jax.errors.JaxRuntimeError) as e:

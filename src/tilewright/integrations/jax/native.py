@@ -29,6 +29,8 @@ from tilewright.runtime.python.model import LoadedModel
 
 _call = Primitive("tilewright_call")
 _call.multiple_results = True
+_spread: set[int] = set()
+"""Addresses of models that were lowered for several devices, on each of which a call of theirs ends."""
 
 
 def _types(*_: Any, address: int, results: Sequence[Any]) -> list[Any]:
@@ -36,6 +38,8 @@ def _types(*_: Any, address: int, results: Sequence[Any]) -> list[Any]:
 
 
 def _lowered(context: Any, *operands: Any, address: int, results: Sequence[Any]) -> Any:
+    if (context.module_context.axis_context.num_devices or 1) > 1:
+        _spread.add(address)
     return jax.ffi.ffi_lowering(_target())(context, *operands, model=np.int64(address))
 
 
@@ -76,6 +80,10 @@ def staged(call: ForeignCall, arguments: Sequence[Any], results: Sequence[Any]) 
     return made
 
 
+_NEVER = -1
+"""As many calls as never have ended."""
+
+
 class Pending:
     """Models whose functions are gone, kept while XLA may have calls of them before it.
 
@@ -92,7 +100,8 @@ class Pending:
         Called wherever Python collects what nobody holds, so it takes no lock.
         """
         if calls := [f.call for f in found.values() if f.call is not None]:
-            self._kept.append((calls, next(n_begun)))
+            is_spread = any(call.address in _spread for call in calls)
+            self._kept.append((calls, _NEVER if is_spread else next(n_begun)))
         for kept in list(self._kept):
             if sum(call.n_ended for call in kept[0]) == kept[1]:
                 with contextlib.suppress(ValueError):  # another thread has let go of it
