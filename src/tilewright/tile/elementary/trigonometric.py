@@ -172,7 +172,7 @@ def _by_reduction(x: Value, style: Style, function: Callable[[Value, Value], Val
 
 
 def _reduced_near(x: Value) -> tuple[Value, Value]:
-    """For ``|x| < 2**13``: what the first product leaves is a multiple of 2**-23 below 1, so it is exact.
+    """For ``|x| < 2**13``: what the first product leaves is a multiple of 2**-24 below 1, so it is exact.
 
     The second rounds. No such number is nearer than 2**-28 to a multiple of pi/2, where the third is below 2**-36: it
     rounds once more only where the sine is its argument.
