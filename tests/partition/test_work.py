@@ -3,7 +3,7 @@
 import pytest
 
 from tile.kernels import ZERO, F, convolution, matmul
-from tilewright.core.compute import Binary, Buffer, Computation, Select, Stage, axes_for, syms
+from tilewright.core.compute import Binary, Buffer, Computation, Inside, Select, Stage, axes_for, syms
 from tilewright.partition.work import surely_done
 
 
@@ -21,3 +21,10 @@ def test_what_has_no_condition_is_done_and_what_hangs_on_data_may_not_be():
     x, y, axes = Buffer("X", F, (9,)), Buffer("Y", F, (9,)), axes_for((9,))
     value = Select(Binary("gt", x[syms(axes)], ZERO), x[syms(axes)], ZERO)
     assert surely_done(Computation((x,), (y,), (Stage((y,), axes, syms(axes), (value,)),))) == 0.0
+
+
+def test_of_two_sides_that_compute_a_point_needs_one():
+    x, y, axes = Buffer("X", F, (10,)), Buffer("Y", F, (10,)), axes_for((10,))
+    (i,) = syms(axes)
+    value = Select(Inside((i - 1,)), x[i], x[i] * x[i] * x[i])
+    assert surely_done(Computation((x,), (y,), (Stage((y,), axes, (i,), (value,)),))) == pytest.approx(0.1)

@@ -79,7 +79,8 @@ def surely_done(computation: Computation) -> float:
     """The part of a kernel's operations that no schedule leaves out, where conditions on indices allow that for some.
 
     A tap outside of an image is left out, and so may be what was made for it alone: the least part that one of the
-    conditions lets through counts for the whole kernel. 0 where a condition is of another kind, or too long to list.
+    conditions lets through counts for the whole kernel, or that it keeps from what else is computed. 0 where a
+    condition is of another kind, or too long to list.
     """
     part = 1.0
     for stage, _ in _stages(computation.items, 1):
@@ -88,7 +89,8 @@ def surely_done(computation: Computation) -> float:
         for value in stage.exprs:
             for x in walk(value):
                 if isinstance(x, Select):
-                    part = min(part, _part_inside(x.cond.exprs, extents) if isinstance(x.cond, Inside) else 0.0)
+                    inside = _part_inside(x.cond.exprs, extents) if isinstance(x.cond, Inside) else 0.0
+                    part = min(part, inside, 1 - inside if _operations(x.b) else 1.0)
     return part
 
 
