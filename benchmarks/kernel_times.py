@@ -2,6 +2,7 @@
 
     python -m benchmarks.kernel_times --seed 1 --seconds 600 -o benchmarks/measured/znver3.jsonl.xz
     python -m benchmarks.kernel_times convolution pool --seed 2 --seconds 60 -t 2 -o more.jsonl.xz
+    python -m benchmarks.kernel_times --target haswell --seed 3 -o avx2.jsonl.xz   code of an older CPU, on this one
 
 In: nothing. Out: a compressed file with a line for each kernel: its layer, and for each candidate how it came about,
 the tile IR's text and the shortest seconds of a call. The first line has the machine's numbers, measured in that run.
@@ -171,10 +172,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--target", default="native", help="a CPU whose code this one runs")
     parser.add_argument("-t", "--threads", type=int, default=1)
     parser.add_argument("-o", "--output", type=Path, required=True)
     a = parser.parse_args()
-    target = Options(precision=a.precision).machine
+    options = Options(precision=a.precision, target=a.target)
+    target = options.machine
     empty, seen = Nothing(target), set[str]()
     with lzma.open(a.output, "wt") as file:
         head = {"cpu": target.cpu, "threads": a.threads, "seed": a.seed, "numbers": calibrate(Target.host())}
@@ -184,7 +187,7 @@ def main() -> None:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 graph = import_module(module.eval(), inputs)
-            for made in kernels_of(graph, Options(precision=a.precision)):
+            for made in kernels_of(graph, options):
                 if made.text in seen:
                     continue
                 seen.add(made.text)
