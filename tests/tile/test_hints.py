@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tile.kernels import WIDE, ZERO, F, check_default, constants_of
 from tile.test_schedule import refuses, same
 from tilewright.choose.default import schedule
-from tilewright.core.compute import Buffer, Computation, Reduction, Stage, axes_for, syms
+from tilewright.core.compute import Buffer, Computation, Inside, Reduction, Select, Stage, axes_for, syms
 from tilewright.core.dims import known_over
 from tilewright.core.expr import Sym, evaluate, substitute, symbols
+from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Prefetch, Store, Update, walk
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.schedule.operands import MANY
@@ -178,6 +179,31 @@ def test_a_reduction_in_parts_asks_for_rows_of_its_next_part(llc_ns, asked):
     kernel = schedule(computation, machine, constants_of(computation, "A"))
     assert 43 in [loop.sym.hi + 1 for loop in loops_of(kernel.body) if loop.sym.name.startswith("k0")]
     assert asked == any(isinstance(s, Prefetch) and s.buffer.name == "B" for s in walk(kernel.body))
+
+
+def test_a_constant_that_the_innermost_loop_does_not_move_is_asked_for_by_one_that_does():
+    """Planes of few columns have a loop of one iteration inside of the taps'."""
+    x, w, y = Buffer("X", F, (40, 50)), Buffer("W", F, (40, 31)), Buffer("Y", F, (40, 50))
+    axes, taps = axes_for(y.shape), axes_for((31,), "k")
+    (c, i), (k,) = syms(axes), syms(taps)
+    term = Select(Inside((i + k - 15, 64 - i - k)), x[c, i + k - 15], ZERO) * w[c, k]
+    planes = Computation((x, w), (y,), (Stage((y,), axes, (c, i), (term,), Reduction(taps, "add", (ZERO,))),))
+    kernel = check_default(planes, "W", machine=replace(Target.parse("haswell"), l2_bytes=1 << 13, n_cores=1))
+    assert any(isinstance(s, Prefetch) and s.buffer.name.startswith("W") for s in walk(kernel.body))
+
+
+@pytest.mark.parametrize("apart", [1, 2, 4, 3])
+def test_of_elements_apart_each_line_is_asked_for_once(apart):
+    """Where a line holds a whole number of them."""
+    x, y = Buffer("X", F, (4096 * apart,)), Buffer("Y", F, (4096,))
+    axes = axes_for(y.shape)
+    (i,) = syms(axes)
+    copy = Computation((x,), (y,), (Stage((y,), axes, (i,), (x[i * apart],)),))
+    kernel = check_default(copy, machine=replace(WIDE, n_cores=1, l1_bytes=1024, l2_bytes=2048, llc_ns=4.0))
+    inner = next(s for s in walk(kernel.body) if any(isinstance(x, Prefetch) for x in getattr(s, "body", ())))
+    asked = [s.index[0] for s in inner.body if isinstance(s, Prefetch) and s.buffer.name == "X"]
+    step = substitute(asked[0], {inner.loop.sym: 1}) - substitute(asked[0], {inner.loop.sym: 0})
+    assert len(asked) == step // (WIDE.line(F) if WIDE.line(F) % apart == 0 else apart)
 
 
 def test_hints_need_one_nest_behind_and_steps_enough():

@@ -468,9 +468,10 @@ def _stores_to(body: Body, buffer: Buffer, path: tuple[Loop, ...]) -> Iterator[t
 class _Lines:
     """The lines that a nest reads of an operand, numbered in the order of its loops.
 
-    ``runs``: loops that together walk one run of elements, how many lines that is, and the elements from line to line;
-    every other loop is a run of its own. ``covered`` are loops whose steps are shorter than what those inside walk at
-    most, as rows that end within a vector: the innermost loop walks on through all of them.
+    ``runs``: loops that together walk one run, of every element or of one of a few, how many lines that is, and how
+    many iterations from line to line; every other loop is a run of its own. ``covered`` are loops whose steps are
+    shorter than what those inside walk at most, as rows that end within a vector: the innermost loop walks on through
+    all of them.
     """
 
     index: tuple[Dim, ...]
@@ -481,21 +482,21 @@ class _Lines:
     def of(cls, buffer: Buffer, index: tuple[Dim, ...], loops: list[Loop], line: int) -> _Lines:
         apart: list[tuple[Loop, Dim | None]] = []
         together: tuple[Loop, ...] = ()
-        n_elements = 1
+        n_elements, unit = 1, _unit(buffer, index, loops, line)
         for x in reversed(loops):
             step = stride_along(buffer, index, x.sym)
-            if step == n_elements:
+            if step == n_elements * unit:
                 together, n_elements = (x, *together), n_elements * most_iterations(x)
             else:
                 apart.insert(0, (x, step))
-        short = {x: n for x, n in apart if is_known(n) and 0 < n < n_elements}
+        short = {x: n for x, n in apart if unit == 1 and is_known(n) and 0 < n < n_elements}
         n_elements += sum(n * (most_iterations(x) - 1) for x, n in short.items())
         covered = tuple(short)
         if short:
             *others, innermost = together
             together, covered = (innermost,), (*covered, *others)
         runs = [((x,), most_iterations(x), 1) for x, _ in apart if x not in short]
-        return cls(index, (*runs, (together, -(-n_elements // line), line)), covered)
+        return cls(index, (*runs, (together, -(-n_elements * unit // line), line // unit)), covered)
 
     @property
     def count(self) -> int:
@@ -514,6 +515,12 @@ class _Lines:
         if tile is not None:
             values[tile] = tile + n
         return tuple(substitute(i, values) for i in self.index)
+
+
+def _unit(buffer: Buffer, index: tuple[Dim, ...], loops: list[Loop], line: int) -> int:
+    """How far the innermost loop's elements lie apart, where a line holds a whole number of them."""
+    step = stride_along(buffer, index, loops[-1].sym) if loops else 1
+    return step if is_known(step) and step > 0 and line % step == 0 else 1
 
 
 def _read_behind(buffer: Buffer, path: list[For]) -> Iterator[tuple[int, Stmt]]:
