@@ -52,7 +52,7 @@ def machines(unknown: Target) -> dict[str, Target]:
         ),
         "cortex-m55": replace(
             bare, triple="thumbv8.1m.main-unknown-none-eabihf", cpu="cortex-m55", has_f64=True, has_round=True,
-            has_masks=True, loses_gathers=True,
+            has_masks=True, loses_gathers=True, loses_fixed_points=True,
             has_word_fma=True,
         )
         .known(INSTRUCTION_SET, vector_bytes=16, n_vector_registers=8)

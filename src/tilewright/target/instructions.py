@@ -49,6 +49,10 @@ class Instructions(Protocol):
         """Does LLVM abort where a gather turns out to be dead?"""
 
     @property
+    def loses_fixed_points(self) -> bool:
+        """Does LLVM abort where a vector of floats is a power of two times integers, or becomes integers so?"""
+
+    @property
     def has_scalef(self) -> bool:
         """Is there one instruction for ``x * 2**n``, and one for ``x - rint(x)``?"""
 

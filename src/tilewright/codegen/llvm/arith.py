@@ -84,8 +84,19 @@ class Arith:
 
     def convert(self, op: str, v: Val, source: str, target: str) -> Val:
         """A conversion instruction such as ``zext`` or ``bitcast``."""
+        if op in ("fptosi", "fptoui"):
+            v = self.apart(v, source)
         text = f"{op} {vector(source, v.lanes)} {v.text} to {vector(target, v.lanes)}"
-        return Val(self.writer.pure(text, v.level), v.level, v.lanes)
+        made = Val(self.writer.pure(text, v.level), v.level, v.lanes)
+        return self.apart(made, target) if op in ("sitofp", "uitofp") else made
+
+    def apart(self, v: Val, element: str) -> Val:
+        """Floats between integers and a product, where LLVM must not see both.
+
+        For Helium it takes a conversion and a power of two for one of fixed-point numbers, and gives that instruction a
+        register where it has a constant, the number of digits (``ARMISelDAGToDAG.cpp``).
+        """
+        return self.call("arithmetic.fence", element, v) if v.lanes and self.target.loses_fixed_points else v
 
     def choose(self, cond: Val, a: Val, b: Val, element: str) -> Val:
         """``a if cond else b``, by a select."""

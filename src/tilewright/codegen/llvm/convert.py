@@ -149,6 +149,7 @@ def _saturating(a: Arith, v: Val, source: DType, target: DType) -> Val:
     result, element = VALUE_TYPE[target], VALUE_TYPE[source]
     if v.lanes and not a.target.has_saturation:
         return _clamped(a, v, source, target)
+    v = a.apart(v, element)
     name = f"llvm.fpto{'s' if target.is_signed else 'u'}i.sat.{mangled(result, v.lanes)}.{mangled(element, v.lanes)}"
     text = f"call {vector(result, v.lanes)} @{name}({vector(element, v.lanes)} {v.text})"
     return Val(a.writer.pure(text, v.level), v.level, v.lanes)

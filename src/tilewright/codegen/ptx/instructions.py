@@ -29,6 +29,7 @@ class ThreadInstructions:
     has_masks: bool = False
     has_gather: bool = False
     loses_gathers: bool = False
+    loses_fixed_points: bool = False
     has_scalef: bool = False
     has_nearest: bool = False
     has_round: bool = True
