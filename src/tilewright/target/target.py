@@ -80,7 +80,8 @@ class Target:
     loads, stores and arithmetic are as cheap as plain ones. ``has_gather``: a gather beats scalar loads.
     ``loses_gathers``: LLVM aborts where a gather turns out to be dead (``codegen.llvm.refusals``).
     ``loses_fixed_points``: so it does where a vector of integers becomes floats times a power of two, or floats times
-    one become integers. ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``: instructions for floor, ceil, trunc, rint.
+    one become integers. ``has_scalef``: one instruction for ``x * 2**n`` and one for ``x - rint(x)``. ``has_round``:
+    instructions for floor, ceil, trunc, rint.
     ``has_nearest``: one that rounds floats of a vector to the nearest 32-bit integers, 0x80000000 for what has none.
     ``has_f16c``: for half precision conversion. ``has_saturation``: conversions of floats to integers saturate by
     themselves. ``has_vnni``: four bytes times four, unsigned by signed, into 32 bits; ``has_i8mm``: the same of
