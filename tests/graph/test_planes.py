@@ -246,6 +246,7 @@ def test_weights_known_at_run_time_stay_as_they_came_too(shape, kernel, stays):
     [
         ((1, 1152, 7, 7), (ops.conv,), 5),
         ((1, 480, 7, 7), (ops.conv,), 7),
+        ((1, 512, 7, 7), (ops.conv,), 7),
         ((1, 32, 4, 4), (ops.max_pool,), 3),
         ((1, 128, 30, Sym("w", 1)), (ops.max_pool,), 3),
     ],

@@ -135,12 +135,13 @@ class InPlanes(PricedPass):
     def again(self, lines: int, pitch: int) -> float:
         """Cycles of a load of one of ``lines`` that are ``pitch`` f32 apart: 0 where the first cache keeps them all.
 
-        Few of its sets hold lines a large power of two apart, and each brings a line anew.
+        Few of its sets hold lines a large power of two apart; those beyond them come anew.
         """
         n_sets = self.set_span // gcd(pitch * f32.n_bytes, self.set_span)
-        return self.line_bytes / self.near_speed if lines >= n_sets * (self.l1_bytes // self.set_span) else 0.0
+        kept = n_sets * (self.l1_bytes // self.set_span)
+        return self.line_bytes / self.near_speed * (1 - kept / lines) if lines > kept else 0.0
 
-    def channels_last(self, channels: int, places: int, results: int, n_taps: int, n_lines: int = 0) -> float:
+    def channels_last(self, channels: int, places: int, results: int, n_taps: float, n_lines: int = 0) -> float:
         """Cycles of windows that mix no channels, over an image of so many places, with its way there and back.
 
         Neighbouring results read ``n_lines`` again.
@@ -251,7 +252,8 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     stride: int = a["strides"][-1]
     places = prod(numbers(x.shape[1:-1]))
     neighbours = prod(taps[:-1]) * (taps[-1] + stride)  # places under the taps of two results
-    last = options.channels_last(channels, places, n_rows * columns, n_taps, neighbours)
+    inside = prod(_inside(node, k, n) for k, n in enumerate(taps))
+    last = options.channels_last(channels, places, n_rows * columns, n_taps * inside, min(neighbours, places))
     # With a stride, a vector of every so many-th element is shuffled together from as many vectors, or fewer where
     # results don't fill one, between which no multiplication begins.
     load, tile = options.crossing / options.loads, min(options.sums, n_rows)
@@ -263,6 +265,16 @@ def _is_window(node: Node, options: InPlanes) -> bool:
         *sizes, width = [n + sum(pads) for n, pads in zip(numbers(x.shape[1:-1]), a["pads"], strict=True)]
         planes += prod(sizes) * _vectors(width, options.lanes) * PASSED_CYCLES
     return max(channels * planes, options.far(places * channels)) < last
+
+
+def _inside(node: Node, axis: int, n_taps: int) -> float:
+    """The part of a window's taps along an axis that lie inside of the image: channels last, no others are computed."""
+    a = node.attrs
+    size, results = numbers((node.inputs[0].shape[1 + axis], node.shape[1 + axis]))
+    apart = a["dilations"][axis] if a["dilations"] else 1
+    steps = [k * apart - a["pads"][axis][0] for k in range(n_taps)]
+    inside = [0 <= k * a["strides"][axis] + step < size for k in range(results) for step in steps]
+    return sum(inside) / len(inside)
 
 
 def _rows_pay(node: Node, options: InPlanes) -> bool:
