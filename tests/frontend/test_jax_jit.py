@@ -242,6 +242,18 @@ def test_a_call_that_is_interrupted_once_it_has_begun_is_counted() -> None:
     assert next(f._n_begun) == 1
 
 
+@pytest.mark.filterwarnings("ignore:os.fork")
+def test_a_child_process_calls_with_other_arguments() -> None:
+    """XLA's threads are not in it."""
+    f = SMALL(lambda x: x * 2)
+    f(np.ones(3, np.float32))
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(f(np.ones(4, np.float32)), np.full(4, 2.0)) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_threads_call_one_function_at_once() -> None:
     """One of them has the model's arena, the others take memory of their own."""
     f = SMALL(lambda x: jax.nn.softmax(x @ x.T) @ x)

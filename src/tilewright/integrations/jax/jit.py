@@ -28,7 +28,7 @@ from tilewright.core.diag import OptionError, name_of
 from tilewright.core.types import Array
 from tilewright.frontend.stablehlo.importer import import_module
 from tilewright.integrations.jax.arrays import Give, giver, is_top_level, kind_of, taker, trace_context
-from tilewright.integrations.jax.native import Pending, native_call, staged
+from tilewright.integrations.jax.native import Pending, is_forked, native_call, staged
 from tilewright.runtime.cpu.foreign_ir import FAILED, HALTED
 from tilewright.runtime.cpu.linker import raise_stopped
 from tilewright.runtime.errors import InputError, TilewrightError
@@ -147,7 +147,8 @@ class Jitted:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's results, as JAX's arrays."""
-        if self._native is not None and is_top_level():  # in a transformation JAX would trace the call
+        # in a transformation JAX would trace the call
+        if self._native is not None and is_top_level() and not is_forked():
             is_stopped = False
             try:
                 made = self._native(*args, **kwargs)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,14 @@ _call = Primitive("tilewright_call")
 _call.multiple_results = True
 _spread: set[int] = set()
 """Addresses of models that were lowered for several devices, on each of which a call of theirs ends."""
+
+
+_process = os.getpid()
+
+
+def is_forked() -> bool:
+    """Is this a child of the process that loaded JAX? XLA's threads are not in it, so what it compiles never ends."""
+    return os.getpid() != _process
 
 
 def _types(*_: Any, address: int, results: Sequence[Any]) -> list[Any]:
