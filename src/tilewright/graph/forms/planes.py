@@ -274,7 +274,7 @@ def _inside(node: Node, axis: int, n_taps: int) -> float:
     apart = a["dilations"][axis] if a["dilations"] else 1
     steps = [k * apart - a["pads"][axis][0] for k in range(n_taps)]
     inside = [0 <= k * a["strides"][axis] + step < size for k in range(results) for step in steps]
-    return sum(inside) / len(inside)
+    return float(sum(inside) / len(inside))
 
 
 def _rows_pay(node: Node, options: InPlanes) -> bool:
