@@ -29,7 +29,7 @@ from tilewright.core.compute import (
 )
 from tilewright.core.dims import is_known
 from tilewright.core.effort import EFFORT
-from tilewright.core.expr import Dim, Sym, bounds, symbols, terms_of
+from tilewright.core.expr import Dim, Sym, bounds, symbol_order, symbols, terms_of
 from tilewright.core.types import product
 from tilewright.core.valued import OF_ARRAYS, valued
 from tilewright.partition.computation import GroupComputation, sizes_of
@@ -104,10 +104,11 @@ def _part_inside(exprs: Sequence[Dim], extents: Mapping[Sym, Dim]) -> float:
             together += more
             used.update(*map(symbols, more))
             left = [e for e in left if e not in more]
-        sizes = [n for n in (extents.get(s) for s in used) if is_known(n)]
-        if len(sizes) < len(used) or prod(sizes) > EFFORT.points:
+        walked = sorted(used, key=symbol_order)
+        sizes = [n for n in (extents.get(s) for s in walked) if is_known(n)]
+        if len(sizes) < len(walked) or prod(sizes) > EFFORT.points:
             return 0.0
-        at = dict(zip(used, np.indices(sizes).reshape(len(sizes), prod(sizes)), strict=True))
+        at = dict(zip(walked, np.indices(sizes).reshape(len(sizes), prod(sizes)), strict=True))
         inside = np.ones(prod(sizes), bool)
         for e in together:
             inside &= valued(e, at, OF_ARRAYS) >= 0
