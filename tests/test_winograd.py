@@ -373,7 +373,8 @@ def scheduled(shape: tuple[int, ...], n_out: int, tile: int, machine: Target, gr
     [
         ((1, 56, 56, 512), 1024, 4, 32, [32, 7]),  # one group's constants are read again, not those of all
         ((1, 28, 28, 28, 3), 100, 4, 1, [7, 7]),  # a column of tiles is more than the cache's part, and most of it fits
-        ((1, 14, 14, 14, 64), 64, 5, 1, None),  # the constants would be read again for each of nine columns
+        ((1, 14, 14, 14, 64), 64, 5, 1, [3, 2]),  # a block's products hide the constants that it reads again
+        ((1, 28, 28, 128), 128, 4, 1, None),  # and too few of them do not
         ((16, 10, 14, 1024), 32, 4, 1, [16, 1, 1]),  # more than the near cache keeps, but not than the last one does
     ],
 )

@@ -229,9 +229,8 @@ def _block(
     """How many tiles of each walk make a block, which may be all; None: no blocks.
 
     Of blocks that fit, and of ever larger ones up to the whole image, those that wait least: what of a block is beyond
-    its place in the near cache goes to a farther one and back, and every block but the first of a group reads the
-    group's constants again, which the more of its products hide the larger it is. Without blocks all points and
-    products go and come.
+    its place in the near cache goes to a farther one, and comes back while the block multiplies, as the group's
+    constants do for every block but the first. Without blocks all points and products go and come.
     """
     n_groups = estimate([x.extent for x in batch if x.sym.name in groups])
     n_tiles = estimate([w.n_tiles for w in walks]) * estimate([x.extent for x in batch])
@@ -243,18 +242,18 @@ def _block(
     counts = [w.n_tiles for w in walks if is_known(w.n_tiles)]
     if len(counts) < len(walks):
         return _ragged_block(walks, max(fit, int(constants * WAITED_FOR / 2 * n_tiles / total)))
-    apart = 2 * total / _bytes_per_cycle(machine, total)
     products, come = _product_cycles(b, machine, names), constants / _bytes_per_cycle(machine, constants)
 
-    def again(n_blocks: float) -> float:
-        of_block = {"arithmetic": products / n_blocks, "constants": come}
-        return (n_blocks - n_groups) * float(joined(of_block, FITTED) - of_block["arithmetic"])
+    def waiting(n_blocks: float, beyond: float, n_readings: float) -> float:
+        passing = beyond / _bytes_per_cycle(machine, total / n_blocks)
+        of_block = {"arithmetic": products / n_blocks, "bytes": passing / n_blocks + come * n_readings / n_blocks}
+        return float(passing + n_blocks * (joined(of_block, FITTED) - of_block["arithmetic"]))
 
     def cycles(sizes: tuple[int, ...]) -> float:
         n_blocks = n_tiles / prod(sizes)
-        beyond = 2 * max(total - limit * n_blocks, 0)
-        return again(n_blocks) + beyond / _bytes_per_cycle(machine, total / n_blocks)
+        return waiting(n_blocks, max(total - limit * n_blocks, 0), n_blocks - n_groups)
 
+    apart = waiting(1, total, 0)
     most = [max(fit, 1)]
     while most[-1] < prod(counts):
         most.append(2 * most[-1])
@@ -262,7 +261,7 @@ def _block(
     n_blocks = n_tiles / prod(sizes)
     found = sizes if n_blocks >= 2 and cycles(sizes) <= apart else None
     if machine.n_cores > 1 and not batch:
-        found = _shared(counts, found, fit, lambda n: again(n) <= apart, machine.n_cores)
+        found = _shared(counts, found, fit, lambda n: waiting(n, 0, n - n_groups) <= apart, machine.n_cores)
     return sizes if found is None and n_blocks == 1 else found
 
 
