@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from tilewright.choose.cost.nest import Around, CallSizes, RunTimeLoop
 from tilewright.choose.cost.operations import Operations, guard_of
 from tilewright.choose.cost.traffic import Area, CacheLevel, Touch, levels_of, repeated, settle, together
-from tilewright.core.compute import Buffer, IndexLike, Value, symbols_of_value
+from tilewright.core.compute import Buffer, IndexLike, symbols_of_value
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, Sym, evaluate, symbols
 from tilewright.core.indices import chosen
@@ -103,7 +103,7 @@ class _FeatureWalk:
                 share = self.sizes.share(s.cond, around.loops) if isinstance(s, If) else 0.0
                 # A body that is never run has loops without a single entry, which have no averages.
                 if isinstance(s, If) and share:
-                    found += in_part(self._body(s.body, self._where(s, around)), share)
+                    found += in_part(self._body(s.body, self._part(share, around)), share)
         together(found, self.levels)
         return found
 
@@ -131,20 +131,16 @@ class _FeatureWalk:
             repeated(found, sym, count, self.levels)
         return found
 
-    def _where(self, s: If, around: Around) -> Around:
-        """A condition's body: as if there were so many copies of it as the part of iterations in which it holds."""
-        return self._part(s.cond, around)
-
     def _kept(self, s: Stmt, around: Around) -> Around:
         """A term that a guard makes nothing at an image's border: code generation leaves it out where that is known."""
         guard = guard_of(s) if isinstance(s, Update) and not around.dots else None
         if guard is None or not symbols_of_value(guard).isdisjoint(around.lanes):
             return around
-        return self._part(guard, around)
+        return self._part(self.sizes.share(guard, around.loops), around)
 
-    def _part(self, cond: Value, around: Around) -> Around:
+    def _part(self, share: float, around: Around) -> Around:
+        """What runs in a part of the iterations: as if there were so many copies of it."""
         held = Sym(f"if {len(around.copies)}")
-        share = self.sizes.share(cond, around.loops)
         return replace(around, copies={**around.copies, held: share}, blocks=around.blocks | {held})
 
     def _inside(self, loop: Loop, count: float, around: Around) -> Around:
