@@ -118,11 +118,11 @@ def _stream(
         return
     line, ahead = machine.line(buffer.dtype), machine.memory_ns * machine.memory_gb_per_s  # bytes on their way
     for path, load in list(paths_to(b.kernel.body, buffer, ())):
-        moving = [x for x in path if x.kind is Kind.SERIAL and stride_along(buffer, load.index, x.sym) != 0]
-        if not is_streamed(path, load) or not moving:
+        serial = ((x, stride_along(buffer, load.index, x.sym)) for x in reversed(path) if x.kind is Kind.SERIAL)
+        moving = next(((x, step) for x, step in serial if step != 0), None)  # inside may be a loop of one iteration
+        if moving is None or not is_streamed(path, load):
             continue
-        inner = moving[-1]  # inside of it may be a loop of one iteration
-        step = stride_along(buffer, load.index, inner.sym)
+        inner, step = moving
         steps = ceil(ahead / (abs(step) * buffer.dtype.n_bytes)) if is_known(step) else 1
         attempt(b, partial(b.do, "stream", name, inner.sym.name, steps, line))
 
