@@ -115,14 +115,15 @@ def _overlap(e: Dim, loops: Sequence[Loop]) -> bool:
 
 
 def _equal_ranges(exprs: Sequence[Dim], bases: Sequence[Dim], loops: dict[Sym, Loop]) -> Dim | None:
-    """The common extent when each read is ``base + v`` with loops of one extent and one base."""
+    """The common extent when each read is ``base + v`` with loops of one extent, not decided inside, and one base."""
     extents: list[Dim] = []
     for e, base in zip(exprs, bases, strict=True):
         v = e - base
         if base != bases[0] or not isinstance(v, Sym) or v not in loops:
             return None
         extents.append(loops[v].extent)
-    return extents[0] if all(x == extents[0] for x in extents) else None
+    is_common = all(x == extents[0] for x in extents) and not any(s in loops for s in symbols(extents[0]))
+    return extents[0] if is_common else None
 
 
 def _interval(base: Dim, extent: Dim, name: str) -> Side:
