@@ -11,7 +11,7 @@ from tilewright.choose.cost.traffic import Area
 from tilewright.choose.default import schedule
 from tilewright.core.compute import Buffer, Computation, Const, Reduction, Stage, axes_for, syms
 from tilewright.target.target import Target
-from tilewright.tile.ir import Role, Space
+from tilewright.tile.ir import Prefetch, Role, Space, walk
 
 ZEN = Target.parse("znver3")
 ALONE = replace(ZEN, n_cores=1)
@@ -112,6 +112,14 @@ def test_a_turned_copy_lies_in_panels_whether_or_not_blocks_divide_its_rows(k):
     kernel = check_default(product("mk", "nk", 1, 40, 52, k), machine=ZEN)
     (turned,) = [p.buffer for p in copies(kernel) if p.buffer.name.startswith("B_t")]
     assert turned.shape[-2] == k and turned.shape[-1] < 52
+
+
+def test_hints_of_a_turned_copy_keep_to_panels_of_other_widths():
+    """Four vectors ahead is part of a panel of six: the hint goes on to the same place of a later one."""
+    kernel = schedule(product("bmk", "bnk", 12, 256, 500, 16), replace(Target.parse("skylake-avx512"), n_cores=1))
+    (turned,) = [p.buffer for p in copies(kernel) if p.buffer.name.startswith("B_t")]
+    assert turned.shape == (12, 1, 6, 16, 96)
+    assert any(isinstance(s, Prefetch) and s.buffer is turned for s in walk(kernel.body))
 
 
 @pytest.mark.one_in(2)

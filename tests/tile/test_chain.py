@@ -78,6 +78,14 @@ def test_the_turned_operand_lies_in_panels(keys, is_merged):
     assert len(panels.shape) > 3 and panels.shape[-2] == 8
 
 
+@pytest.mark.parametrize(("rows", "space"), [(16, Space.LOCAL), (40, Space.GLOBAL)])
+def test_keys_of_one_block_of_queries_are_turned_where_they_are_read(rows, space):
+    """Blocks of queries share turned keys; one block reads them once, and they need not go to memory and back."""
+    machine = dataclasses.replace(WIDE, l1_bytes=1 << 10, l2_bytes=4 << 10)
+    kernel = check_default(attention(3, rows, 100, 16, 16), machine=machine)
+    assert [p.space for p in kernel.places if p.buffer.name.startswith("K_t")] == [space]
+
+
 FAR = dataclasses.replace(WIDE, l2_bytes=1024)
 """A second-level cache that a few keys fill."""
 

@@ -284,7 +284,7 @@ class _Work:
         self.b.steps += steps
 
     def is_copy(self, cluster: Cluster) -> bool:
-        """Is it elements of one buffer in a temporary, in another order, in a kernel round one product?
+        """Is it elements of one buffer in a temporary, in another order, in a kernel round products?
 
         Or what is decoded of a constant, for products.
         """
@@ -296,7 +296,7 @@ class _Work:
             return True
         if not isinstance(root.expr, Load):
             return False
-        return sum(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items) == 1
+        return any(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items)
 
     def fix_vectors(self, items: Sequence[Stage | Serial]) -> None:
         """What pairs of products ask of the constants that they read holds for all readers: they are packed once."""

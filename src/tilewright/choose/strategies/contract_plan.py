@@ -189,7 +189,7 @@ def plan_contraction(
     # A search may only arrange what no rule above has built upon, and a size that only a call knows has no price.
     is_free = not (fixed or n_apart or is_plane) and are_known([x.extent for x in (*rest, lanes, *reduced)])
     # Machines without threads have little memory for copies.
-    is_plain = is_free and threads and machine.has_threads and dot is None and not (stepped or slid)
+    is_plain = is_free and machine.has_threads and dot is None and not (stepped or slid)
     brought = _brought(b, update, operands) if is_plain else []
     copied: tuple[int, ...] = ()
     pairs = list(enumerate(zip(loads(update.value), operands, strict=True)))

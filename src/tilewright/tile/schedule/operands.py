@@ -267,7 +267,7 @@ def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Ker
 
     Before: ``T[k, j]``. After: ``T[k // depth, j // width, k % depth, j % width]``, each panel in one run. Fails: T is
     no temporary in memory, or has no such dimensions; an access goes from one panel to the next other than by a loop
-    of its own (split that loop first).
+    of its own (split that loop first). Hints have no such loop: they go on to the same place of a panel further on.
     """
     spot, where = find_place(kernel, buffer, "panels"), f"{buffer}, {dim}"
     old = spot.buffer
@@ -293,8 +293,27 @@ def panels(kernel: Kernel, buffer: str, dim: int, depth: int, width: int) -> Ker
     shape = (*old.shape[:dim], ceildiv(k, depth), ceildiv(j, width), depth, width, *old.shape[dim + 2 :])
     new = Buffer(old.name, old.dtype, shape)
     places = tuple(replace(p, buffer=new) if p is spot else p for p in kernel.places)
-    body = rewrite_accesses(kernel.body, lambda b, ix: Load(new, cut(ix)) if b is old else None)
+    hinted = _hints_in_panels(kernel.body, old, dim + 1, width)
+    body = rewrite_accesses(hinted, lambda b, ix: Load(new, cut(ix)) if b is old else None)
     return with_body(replace(kernel, places=places), body)
+
+
+def _hints_in_panels(body: Body, buffer: Buffer, dim: int, width: int) -> Body:
+    """A hint that would go from one panel to the next inside of a loop asks for what lies a little further ahead."""
+    known = {x.sym for x in loops_of(body)}
+
+    def ahead(i: Dim) -> Dim:
+        further = (i + n for n in range(width))
+        return next((j for j in further if all(is_affine(x, known) for x in (floordiv(j, width), mod(j, width)))), i)
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, For | If):
+            return replace(s, body=tuple(map(go, s.body)))
+        if not isinstance(s, Prefetch) or s.buffer is not buffer:
+            return s
+        return Prefetch(buffer, tuple(ahead(i) if k == dim and not is_chosen(i) else i for k, i in enumerate(s.index)))
+
+    return tuple(map(go, body))
 
 
 def _distance(load: Load, sym: Sym) -> int:
