@@ -1,11 +1,12 @@
 """Index expressions over other numbers than Python's: arrays of places, or sizes that another library computes with.
 
-In: an expression, what its symbols are, four operations. Out: such a number. Not its business: expressions whose
-symbols are integers (``expr.evaluate``).
+In: an expression, what its symbols are, four operations. Out: such a number. Not its business: symbols that become
+expressions (``expr.substitute``).
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,6 +17,9 @@ from tilewright.core.expr import BinaryExpr, Dim, Mul, Sym
 
 Operations = Mapping[str, Callable[[Any, Any], Any]]
 """``floordiv``, ``mod``, ``min`` and ``max`` of two numbers; sums and products are Python's operators."""
+
+OF_INTEGERS: Operations = {"floordiv": operator.floordiv, "mod": operator.mod, "min": min, "max": max}
+"""Of Python's integers, where many values of one expression are asked for: ``expr.evaluate`` simplifies as it goes."""
 
 OF_ARRAYS: Operations = {"floordiv": np.floor_divide, "mod": np.mod, "min": np.minimum, "max": np.maximum}
 

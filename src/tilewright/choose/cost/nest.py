@@ -21,7 +21,7 @@ from tilewright.core.dims import are_known, is_known, known
 from tilewright.core.effort import EFFORT
 from tilewright.core.expr import Dim, Sym, evaluate, substitute, symbols
 from tilewright.core.types import Array
-from tilewright.core.valued import OF_ARRAYS, valued
+from tilewright.core.valued import OF_ARRAYS, OF_INTEGERS, valued
 from tilewright.tile.affine import coefficient, first_offset
 from tilewright.tile.ir import Kind, Loop
 
@@ -101,6 +101,7 @@ class CallSizes:
         self.sizes = sizes
         self._known: dict[Dim, Dim] = {}
         self._averages: dict[tuple[Dim, _Space], float] = {}
+        self._most: dict[tuple[Dim, tuple[int, ...]], int] = {}
 
     def known(self, d: Dim) -> Dim:
         """``d`` with sizes as numbers; a number where no loop is left in it."""
@@ -211,8 +212,13 @@ class CallSizes:
         if is_known(known):
             return max(known, 0)
         syms = sorted(symbols(known), key=lambda s: s.name)
-        corners = product(*((0, max(self.most(loops.get(s, 1), loops) - 1, 0)) for s in syms))
-        return max((evaluate(known, dict(zip(syms, c, strict=True))) for c in corners), default=0)
+        ends = tuple(max(self.most(loops.get(s, 1), loops) - 1, 0) for s in syms)
+        found = self._most.get((known, ends))
+        if found is None:
+            corners = product(*((0, end) for end in ends))
+            found = max(int(valued(known, dict(zip(syms, c, strict=True)), OF_INTEGERS)) for c in corners)
+            self._most[known, ends] = found
+        return found
 
     def _values(self, extent: Dim, space: _Space, most: int) -> list[tuple[int, float]]:
         """Values of a loop's variable, with the number of iterations that each stands for.
