@@ -280,6 +280,13 @@ def test_a_step_that_breaks_a_dependence_is_refused():
         orders.order_of(wrong, orders.read_forms("", wrong.bands))
 
 
+def test_times_have_no_number_that_is_one_in_all_iterations() -> None:
+    """And one for several places in a row: isl takes twice as long with a time of twice as many numbers."""
+    found = bands.bands_of(heat(12), is_fused=True)
+    (lone,) = orders.times_of(found, orders.read_forms("", found.bands)).statements.values()
+    assert lone.time.dim(bands.isl.dim_type.out) == len(found.instances[0].loops)
+
+
 def test_the_cheapest_order_is_taken():
     """Sums of rows into columns run along rows: the search exchanges the loops."""
     n = 64

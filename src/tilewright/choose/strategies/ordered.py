@@ -5,14 +5,15 @@ not affine, or nothing is cheaper. Not its business: what may be exchanged (``ti
 have rules of their own.
 
 Loops are tried apart and fused; of each group of loops that may be exchanged all orders, and of those that a price
-can't tell from the cheapest tiles of ever more iterations, up to those that no tile divides. One group after the other:
-that a group's best order hangs on another's is rare, and there are too many of both together.
+can't tell from the cheapest tiles of ever more iterations, up to those that no tile divides. A shape of tiles whose
+middle size costs clearly more than the cheapest has no other size tried. One group after the other: that a group's best
+order hangs on another's is rare, and there are too many of both together.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 from math import factorial, prod
@@ -38,7 +39,7 @@ from tilewright.tile.schedule import ScheduleBuilder
 try:
     from tilewright.tile.polyhedral.alone import alone
     from tilewright.tile.polyhedral.bands import Band, Bands, bands_of, nest_alone
-    from tilewright.tile.polyhedral.orders import BandForm, forms_text, waits
+    from tilewright.tile.polyhedral.orders import BandForm, forms_text, keeps, times_of, waits
     from tilewright.tile.polyhedral.resequence import FUSION, resequenced
 except ImportError:  # the extra poly is not installed: such nests run as they were written
     IS_INSTALLED = False
@@ -129,11 +130,14 @@ class _OrderSearch:
             alike += [(at, x) for x in found if x is not forms[at] and found[x] * (1 - DOUBT) < least[at]]
         # Orders that a price can't tell apart may differ once they are tiled; the cheapest ones come first.
         for at, form in [*enumerate(forms), *alike]:
-            for tiled in _tilings(form, self.longest):
-                if (made := seconds(at, tiled)) < least[at]:
-                    forms[at], least[at] = tiled, made
+            for tilings in _tilings(form, self.longest):
+                middle = tilings[(len(tilings) - 1) // 2]
+                asked = [middle] if seconds(at, middle) * (1 - DOUBT) > least[at] else tilings
+                for tiled in asked:
+                    if (made := seconds(at, tiled)) < least[at]:
+                        forms[at], least[at] = tiled, made
         whole = self.price(fusion, bands, forms, is_last=True)
-        if whole < self.seconds:
+        if whole < self.seconds and keeps(bands, forms):
             args = (self.loop, fusion, forms_text(forms), self.lanes, self.machine.partial_sums)
             self.best, self.seconds = args, whole
 
@@ -150,9 +154,10 @@ class _OrderSearch:
         return self.priced.get(key, float("inf"))
 
     def price_anew(self, bands: Bands, forms: Sequence[BandForm]) -> float:
-        """:meth:`price` of what was not priced yet."""
+        """:meth:`price` of what was not priced yet, unproved."""
         try:
-            kernel = resequenced(self.alone, self.alone.body[0], bands, forms, self.lanes, self.machine.partial_sums)
+            order = times_of(bands, forms)
+            kernel = resequenced(self.alone, self.alone.body[0], bands, order, self.lanes, self.machine.partial_sums)
         except ScheduleError:
             return float("inf")
         # A condition that hangs together with extents counts too few iterations: there are as many as before.
@@ -301,15 +306,19 @@ def _waves(band: Band) -> Iterator[BandForm]:
         yield replace(form, waves=((around, inside),))
 
 
-def _tilings(form: BandForm, longest: int) -> Iterator[BandForm]:
+def _tilings(form: BandForm, longest: int) -> Iterator[tuple[BandForm, ...]]:
     """Tiles of all loops alike, or of all but the innermost, which then stays long: of 8 iterations, 32, ...
 
-    Or of the innermost alone: strips, along which the other loops go to the end, and which a near cache holds.
+    Or of the innermost alone: strips, along which the other loops go to the end, and which a near cache holds. Each of
+    these shapes comes with all of its sizes, ascending.
     """
-    n, size = len(form.order), 8
-    while n > 1 and 2 * size <= longest and size <= EFFORT.listed * 2:
-        yield replace(form, tiles=(*(0,) * (n - 1), size))
-        yield replace(form, tiles=(size,) * n)
-        yield replace(form, tiles=(*(size,) * (n - 1), 0))
-        yield replace(form, tiles=(*(size,) * (n - 1), 8 * size))
-        size *= 4
+    n = len(form.order)
+    sizes = [8 * 4**k for k in range(3) if 8 * 4**k <= min(longest // 2, EFFORT.listed * 2)]
+    shapes: tuple[Callable[[int], tuple[int, ...]], ...] = (
+        lambda size: (*(0,) * (n - 1), size),
+        lambda size: (size,) * n,
+        lambda size: (*(size,) * (n - 1), 0),
+        lambda size: (*(size,) * (n - 1), 8 * size),
+    )
+    for shape in shapes if n > 1 and sizes else ():
+        yield tuple(replace(form, tiles=shape(size)) for size in sizes)

@@ -14,8 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING
+from itertools import takewhile
+from typing import TYPE_CHECKING, TypeAlias
 
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.polyhedral.bands import Band, Bands
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 else:
     from tilewright.tile.polyhedral import isl
 
+_Part: TypeAlias = "isl.Map | int"
+"""A number of a time: a loop's, or a place between statements."""
 _FORM = re.compile(r"(\d+(?:\+\d+)?(?: \d+(?:\+\d+)?)*)(?::(\d+(?: \d+)*))?")
 
 
@@ -107,31 +111,61 @@ class RunOrder:
 class _Draft:
     """A statement's time up to the innermost loop, and from there on."""
 
-    outer: list[isl.Map]
+    outer: list[_Part]
     last: isl.Map | None
-    inner: list[isl.Map]
+    inner: list[_Part]
     is_wave: bool
 
 
 def order_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
     """Times by these forms; ``ScheduleError`` where they break a dependence, which bands that may be permuted don't."""
+    order = times_of(bands, forms)
+    _check(bands, order)
+    return order
+
+
+def times_of(bands: Bands, forms: Sequence[BandForm]) -> RunOrder:
+    """:func:`order_of` before it is proved, for a search that takes one of many."""
     drafts = {k: _draft(bands, k, forms) for k in bands.paths}
     turns = _turns(bands, drafts)
     n = max(len(d.outer) + len(d.inner) + 3 for d in drafts.values())
+    rows: dict[int, list[_Part]] = {}
+    for k, draft in sorted(drafts.items()):
+        last = [] if draft.last is None else [draft.last]
+        parts = [*draft.outer, turns[k], *last, *draft.inner, k]
+        rows[k] = [*parts, *[0] * (n - len(parts))]
+    short, moved = _without_shared_places(rows)
     made: dict[int, Timed] = {}
     for k, draft in sorted(drafts.items()):
-        parts = [*draft.outer, _constant(bands, k, turns[k])]
-        last = len(parts) if draft.last is not None else None
-        parts += [draft.last] if draft.last is not None else []
-        parts += [*draft.inner, _constant(bands, k, k)]
-        parts += [_constant(bands, k, 0)] * (n - len(parts))
-        time = _joined(parts).intersect_domain(bands.instances[k].domain)
+        time = _joined(bands, k, short[k]).intersect_domain(bands.instances[k].domain)
         is_alone = draft.last is not None and sum(turn == turns[k] for turn in turns.values()) == 1
         carried = _carried(bands, drafts, k) if is_alone else None
-        made[k] = Timed(time, last, carried in ("", "sums") and not draft.is_wave, carried == "sums")
-    order = RunOrder(made)
-    _check(bands, order)
-    return order
+        at = moved[len(draft.outer) + 1] if draft.last is not None else None
+        made[k] = Timed(time, at, carried in ("", "sums") and not draft.is_wave, carried == "sums")
+    return RunOrder(made)
+
+
+def _without_shared_places(rows: Mapping[int, Sequence[_Part]]) -> tuple[dict[int, list[_Part]], dict[int, int]]:
+    """Times with one place where all have several, and none where all have the same; where each loop is now.
+
+    ``isl`` takes the longer for each dimension, and twice as long for several places as for one.
+    """
+    columns = list(zip(*rows.values(), strict=True))
+    made: list[Sequence[_Part]] = []
+    moved: dict[int, int] = {}
+    at = 0
+    while at < len(columns):
+        places = list(takewhile(lambda column: not any(isinstance(x, isl.Map) for x in column), columns[at:]))
+        if places:
+            whole = list(zip(*places, strict=True))
+            numbers = {place: n for n, place in enumerate(sorted(set(whole)))}
+            made += [[numbers[x] for x in whole]] if len(numbers) > 1 else []
+        else:
+            moved[at] = len(made)
+            made.append(columns[at])
+        at += max(len(places), 1)
+    made = made or [[0] * len(rows)]
+    return dict(zip(rows, map(list, zip(*made, strict=True)), strict=True)), moved
 
 
 def _draft(bands: Bands, k: int, forms: Sequence[BandForm]) -> _Draft:
@@ -139,12 +173,12 @@ def _draft(bands: Bands, k: int, forms: Sequence[BandForm]) -> _Draft:
     path = bands.paths[k]
     own = [x for x in path if isinstance(x, Band)]
     leaf = own[-1] if own and _is_leaf(bands, own[-1]) else None
-    outer: list[isl.Map] = []
-    inner: list[isl.Map] = []
+    outer: list[_Part] = []
+    inner: list[_Part] = []
     last, is_wave = None, False
     for x in path:
         if not isinstance(x, Band):
-            (inner if last is not None else outer).append(_constant(bands, k, x))
+            (inner if last is not None else outer).append(x)
             continue
         form = forms[x.number]
         added = dict(form.waves)
@@ -160,8 +194,17 @@ def waits(bands: Bands, forms: Sequence[BandForm], band: Band) -> bool:
     """Do iterations of the band's innermost loop wait for each other, in some statement, by these forms?"""
     if not _is_leaf(bands, band):
         return False
-    order = order_of(bands, forms)
+    order = times_of(bands, forms)
     return any(band in path and not order.statements[k].are_lanes for k, path in bands.paths.items())
+
+
+def keeps(bands: Bands, forms: Sequence[BandForm]) -> bool:
+    """Do these forms keep every dependence?"""
+    try:
+        order_of(bands, forms)
+    except ScheduleError:
+        return False
+    return True
 
 
 def _is_leaf(bands: Bands, band: Band) -> bool:
@@ -183,11 +226,9 @@ def _sum(a: isl.Map, b: isl.Map) -> isl.Map:
     return a.flat_range_product(b).apply_range(isl.Map("{ [x, y] -> [x + y] }"))
 
 
-def _joined(parts: Sequence[isl.Map]) -> isl.Map:
-    whole = parts[0]
-    for x in parts[1:]:
-        whole = whole.flat_range_product(x)
-    return whole
+def _joined(bands: Bands, k: int, parts: Sequence[_Part]) -> isl.Map:
+    maps = [x if isinstance(x, isl.Map) else _constant(bands, k, x) for x in parts]
+    return reduce(lambda whole, x: whole.flat_range_product(x), maps)
 
 
 # --- the innermost loops --------------------------------------------------------------------------------------------
@@ -198,7 +239,7 @@ def _together(bands: Bands, drafts: Mapping[int, _Draft], d: Dependence) -> isl.
     a, b = drafts[d.source].outer, drafts[d.target].outer
     if not a or len(a) != len(b):
         return d.pairs
-    return d.pairs.intersect(_joined(a).apply_range(_joined(b).reverse()))
+    return d.pairs.intersect(_joined(bands, d.source, a).apply_range(_joined(bands, d.target, b).reverse()))
 
 
 def _turns(bands: Bands, drafts: Mapping[int, _Draft]) -> dict[int, int]:

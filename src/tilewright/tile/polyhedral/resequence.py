@@ -6,7 +6,6 @@ or a ``ScheduleError``. Not its business: which forms there are and which are fa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from tilewright.tile.errors import ScheduleError
@@ -14,7 +13,7 @@ from tilewright.tile.ir import Kernel, Place, Space, Stmt
 from tilewright.tile.polyhedral.alone import alone
 from tilewright.tile.polyhedral.bands import Bands, bands_of, nest_alone
 from tilewright.tile.polyhedral.emitted import NestEmitter
-from tilewright.tile.polyhedral.orders import BandForm, order_of, read_forms
+from tilewright.tile.polyhedral.orders import RunOrder, order_of, read_forms
 from tilewright.tile.schedule.tree import find_loop, fresh_among, replace_stmt
 
 FUSION = ("fused", "apart")
@@ -45,15 +44,15 @@ def resequence(
     if not any(s is nest for s in kernel.body):
         raise ScheduleError("resequence", loop, "it is inside of another loop", remedy="name the outermost loop")
     found = bands_of(nest_alone(kernel, nest), is_fused=fusion == "fused")
-    return resequenced(kernel, nest, found, read_forms(bands, found.bands), lanes, copies)
+    return resequenced(kernel, nest, found, order_of(found, read_forms(bands, found.bands)), lanes, copies)
 
 
-def resequenced(kernel: Kernel, nest: Stmt, bands: Bands, forms: Sequence[BandForm], lanes: int, copies: int) -> Kernel:
-    """:func:`resequence` of a nest whose bands are known."""
+def resequenced(kernel: Kernel, nest: Stmt, bands: Bands, order: RunOrder, lanes: int, copies: int) -> Kernel:
+    """:func:`resequence` of a nest whose bands are known, in an order of them."""
     taken = set[str]()
     emitter = NestEmitter(
         bands.instances,
-        order_of(bands, forms),
+        order,
         bands.parameters,
         lanes,
         copies,
