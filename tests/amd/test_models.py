@@ -62,7 +62,7 @@ class Made:
         for kernel in self.model.code.kernels:
             threads = Threads(self.kernels[kernel.name], self.gpu.name)
             recorder.threads |= {launch.entry: threads for launch in threads.launches}
-            stated.append(replace(kernel, ptx="".join(map(_as_ptx, threads.launches))))
+            stated.append(replace(kernel, ptx="".join(map(as_ptx, threads.launches))))
         code = replace(self.model.code, arch="sm_90a", kernels=tuple(stated))
         return GpuModel(self.model.manifest, code, self.model.weights, recorder, 0)
 
@@ -76,7 +76,7 @@ class Made:
         )
 
 
-def _as_ptx(launch) -> str:
+def as_ptx(launch) -> str:
     """What the recorder reads of a module's text."""
     params = [".param .ptr"] * len(launch.params) + [".param"] * len(launch.sizes)
     block = ", ".join(map(str, launch.block))

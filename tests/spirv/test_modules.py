@@ -29,8 +29,8 @@ QUICK = (ops.add, ops.softmax, ops.conv, ops.trilu)
 """Elements, rows, and loads by masks, which are made lane by lane."""
 VALIDATOR = shutil.which("spirv-val")
 needs_validator = pytest.mark.skipif(VALIDATOR is None, reason="spirv-val is not installed (Debian's spirv-tools)")
-ENTRY_POINT, CAPABILITY, SHUFFLES = 15, 17, 65
-"""Two operations of SPIR-V, and the capability of exchanges among lanes, by their numbers."""
+ENTRY_POINT, CAPABILITY, SHUFFLES, LIBRARY_CALL, FMAX, FMIN = 15, 17, 65, 12, 27, 28
+"""Operations of SPIR-V, the capability of exchanges among lanes, two functions of OpenCL's, by their numbers."""
 
 
 def operations(module: bytes) -> list[tuple[int, list[int]]]:
@@ -77,6 +77,14 @@ def test_lanes_exchange_by_sub_groups_of_one_size() -> None:
     (text,) = made.model.ptx.values()
     assert "!intel_reqd_sub_group_size !{i32 32}" in text and "sub_group_shuffle_xor" in text
     assert [SHUFFLES] in [words for operation, words in operations(module) if operation == CAPABILITY]
+
+
+def test_extremes_are_no_functions_of_opencl_which_drop_what_is_no_number() -> None:
+    sample = next(iter(ops.relu.samples(np.random.default_rng(0))))
+    made = Made(graph_of(ops.relu, sample), ANY, pytest.MonkeyPatch())
+    (module,) = made.model.code_objects.values()
+    called = [words[3] for operation, words in operations(module) if operation == LIBRARY_CALL]
+    assert FMAX not in called and FMIN not in called
 
 
 class Rounded(torch.nn.Module):

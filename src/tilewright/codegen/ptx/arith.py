@@ -66,4 +66,5 @@ class PtxArith(Arith):
 
     def _extreme(self, op: str, element: str, a: Val, b: Val) -> Val:
         """``min.NaN.f32``: NaN if either is. Double precision has no such instruction."""
-        return self.call(_EXTREMES[op], element, a, b) if element == "float" else super()._extreme(op, element, a, b)
+        has_one = element == "float" and self.dialect.has_extremes
+        return self.call(_EXTREMES[op], element, a, b) if has_one else super()._extreme(op, element, a, b)

@@ -46,7 +46,7 @@ class Dialect:
     ``stack_space``, ``constant_space`` and ``argument_space`` number the address spaces of a thread's own memory, of
     tables and of what arguments point to, where LLVM does not take generic pointers for them. It ``has_masks``:
     LLVM takes vectors of bits, to load by them and to ask whether one is set. It ``has_bfloat``: LLVM has a type
-    of bf16, and rounds f32 to it.
+    of bf16, and rounds f32 to it. It ``has_extremes``: LLVM's ``maximum`` and ``minimum`` keep a NaN of f32.
     """
 
     convention: str
@@ -63,6 +63,7 @@ class Dialect:
     argument_space: int | None = None
     has_masks: bool = True
     has_bfloat: bool = True
+    has_extremes: bool = True
 
 
 def _shuffled(_: Writer, word: Val, element: str, distance: int, n_lanes: int) -> str:

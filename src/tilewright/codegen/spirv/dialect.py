@@ -63,4 +63,5 @@ OPENCL = Dialect(
     argument_space=1,
     has_masks=False,
     has_bfloat=False,
+    has_extremes=False,  # LLVM makes fmax and fmin of OpenCL of them, which give the number beside a NaN
 )
