@@ -21,7 +21,7 @@ from tilewright.tools.conformance.workers import Case, load_suite, run_cases, se
 
 SUITES = {"graphs": "fuzz_graphs", "machines": "fuzz_machines", "files": "fuzz_files", "programs": "fuzz_programs",
           "families": "fuzz_families", "schedules": "fuzz_schedules", "quantised": "fuzz_quantised",
-          "control": "fuzz_control"}  # fmt: skip
+          "control": "fuzz_control", "gpu": "fuzz_gpu"}  # fmt: skip
 SECONDS = 240.0  # of one case, on a machine that others use too
 SECONDS_BETWEEN_REPORTS = 60.0
 TESTS = Path(__file__).parent
