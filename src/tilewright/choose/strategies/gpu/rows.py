@@ -26,7 +26,7 @@ from tilewright.choose.strategies.gpu.elements import fused, inner_body
 from tilewright.choose.strategies.gpu.row_shape import RowShape, RowWork, best_shape
 from tilewright.choose.strategies.rows import is_scalar, row_loop, with_plain_root
 from tilewright.choose.strategies.steps import attempt, cached_name
-from tilewright.choose.strategies.view import n_arithmetic, nests, only_nest
+from tilewright.choose.strategies.view import find_body, n_arithmetic, nests, only_nest
 from tilewright.core.compute import Buffer, IndexLike
 from tilewright.core.dims import is_known
 from tilewright.core.expr import Dim, mod
@@ -63,7 +63,7 @@ def _rows(b: ScheduleBuilder, gpu: Gpu, temps: Sequence[str], root: str, space: 
     if row is None:
         names = [row := b.do("enclose", names[0] if names else root).loops[0]]
     for name in reversed(temps):
-        b.do("compute_at", name, row, "reg" if is_scalar(b, name, row) else space)
+        b.do("compute_at", name, row, "reg" if _is_single(b, name, row) else space)
     *outer, at = fused(b, names[: names.index(row) + 1])
     if len(outer) + 1 > MAX_DIMENSIONS:
         raise ScheduleError("rows", root, f"{len(outer) + 1} loops of unknown sizes around a row")
@@ -83,6 +83,13 @@ def _rows(b: ScheduleBuilder, gpu: Gpu, temps: Sequence[str], root: str, space: 
     else:
         b.do("kind", at, "block")
     _share_out(b, gpu, at, shape)
+
+
+def _is_single(b: ScheduleBuilder, name: str, row: str) -> bool:
+    """Does the row's body read the buffer at one and the same element? Lanes that make several hold one each."""
+    body = find_body(b.kernel, row)
+    read = {x.index for s in walk(body) for x in loads_of(s) if x.buffer.name == name}
+    return len(read) <= 1 and is_scalar(b, name, row)
 
 
 def row_sums(b: ScheduleBuilder, gpu: Gpu, buffers: list[str]) -> None:
