@@ -15,6 +15,7 @@ from tilewright.core.dims import known_over
 from tilewright.core.expr import Sym, evaluate, substitute, symbols
 from tilewright.target.target import Target
 from tilewright.tile.ir import For, Kind, Prefetch, Store, Update, walk
+from tilewright.tile.lower import lower
 from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.schedule.operands import MANY
 
@@ -55,6 +56,20 @@ def test_a_residual_is_asked_for_while_sums_are_made(m, n):
 )  # fmt: skip
 def test_elsewhere_there_are_none(rest, m, n, k):
     assert "R" not in hinted(product_with(rest, m, n, k))[1]
+
+
+def test_what_is_asked_for_outside_of_a_loop_does_not_move_into_it() -> None:
+    """The hint would name a buffer that is no more."""
+    a, t, out = (Buffer(name, F, (8, 8)) for name in ("a", "t", "out"))
+    i, j = syms(axes_for((8, 8)))
+    stages = (
+        Stage((t,), axes_for((8, 8)), (i, j), (a[i, j] + ZERO,)),
+        Stage((out,), axes_for((8, 8)), (i, j), (t[i, j] + ZERO,)),
+    )
+    computation = Computation((a,), (out,), stages, (t,))
+    outer, inner = (x.sym.name for x in loops_of((lower(computation).body[1],)))
+    steps = ("stream", "t", outer, 1, 4), ("compute_at", "t", inner)
+    refuses(computation, *steps, rule="a hint outside of the loop asks for it")
 
 
 def lines_hinted(n_rows, steps, line, n_columns=24):

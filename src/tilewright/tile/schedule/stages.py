@@ -34,6 +34,7 @@ from tilewright.tile.ir import (
     Kind,
     Loop,
     Place,
+    Prefetch,
     Role,
     Space,
     Stmt,
@@ -202,7 +203,7 @@ def compute_at(kernel: Kernel, buffer: str, loop: str, space: str = "local") -> 
     ``x_Tn``; an interval's loop is ``Td_n`` after its dimension ``d``. Fails: T is not a temporary; it is read outside
     of ``loop``, or read behind guards at places that may lie outside of T, which nothing computes; a producer writes it
     at anything but its own loops, or writes another buffer too; something in between changes what the producers read;
-    the box is unbounded; a serial loop would move into lanes.
+    the box is unbounded; a serial loop would move into lanes; a hint outside of ``loop`` asks for T.
     """
     spot = find_place(kernel, buffer, "compute_at")
     at, where = find_loop(kernel, loop, "compute_at"), f"{buffer}, {loop}"
@@ -405,6 +406,13 @@ def _check_move(home: Body, makers: list[Stmt], at: For, old: Buffer, where: str
     inside = sum(1 for _ in readers(at.body, old))
     if sum(1 for _ in readers(home, old)) != inside:
         raise ScheduleError("compute_at", where, "it is also read outside of the loop", remedy="choose an outer loop")
+    if _n_hints(home, old) != _n_hints(at.body, old):
+        remedy = "choose an outer loop, or ask for it once it has moved"
+        raise ScheduleError("compute_at", where, "a hint outside of the loop asks for it", remedy=remedy)
+
+
+def _n_hints(body: Body, buffer: Buffer) -> int:
+    return sum(isinstance(s, Prefetch) and s.buffer is buffer for s in walk(body))
 
 
 _ONE = (Loop(Sym("once", 0, 0), 1),)
