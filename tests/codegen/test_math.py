@@ -194,6 +194,33 @@ def test_an_exponential_and_a_number_are_what_two_steps_give(number, dtype, targ
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+@pytest.mark.parametrize("dtype", [types.f32, types.f64], ids=str)
+@pytest.mark.parametrize("number", [0.125, -2.0, 1.0, 3.0, 0.0])
+@pytest.mark.parametrize("op", ["add", "sub"])
+def test_a_sum_with_a_product_has_the_digits_of_two_steps(op, number, dtype, target):
+    """One operation has them for a power of two alone, whose product is exact: no other number is made one."""
+    rng = np.random.default_rng(3)
+    x, y = ((rng.normal(size=N) * 2.0 ** rng.integers(-20, 20, N)).astype(dtype.numpy) for _ in range(2))
+    x[:4], y[:4] = [0.0, -0.0, math.inf, math.nan], [-0.0, -0.0, 1.0, 1.0]
+    scale = dtype.numpy.type(number)
+    with np.errstate(all="ignore"):
+        want = getattr(np, {"add": "add", "sub": "subtract"}[op])(y, x * scale)
+    got = apply(lambda a, b: Binary(op, b, Const(number, a.dtype) * a), [x, y], target, dtype)
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got[:2]), np.signbit(want[:2]))
+
+
+def test_a_product_by_a_power_of_two_is_no_instruction_of_its_own() -> None:
+    from tilewright.codegen.cpu import llvm
+
+    x, out = Buffer("x", types.f64, (64,)), Buffer("out", types.f64, (64,))
+    i = Sym("i", 0, 63)
+    value = Binary("sub", x[i] * Const(0.5, types.f64) + x[i], Const(2.0, types.f64) * Unary("sqrt", x[i]))
+    asm = llvm.assembly(kernel([For(Loop(i, 64), (Store(out, (i,), value),))], x, out), Target.parse("x86-64-v3"))
+    assert "mul" not in asm and asm.count("fm") + asm.count("fnm") >= 2
+
+
 def pairs(dtype, n=N):
     rng = np.random.default_rng(7)
     x, y = sweep(dtype, -3, 3, n), rng.permutation(sweep(dtype, -40, 40, n))

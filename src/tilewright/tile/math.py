@@ -10,6 +10,7 @@ NaN, infinities, signed zeros and denormals give what C's library gives.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping
+from math import frexp
 
 from tilewright.core import types
 from tilewright.core.compute import Binary, Cast, Const, Fma, Unary, Value, rewrite_value
@@ -85,6 +86,8 @@ def expand(
     def sums(v: Value) -> Value | None:
         if has_fma and isinstance(v, Unary) and v.op in ("exp2", "exp2_flushed") and v.dtype is types.f32:
             return _fused(v)
+        if has_fma and (v.dtype is types.f32 or (v.dtype is types.f64 and has_f64)) and (fused := _exact_sum(v)):
+            return fused
         divisor = _logistic(v) if has_special else None
         if divisor is not None:
             assert isinstance(v, Binary)
@@ -106,6 +109,22 @@ def _fused(v: Unary) -> Value | None:
     d = v.a
     if isinstance(d, Binary) and d.op == "sub" and isinstance(d.a, Binary) and d.a.op == "mul":
         return Unary(v.op, Fma(d.a.a, d.a.b, -d.b))
+    return None
+
+
+def _exact_sum(v: Value) -> Value | None:
+    """``a + x * c`` or ``a - x * c`` by a power of two ``c``, in one operation.
+
+    The product has the digits of ``x``, so that the sum is rounded as it was; where the product alone would leave the
+    range of its type, the sum does not.
+    """
+    if not isinstance(v, Binary) or v.op not in ("add", "sub"):
+        return None
+    for a, product in ((v.a, v.b), (v.b, v.a)) if v.op == "add" else ((v.a, v.b),):
+        if isinstance(product, Binary) and product.op == "mul":
+            for x, c in ((product.a, product.b), (product.b, product.a)):
+                if isinstance(c, Const) and abs(frexp(c.value)[0]) == 0.5:
+                    return Fma(x, Const(c.value if v.op == "add" else -c.value, v.dtype), a)
     return None
 
 
