@@ -117,6 +117,7 @@ def search(
     budget: float | None = None,
     seed: int = 0,
     store: FoundSchedules | None = None,
+    guide: Guide | None = None,
     tell: Tell = silent,
 ) -> Tuned:
     """Try other schedules for about ``seconds`` of measuring, compiling not counted.
@@ -124,7 +125,8 @@ def search(
     With a ``budget`` it goes on after the strategies' own candidates, with others that ``seed`` decides, until so many
     seconds have passed, compiling counted. Ctrl-C ends the search, and what was found till then is kept.
     What ``store`` has for the model's kernels on this machine is tried first, and every measurement goes into it when
-    it is made. ``options.schedule`` is where it begins, if there is one. Raises ``OptionError`` for a graph with
+    it is made. ``options.schedule`` is where it begins, if there is one. ``guide`` says what is measured first, by
+    default the price with what was learned. Raises ``OptionError`` for a graph with
     symbolic sizes and for a target that is not this machine, ``ExecutionError`` where the model can't be measured.
     """
     end = _End(budget)
@@ -135,8 +137,8 @@ def search(
     text = _text(kernels.schedules, kernels)
     with Measuring(graph, inputs, replace(options, schedule=text), n_threads) as bench:
         log = _Log(store, machine_key(Target.parse(options.target), n_threads))
-        guide = Guide(Ranking(kernels.target, n_threads))
-        return _ScheduleSearch(kernels, bench, end, log, guide, bounds).run(
+        first = guide or Guide(Ranking(kernels.target, n_threads))
+        return _ScheduleSearch(kernels, bench, end, log, first, bounds).run(
             seconds, Random(seed), tell, goes_on=budget is not None
         )
 
