@@ -139,7 +139,7 @@ def test_a_panel_is_copied_where_its_rows_lie_in_more_pages_than_a_core_knows():
 def test_blocks_of_lanes_go_inside_where_lines_of_many_rows_are_waited_for():
     """64 rows that no near cache keeps: a line or two of each of them, or a few as a whole."""
     few = replace(Target.parse("x86-64-v4"), n_cores=2)
-    large, small = computations.matmul(64, 25600, 8), computations.matmul(64, 512, 64)
+    large, small = computations.matmul(64, 25600, 8), computations.matmul(64, 128, 64)
     assert loops_of(large, few)[:2] == ["i0", "i1"]
     assert loops_of(large, replace(few, n_streams=1 << 10)) == loops_of(small, few) == ["i1", "i0"]
 

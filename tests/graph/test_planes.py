@@ -96,7 +96,7 @@ def test_narrow_convolutions_on_sequences_keep_their_order(shape, n_out, kernel,
         ((1, 4, 16, 16, 16), 100, (3, 3, 3), {}, False),
         ((1, 36, 37, 37), 36, (3, 3), {"groups": 12}, True),
         ((1, 512, 56, 56), 512, (3, 3), {"groups": 64, "pads": ((1, 1), (1, 1))}, True),
-        ((1, 512, 56, 56), 512, (3, 3), {"groups": 32, "pads": ((1, 1), (1, 1))}, True),
+        ((1, 512, 56, 56), 512, (3, 3), {"groups": 32, "pads": ((1, 1), (1, 1))}, False),  # 4.4 ms, in planes 4.8
         ((1, 32, 56, 56), 512, (3, 3), {"groups": 16, "pads": ((1, 1), (1, 1))}, True),  # 2 planes for 32
         ((1, 256, 28, 28), 256, (3, 3), {"groups": 4, "pads": ((1, 1), (1, 1))}, False),
         ((Sym("n", 1), 100, 57, 57), 100, (3, 3), {"groups": 25}, True),

@@ -50,9 +50,11 @@ def test_products_of_every_layout(left, right, batch, m, n, k, machine):
     check_default(product(left, right, batch, m, n, k), machine=machine)
 
 
-@pytest.mark.parametrize(("machine", "left", "n_copies"), [(TIGHT, "mk", 1), (TIGHT, "km", 2), (SHARED, "km", 2)])
-def test_panels_and_columns_that_caches_lose_are_copied(machine, left, n_copies):
-    kernel = check_default(product(left, "kn", 1, 24, 64, 64), machine=machine)
+@pytest.mark.parametrize(
+    ("machine", "left", "m", "n_copies"), [(TIGHT, "mk", 24, 1), (TIGHT, "km", 24, 2), (SHARED, "km", 96, 2)]
+)
+def test_panels_and_columns_that_caches_lose_are_copied(machine, left, m, n_copies):
+    kernel = check_default(product(left, "kn", 1, m, 64, 64), machine=machine)
     assert len(copies(kernel)) >= n_copies
 
 

@@ -228,20 +228,10 @@ class _Loops:
         self.levels = levels
         self.line = levels[0].line
         self.accesses: list[_Moving] = []
-        self.n_full = 0
 
     def touch(self, area: Area, steps: Mapping[Sym, int], times: float = 1.0) -> None:
         n = len(self.levels)
         self.accesses.append(_Moving(area, steps, times, [area.lines * self.line] * n, [1.0] * n))
-
-    def fill(self) -> int:
-        """How many of the caches, the nearest first, can't hold what was touched: more loops never make it less."""
-        while self.n_full < len(self.levels):
-            level = self.levels[self.n_full]
-            if sum(a.area.room(level) for a in self.accesses) <= level.n_bytes:
-                break
-            self.n_full += 1
-        return self.n_full
 
     def repeat(self, sym: Sym, count: int, size: int = 1, *, is_even: bool = False) -> None:
         """A loop around all accesses, of which each iteration moves ``sym`` on by ``size``.
@@ -250,26 +240,34 @@ class _Loops:
         """
         if count == 1:
             return
-        n_full = self.fill()
-        for a in self.accesses:
+        kept = self._kept()
+        for a, parts in zip(self.accesses, kept, strict=True):
             step = a.steps.get(sym, 0)
             wider = a.area.over(step * size, count, self.line) if step else a.area
             grown = min(max(wider.lines / a.area.lines, 1.0), count)
-            a.moved = [m * (count if k < n_full else grown) for k, m in enumerate(a.moved)]
+            times = [part * grown + (1 - part) * count for part in parts]
+            a.moved = [m * n for m, n in zip(a.moved, times, strict=True)]
             if not is_even:
-                a.share = [x if k < n_full else x * grown / count for k, x in enumerate(a.share)]
+                a.share = [x * n / count for x, n in zip(a.share, times, strict=True)]
             a.area = wider
+
+    def _kept(self) -> list[list[float]]:
+        """For each access, the part of what it touches that each cache keeps until it is touched again."""
+        every = sum(a.area.lines for a in self.accesses)
+        return [
+            [level.kept(a.area.room(level) + (every - a.area.lines) * self.line) for level in self.levels]
+            for a in self.accesses
+        ]
 
     def join(self, other: _Loops) -> None:
         """What ``other`` touched comes behind."""
         self.accesses += other.accesses
-        self.n_full = max(self.n_full, other.n_full)
 
     def settle(self) -> list[Brought]:
         """What each cache gets from behind it in a call: one that holds the whole has it from the call before."""
-        n_full = self.fill()
+        found = list(zip(self.accesses, self._kept(), strict=True))
         return [
-            Brought([(a.moved[k] * a.times, a.share[k]) for a in self.accesses] if k < n_full else [])
+            Brought([(a.moved[k] * a.times * (1 - parts[k]), a.share[k]) for a, parts in found if parts[k] < 1])
             for k in range(len(self.levels))
         ]
 

@@ -8,8 +8,9 @@ A loop's body touches so many different lines in one iteration. Where a cache ho
 finds what it touches again, and the loop brings each line once; where it does not, every iteration brings its own
 again. This is the reuse distance of a cache that throws out what was used longest ago (Mattson, Gecsei, Slutz and
 Traiger, Evaluation techniques for storage hierarchies, 1970), taken for a loop at once instead of access by access.
-Lines that lie in few sets of a cache take as much of it as if they had filled all sets alike. A call is one more loop
-around the kernel: what a cache can hold of the whole is there when the next one begins.
+Lines that lie in few sets of a cache need as much of it as if they had filled all sets alike; from what lies in the
+other sets they take no more than their own bytes. A call is one more loop around the kernel: what a cache can hold of
+the whole is there when the next one begins.
 """
 
 from __future__ import annotations
@@ -26,21 +27,36 @@ from tilewright.target.target import Target
 
 @dataclass(frozen=True)
 class CacheLevel:
-    """``n_bytes`` that it holds; addresses ``span`` bytes apart fall into the same set; ``line`` bytes move at once."""
+    """``n_bytes`` that it holds; addresses ``span`` bytes apart fall into the same set; ``line`` bytes move at once.
+
+    ``keeps_part``: of what is walked again and does not fit it keeps as much as it holds, where others keep the last
+    of it, which is gone when its turn comes (Jaleel et al., High performance cache replacement using re-reference
+    interval prediction, 2010).
+    """
 
     n_bytes: int
     span: int
     line: int
+    keeps_part: bool = False
+
+    def kept(self, n_bytes: float) -> float:
+        """The part of so many bytes that is still there when they are touched again."""
+        if n_bytes <= self.n_bytes:
+            return 1.0
+        return self.n_bytes / n_bytes if self.keeps_part else 0.0
 
 
 def levels_of(target: Target, n_threads: int = 1) -> tuple[CacheLevel, ...]:
-    """First-level, second-level and last cache of one core; threads share the last one."""
+    """First-level, second-level and last cache of one core; threads, and cores that others use, share the last one."""
     line = target.line_bytes
     return (
         CacheLevel(target.l1_bytes, target.set_span, line),
         CacheLevel(target.l2_bytes, max(target.l2_bytes // target.l2_ways, line), line),
-        CacheLevel(target.llc_bytes // n_threads, max(target.llc_bytes // target.llc_ways, line), line),
-    )
+        CacheLevel(
+            min(target.llc_bytes // n_threads, target.llc_core_bytes),
+            max(target.llc_bytes // target.llc_ways, line), line, keeps_part=True,
+        ),
+    )  # fmt: skip
 
 
 class Area:
@@ -130,20 +146,17 @@ def together(accesses: Sequence[Touch], levels: Sequence[CacheLevel]) -> None:
     if len(accesses) < 2:
         return
     for k, level in enumerate(levels):
-        groups = _groups(accesses, level)
-        if sum(rooms for _, rooms in groups) > level.n_bytes:
-            continue
-        for group, _ in groups:
+        for group, kept in _kept(accesses, level):
             had = 0.0
             for a in group:
                 lines = a.area.lines
-                a.moved[k] *= max(1 - had / lines, 0.0)
+                a.moved[k] *= 1 - kept * min(had / lines, 1.0)
                 had = max(had, lines)
 
 
 def repeated(accesses: Sequence[Touch], sym: Sym, count: float, levels: Sequence[CacheLevel]) -> None:
     """A loop of ``count`` iterations over ``sym`` around the accesses."""
-    fits, line = [_room(accesses, level) <= level.n_bytes for level in levels], levels[0].line
+    parts, line = [kept_parts(accesses, level) for level in levels], levels[0].line
     for a in accesses:
         step = a.walks.get(sym, 0)
         a.loops.append((step, count))
@@ -151,11 +164,9 @@ def repeated(accesses: Sequence[Touch], sym: Sym, count: float, levels: Sequence
         wider = a.area.over(max(line, a.area.n_bytes) if step is None else step, count, line)
         for k in range(len(levels)):
             every_time = a.moved[k] * count
-            if fits[k] and every_time:
-                grown = wider.lines / a.area.lines
-                a.moved[k] = min(every_time, a.moved[k] * max(grown, 1.0))
-            else:
-                a.moved[k] = every_time
+            kept = parts[k][id(a)]
+            once = min(every_time, a.moved[k] * max(wider.lines / a.area.lines, 1.0))
+            a.moved[k] = kept * once + (1 - kept) * every_time
         a.area = wider
 
 
@@ -163,9 +174,9 @@ def settle(accesses: Sequence[Touch], levels: Sequence[CacheLevel], target: Targ
     """Calls follow each other, and a cache that can hold the whole brings nothing; add the rest up in the loops."""
     times = [times_written(a.buffer.dtype.n_bytes, a.loops, target) if a.is_write else 1.0 for a in accesses]
     for k, level in enumerate(levels):
-        if _room(accesses, level) > level.n_bytes:
-            for a, n in zip(accesses, times, strict=True):
-                a.node.moved[k] += a.moved[k] * n
+        kept = kept_parts(accesses, level)
+        for a, n in zip(accesses, times, strict=True):
+            a.node.moved[k] += (1 - kept[id(a)]) * a.moved[k] * n
 
 
 def times_written(n_bytes: int, loops: Iterable[tuple[int | None, float]], target: Target) -> float:
@@ -194,8 +205,20 @@ def times_written(n_bytes: int, loops: Iterable[tuple[int | None, float]], targe
     return 2.0
 
 
-def _room(accesses: Sequence[Touch], level: CacheLevel) -> float:
-    return sum(rooms for _, rooms in _groups(accesses, level))
+def kept_parts(accesses: Sequence[Touch], level: CacheLevel) -> dict[int, float]:
+    """By the identity of each access, the part of what it touches that a cache keeps until it is touched again."""
+    return {id(a): kept for group, kept in _kept(accesses, level) for a in group}
+
+
+def _kept(accesses: Sequence[Touch], level: CacheLevel) -> list[tuple[list[Touch], float]]:
+    """Accesses that touch the same part of a buffer, and the part of it that a cache keeps.
+
+    What falls into few sets fills those alone: it takes no more from the others than the lines that it has.
+    """
+    groups = _groups(accesses, level)
+    own = [max(a.area.lines for a in group) * level.line for group, _ in groups]
+    every = sum(own)
+    return [(g, level.kept(room + every - lines)) for (g, room), lines in zip(groups, own, strict=True)]
 
 
 def _groups(accesses: Sequence[Touch], level: CacheLevel) -> list[tuple[list[Touch], float]]:
