@@ -196,7 +196,7 @@ def test_what_a_cache_holds_is_not_brought_from_behind_it(n_bytes, level):
 
 
 def test_what_crowds_few_sets_leaves_the_others_alone():
-    """A column of lines 4 KiB apart, of which the first cache loses all, and a row beside it, of which it loses none."""
+    """A column of lines 4 KiB apart, of which the first cache loses all, and a row beside it, which it keeps."""
     x, y = Buffer("x", types.f32, (64, 1024)), Buffer("y", types.f32, (64,))
     out = Buffer("out", types.f32, (9, 64))
     axes = axes_for((9, 64))
