@@ -1,10 +1,10 @@
-"""The box of a temporary that a strip of its reader needs, for indices that are no sums of loops."""
+"""The box of a temporary that a strip of its reader needs, for indices and loops that are not plain."""
 
 import pytest
 
-from tile.kernels import F
+from tile.kernels import ZERO, F
 from tile.test_schedule import refuses, same
-from tilewright.core.compute import Buffer, Computation, Const, Stage, axes_for
+from tilewright.core.compute import Buffer, Computation, Const, Inside, Reduction, Select, Stage, axes_for
 from tilewright.core.expr import maximum, minimum
 
 
@@ -39,3 +39,16 @@ def test_compute_at_of_what_grows_to_twice_the_size(factor):
     assert t.shape[0] <= factor // 2 + 3
     odd = (("split", "i0_1", 3), ("compute_at", "t", "i0_1_o", "local"))
     refuses(stencil(23, 12, lambda i: i // 2), *odd, rule="not affine")
+
+
+def test_compute_at_of_what_ends_where_a_loop_inside_says():
+    """``y[o, i] = sum over k <= i of t[k]``: all that any ``i`` reads, as the copy stands outside of ``i``."""
+    x, t, y = Buffer("x", F, (5,)), Buffer("t", F, (5,)), Buffer("y", F, (2, 5))
+    (i,), (o, j), (k,) = axes_for((5,)), axes_for((2, 5)), axes_for((5,), "k")
+    term = Select(Inside((j.sym - k.sym,)), t[k.sym], ZERO)
+    first = Stage((t,), (i,), (i.sym,), (x[i.sym] * Const(2, F),))
+    last = Stage((y,), (o, j), (o.sym, j.sym), (term,), Reduction((k,), "add", (ZERO,)))
+    triangle = Computation((x,), (y,), (first, last), (t,))
+    kernel = same(triangle, ("trim", "k0", "i1_1"), ("compute_at", "t", "i0_2", "local"))
+    (copy,) = [p.buffer for p in kernel.places if p.buffer.name == "t"]
+    assert copy.shape == (5,)

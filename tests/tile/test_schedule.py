@@ -219,19 +219,6 @@ def test_compute_at_of_a_window_that_guards_keep_inside():
     same(slid(7, 2, far=2), ("compute_at", "t", "i0_2", "local"))
 
 
-def test_compute_at_of_what_ends_where_a_loop_inside_says():
-    """``y[o, i] = sum over k <= i of t[k]``: all that any ``i`` reads, as the copy stands outside of ``i``."""
-    x, t, y = Buffer("x", F, (5,)), Buffer("t", F, (5,)), Buffer("y", F, (2, 5))
-    (i,), (o, j), (k,) = axes_for((5,)), axes_for((2, 5)), axes_for((5,), "k")
-    term = Select(Inside((j.sym - k.sym,)), t[k.sym], ZERO)
-    first = Stage((t,), (i,), (i.sym,), (x[i.sym] * Const(2, F),))
-    last = Stage((y,), (o, j), (o.sym, j.sym), (term,), Reduction((k,), "add", (ZERO,)))
-    triangle = Computation((x,), (y,), (first, last), (t,))
-    kernel = same(triangle, ("trim", "k0", "i1_1"), ("compute_at", "t", "i0_2", "local"))
-    (copy,) = [p.buffer for p in kernel.places if p.buffer.name == "t"]
-    assert copy.shape == (5,)
-
-
 def test_single_iterations_count_for_nothing_in_places():
     """Whichever comes first of two loops of one stride, one of which runs once."""
     for k in range(4):
