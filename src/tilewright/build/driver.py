@@ -161,10 +161,10 @@ def _build_for_gpu(graph: Graph, options: Options, clock: Clock, *, checks: Chec
 
 
 def _check_for_gpu(called: Called) -> None:
-    """``OptionError`` for a source that keeps state or writes to its inputs."""
-    if called.convention.state or called.convention.written:
-        remedy = "compile it for a CPU, or a module that returns what it would keep"
-        raise OptionError("a model for a GPU keeps no state between calls yet, and writes no inputs", remedy=remedy)
+    """``OptionError`` for a source that writes to its inputs."""
+    if called.convention.written:
+        remedy = "compile it for a CPU, or a module that returns what it would write"
+        raise OptionError("a model for a GPU writes no inputs yet", remedy=remedy)
 
 
 def _export(source: Source, folder: str | os.PathLike[str], *, emulate: bool, found: str, **options: Any) -> Any:

@@ -120,6 +120,13 @@ def build(tree: Tree, values: Sequence[Any]) -> Any:
     return Record(zip(map(str, tree.keys), parts, strict=True))
 
 
+def numbers_in(tree: Tree | None) -> set[int]:
+    """Which tensors a value has as numbers of Python's."""
+    if tree is None:
+        return set()
+    return {tree.index} if tree.kind == NUMBER else set().union(*map(numbers_in, tree.parts))
+
+
 def take(tree: Tree, value: Any, where: str) -> Iterator[tuple[int, Any]]:
     """The tensors in a value, each with its number; ``Misfit`` for a value of another structure."""
     if tree.kind in (TENSOR, NUMBER):

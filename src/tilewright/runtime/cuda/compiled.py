@@ -7,7 +7,7 @@ Not its business: calls (``model``), what a GPU is (``driver``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cuda.driver import CudaDriver, Driver
@@ -48,6 +48,7 @@ class CompiledGpuModel(CompiledModel):
         self._open_driver = open_driver
         self._opening = ForkLock()
         self._loaded: GpuModel | None = None
+        self._begins: dict[str, Any] = {}
 
     def __repr__(self) -> str:
         return f"<CompiledGpuModel ({self._signature()}) for {self.code.arch}>"
@@ -86,8 +87,30 @@ class CompiledGpuModel(CompiledModel):
         """Run by names: inputs in, all outputs out."""
         return self._first().run(feeds)
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """What the model keeps on GPU number 0 from call to call, by name: copies on the host."""
+        return self._first().state
+
+    def reset(self, **state: Any) -> None:
+        """Let the state there be what it was when the model was compiled, except for what is given by name.
+
+        ``InputError`` for a name or an array that does not fit.
+        """
+        self._first().reset(**state)
+
+    def _twin(self) -> Self:
+        made = super()._twin()
+        if self.manifest.convention.state:  # else both may share what lies on the GPU
+            made._opening = ForkLock()
+            with self._opening.lock:
+                made._loaded, made._begins = None, self._loaded.state if self._loaded else self._begins
+        return made
+
     def _first(self) -> GpuModel:
         with self._opening.lock:
             if self._loaded is None:
                 self._loaded = self.on()
+                if self._begins:
+                    self._loaded.reset(**self._begins)
             return self._loaded

@@ -8,6 +8,8 @@ that grows is given back only once its stream has run all work that uses it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.runtime.cuda.driver import Driver, DriverError
 from tilewright.runtime.cuda.errors import OUT_OF_MEMORY, GpuError, GpuMemoryError
 
@@ -20,6 +22,15 @@ ALIGNMENT = 256
 def rounded(n_bytes: int) -> int:
     """Room for so many bytes."""
     return -(-n_bytes // ALIGNMENT) * ALIGNMENT
+
+
+def places(n_bytes: Sequence[int]) -> tuple[list[int], int]:
+    """Offsets of arrays one behind the other, and the end of the last."""
+    offsets, at = [], 0
+    for n in n_bytes:
+        offsets.append(at)
+        at += rounded(n)
+    return offsets, at
 
 
 class Block:

@@ -20,7 +20,8 @@ import numpy as np
 from tilewright.runtime.cuda.device_tensors import DeviceTensor, GpuArray, borrow, is_on_gpu
 from tilewright.runtime.cuda.driver import Driver, DriverError
 from tilewright.runtime.cuda.errors import GpuError
-from tilewright.runtime.cuda.memory import ARGUMENT_ALIGNMENT, Block, allocate, rounded
+from tilewright.runtime.cuda.kept import KeptOnGpu
+from tilewright.runtime.cuda.memory import ARGUMENT_ALIGNMENT, Block, allocate, places, rounded
 from tilewright.runtime.cuda.program import GpuCode, GpuKernel
 from tilewright.runtime.cuda.replay import Replays
 from tilewright.runtime.cuda.run import CheckFailed, DeviceRun, LoadedKernel, evaluate_size
@@ -28,9 +29,11 @@ from tilewright.runtime.errors import ArtifactError, ExecutionError, Violation
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.plan import Plan, Planner, input_error
-from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
+from tilewright.runtime.python.arguments import ArgumentReader, as_returned, checked_feeds, flat_arguments
+from tilewright.runtime.python.kept import state_at_start
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.shapes import Shape, compile_size
+from tilewright.runtime.structure import numbers_in
 from tilewright.runtime.threads import default_threads
 from tilewright.runtime.values import Array, address_of, aligned_bytes
 
@@ -40,7 +43,8 @@ PLANS_KEPT = 512
 class GpuModel:
     """A model on GPU number ``device``. ``model(x, y)``, ``model(y=y, x=x)``, ``model({"x": x, "y": y})`` are the same.
 
-    One output is returned as itself, several as a tuple: NumPy arrays, or ``GpuArray``s where an input lies on the GPU.
+    One output is returned as itself, several as a tuple, those of a PyTorch module in its containers: NumPy arrays, or
+    ``GpuArray``s where an input lies on the GPU. What a module keeps in its buffers from call to call stays there.
     Raises ``InputError`` listing everything wrong with the arguments, ``GpuError`` naming kernel and op where the
     driver refuses one, ``GpuMemoryError`` with what a call needs, ``ExecutionError`` when a check of the model fails.
     """
@@ -52,7 +56,7 @@ class GpuModel:
         self.device = device
         self._driver = driver
         self._planner = Planner(manifest)
-        self._reader = ArgumentReader(manifest.inputs, self._planner)
+        self._reader = ArgumentReader(self.inputs, self._planner, len(manifest.convention.state))
         self._outputs = [tuple(compile_size(s) for s in o.shape) for o in manifest.outputs]
         self._plan = lru_cache(PLANS_KEPT)(self._new_plan)
         self._guard = ForkLock()
@@ -70,6 +74,9 @@ class GpuModel:
             self._weights.at_least(host.nbytes, self._stream)
             driver.to_device(self._weights.address, address_of(host), host.nbytes, self._stream)
             driver.wait(self._stream)
+        self._host_weights = host
+        self._kept = KeptOnGpu(manifest, host, driver, self._stream)
+        self._numbers = numbers_in(manifest.convention.result)
 
     def __repr__(self) -> str:
         signature = " -> ".join(", ".join(map(str, specs)) for specs in (self.inputs, self.outputs))
@@ -78,12 +85,12 @@ class GpuModel:
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Names, dtypes and symbolic shapes of the inputs, in positional order."""
-        return self.manifest.inputs
+        return self.manifest.inputs[: len(self.manifest.inputs) - len(self.manifest.convention.state)]
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Names, dtypes and symbolic shapes of the outputs."""
-        return self.manifest.outputs
+        return self.manifest.outputs[: len(self.manifest.outputs) - len(self.manifest.convention.state)]
 
     @property
     def n_replayed(self) -> int:
@@ -96,13 +103,31 @@ class GpuModel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run."""
-        results = self._results_of(args, kwargs)
-        return results[0] if len(results) == 1 else tuple(results)
+        convention = self.manifest.convention
+        return as_returned(convention, self._results_of(*flat_arguments(convention, args, kwargs, len(self.inputs))))
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run by names: inputs in, all outputs out."""
         results = self._results_of((), checked_feeds(feeds))
         return {spec.name: result for spec, result in zip(self.outputs, results, strict=True)}
+
+    @property
+    def state(self) -> dict[str, Array]:
+        """What the model keeps from call to call, by name: copies on the host. Empty for one that keeps nothing."""
+        with self._guard.lock:
+            self._driver.enter(self.device)
+            names = [kept.input for kept in self.manifest.convention.state]
+            return dict(zip(names, self._kept.arrays(), strict=True))
+
+    def reset(self, **state: Any) -> None:
+        """Let the state be what it was when the model was compiled, except for what is given by name.
+
+        ``InputError`` for a name or an array that does not fit.
+        """
+        arrays = state_at_start(self.manifest, self._host_weights, state)
+        with self._guard.lock:
+            self._driver.enter(self.device)
+            self._kept.put(arrays)
 
     def plan_for(self, shapes: Sequence[Shape]) -> Plan:
         """What the shapes of all inputs decide of a call: results and memory. ``InputError`` for wrong ones."""
@@ -148,6 +173,7 @@ class GpuModel:
             self._replays.forget(self._new_run([], {}))
             for block in (self._arena, self._io, self._weights):
                 block.release(self._stream)
+            self._kept.release()
             for module in self._modules:
                 self._driver.unload(module)
             self._modules, self._kernels, self._last = [], [], None
@@ -206,18 +232,19 @@ class GpuModel:
 
     def _call_on_host(self, arrays: Sequence[Array]) -> list[Any]:
         """Inputs and results have room in one block, which keeps its address while calls keep their sizes."""
-        plan = self._plan(tuple(a.shape for a in arrays))
+        plan = self._plan((*[a.shape for a in arrays], *self._kept.shapes))
+        results = [np.empty(o.shape, o.dtype) for o in plan.outputs[: len(self.outputs)]]
         if plan.is_empty:
-            return [np.empty(o.shape, o.dtype) for o in plan.outputs]
-        offsets, total = _places([a.nbytes for a in arrays] + [o.n_bytes for o in plan.outputs])
+            return results
+        offsets, total = places([a.nbytes for a in arrays] + [o.n_bytes for o in plan.outputs])
         self._grow(self._io, total)
-        args = [self._io.address + at for at in offsets]
-        for array, address in zip(arrays, args, strict=False):
+        given = [self._io.address + at for at in offsets[: len(arrays)]]
+        made = [self._io.address + at for at in offsets[len(arrays) :]]
+        for array, address in zip(arrays, given, strict=True):
             if array.nbytes:
                 self._driver.to_device(address, address_of(array), array.nbytes, self._stream)
-        sizes = self._execute(args, plan)
-        results = [np.empty(o.shape, o.dtype) for o in plan.outputs]
-        for result, address in zip(results, args[len(arrays) :], strict=True):
+        sizes = self._execute(given, made, plan)
+        for result, address in zip(results, made, strict=False):
             if result.nbytes:
                 self._driver.to_host(address_of(result), address, result.nbytes, self._stream)
         self._wait()
@@ -231,23 +258,33 @@ class GpuModel:
         if wrong:
             raise input_error(wrong)
         arrays = [a for a in lent if isinstance(a, DeviceTensor | np.ndarray)]
-        plan = self._plan(tuple(a.shape for a in arrays))
-        offsets, total = _places([a.nbytes if isinstance(a, np.ndarray) else 0 for a in arrays])
+        plan = self._plan((*[a.shape for a in arrays], *self._kept.shapes))
+        n, kept = len(self.outputs), plan.outputs[len(self.outputs) :]
+        in_block = [a.nbytes if isinstance(a, np.ndarray) else 0 for a in arrays]
+        offsets, total = places([*in_block, *[o.n_bytes for o in kept]])
         self._grow(self._io, total)
         args = []
-        for a, at in zip(arrays, offsets, strict=True):
+        for a, at in zip(arrays, offsets, strict=False):
             if isinstance(a, DeviceTensor):
                 args.append(a.address)
                 continue
             args.append(self._io.address + at)
             self._driver.to_device(args[-1], address_of(a), a.nbytes, self._stream)
-        results = [self._new_array(o.shape, o.dtype.name, o.n_bytes) for o in plan.outputs]
-        sizes = self._execute([*args, *(r.address for r in results)], plan)
+        results = [self._new_array(o.shape, o.dtype.name, o.n_bytes) for o in plan.outputs[:n]]
+        made = [*[r.address for r in results], *[self._io.address + at for at in offsets[len(arrays) :]]]
+        sizes = self._execute(args, made, plan)
         self._wait()
         for k, r in enumerate(results):
             if plan.outputs[k].sizes is not None:
                 r.shape = self.shape_of(k, sizes)
-        return results
+        return [self._on_host(r) if k in self._numbers else r for k, r in enumerate(results)]
+
+    def _on_host(self, result: GpuArray) -> Array:
+        """A result that the module returns as a number of Python's."""
+        made = np.empty(result.shape, result.dtype)
+        self._driver.to_host(address_of(made), result.address, made.nbytes, self._stream)
+        self._wait()
+        return made
 
     def _borrowed(self, value: Any, spec: TensorSpec) -> DeviceTensor | Violation:
         """An array of another library, or what is wrong with it."""
@@ -279,11 +316,13 @@ class GpuModel:
 
         return GpuArray(address, shape, dtype, device, release)
 
-    def _execute(self, args: Sequence[int], plan: Plan) -> dict[str, int]:
-        """Launch or replay on the model's own stream, in its own memory."""
+    def _execute(self, given: Sequence[int], made: Sequence[int], plan: Plan) -> dict[str, int]:
+        """Launch or replay on the model's own stream, in its own memory; a call that fails leaves what is kept."""
         self._grow(self._arena, plan.arena_bytes)
-        self._last = self._new_run(args, dict(plan.symbols))
-        return self._run(self._last)
+        self._last = self._new_run([*given, *self._kept.addresses, *made], dict(plan.symbols))
+        sizes = self._run(self._last)
+        self._kept.take(made[len(self.outputs) :])
+        return sizes
 
     def _run(self, run: DeviceRun, *, records: bool = True) -> dict[str, int]:
         """The sizes with those that the data decided."""
@@ -346,12 +385,3 @@ class GpuModel:
             for k, size in enumerate(shape):
                 sizes[at + k] = evaluate_size(size, known)
             at += spec.n_planned
-
-
-def _places(n_bytes: Sequence[int]) -> tuple[list[int], int]:
-    """Offsets of arrays one behind the other, and the end of the last."""
-    offsets, at = [], 0
-    for n in n_bytes:
-        offsets.append(at)
-        at += rounded(n)
-    return offsets, at

@@ -15,10 +15,33 @@ from tilewright.runtime.errors import InputError, ResourceError, Violation
 from tilewright.runtime.manifest import TensorSpec
 from tilewright.runtime.plan import Planner, input_error
 from tilewright.runtime.shapes import Shape
+from tilewright.runtime.structure import Convention, Misfit, build
 from tilewright.runtime.values import Array, as_array, dtype_of, is_tensor
 
 CHECKED_FROM = 64 << 10
 """Bytes of an array from which its shape is checked before it is copied: copying it takes longer than the check."""
+_CONTAINERS = (tuple, list, Mapping)
+
+
+def flat_arguments(
+    convention: Convention, args: tuple[Any, ...], kwargs: Mapping[str, Any], n_inputs: int
+) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """What a call as the module's author wrote it gives for each input; any other call as it is."""
+    if convention.parameters is None:
+        return args, kwargs
+    try:
+        return tuple(convention.parameters.take(args, kwargs, n_inputs)), {}
+    except Misfit as error:
+        if any(isinstance(x, _CONTAINERS) for x in (*args, *kwargs.values())):
+            raise InputError(str(error), remedy="call it as the module was called") from error
+        return args, kwargs
+
+
+def as_returned(convention: Convention, results: Sequence[Any]) -> Any:
+    """The results as the module returns them; one of any other model as itself, several as a tuple."""
+    if convention.result is not None:
+        return build(convention.result, results)
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 class ArgumentReader:

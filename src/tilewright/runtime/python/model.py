@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,22 +24,23 @@ from tilewright.runtime.artifact import ObjectImage
 from tilewright.runtime.cpu.linker import link, raise_stopped
 from tilewright.runtime.cpu.pool import MAX_THREADS
 from tilewright.runtime.cpu.stop_ir import STOPPED
-from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError, Violation
+from tilewright.runtime.errors import ArtifactError, ExecutionError, InputError, ResourceError
 from tilewright.runtime.files import writing
 from tilewright.runtime.host import check_target
 from tilewright.runtime.manifest import Manifest, SymbolSpec, TensorSpec
 from tilewright.runtime.once import ForkLock, computed
 from tilewright.runtime.plan import Plan, Planner
-from tilewright.runtime.python.arguments import ArgumentReader, checked_feeds
+from tilewright.runtime.python.arguments import ArgumentReader, as_returned, checked_feeds, flat_arguments
 from tilewright.runtime.python.entry import Entries, Entry
 from tilewright.runtime.python.failures import failure
 from tilewright.runtime.python.foreign import ForeignCall
+from tilewright.runtime.python.kept import state_at_start
 from tilewright.runtime.python.memory import FramePool, ResultPool
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.python.seen_sizes import SeenSizes
 from tilewright.runtime.python.written import Written, plain_are_apart, read_outputs, tell_tensors, written_inputs
 from tilewright.runtime.shapes import Shape
-from tilewright.runtime.structure import Convention, Misfit, build
+from tilewright.runtime.structure import Convention
 from tilewright.runtime.threads import checked_threads, default_threads
 from tilewright.runtime.values import (
     Array,
@@ -48,7 +48,6 @@ from tilewright.runtime.values import (
     address_of,
     aligned_bytes,
     array_types,
-    as_array,
     dtype_of,
     front_of,
     is_tensor,
@@ -58,7 +57,6 @@ from tilewright.runtime.values import (
 )
 
 PLANS_KEPT = 512
-_CONTAINERS = (tuple, list, Mapping)
 
 _RUN = ctypes.CFUNCTYPE(
     ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32
@@ -305,18 +303,7 @@ class LoadedModel(CompiledModel):
 
         ``InputError`` for a name or an array that does not fit.
         """
-        kept = self.manifest.convention.state
-        specs = self.manifest.inputs[len(self.inputs) :]
-        if strange := state.keys() - {k.input for k in kept}:
-            names = ", ".join(k.input for k in kept) or "nothing"
-            raise InputError(f"the model keeps {names}, not {', '.join(sorted(strange))}", remedy="leave it out")
-        made = []
-        for one, spec in zip(kept, specs, strict=True):
-            start = _stored(self._weights, one.offset, spec)
-            given = as_array(state[one.input], spec) if one.input in state else start
-            if isinstance(given, Violation) or (given.dtype, given.shape) != (start.dtype, start.shape):
-                raise InputError(f"{spec} can't be {state[one.input]!r:.80}", remedy="give an array of that shape")
-            made.append(np.array(given, order="C"))
+        made = state_at_start(self.manifest, self._weights, state)
         with self._guard.lock:
             self._state = made
 
@@ -334,7 +321,7 @@ class LoadedModel(CompiledModel):
 
     def arrays_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Array]:
         """The arguments of a call as arrays in the order of ``inputs``; ``InputError`` where they don't fit."""
-        return self._reader.read(*self._flat_arguments(args, kwargs))[0]
+        return self._reader.read(*flat_arguments(self.manifest.convention, args, kwargs, len(self.inputs)))[0]
 
     def run_over(self, arrays: Sequence[Array], results: Sequence[Array]) -> None:
         """Run on plain arrays, with results into ``results``, which are not checked.
@@ -381,24 +368,8 @@ class LoadedModel(CompiledModel):
         self, convention: Convention, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any
     ) -> Any:
         """A call as the module's author wrote it, or flat as the other models take it."""
-        args, kwargs = self._flat_arguments(args, kwargs)
-        results = self._results_of(args, kwargs, out)
-        if convention.result is not None:
-            return build(convention.result, results)
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _flat_arguments(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """What a call as the module's author wrote it gives for each input; any other call as it is."""
-        if self._convention is None or self._convention.parameters is None:
-            return args, kwargs
-        try:
-            return tuple(self._convention.parameters.take(args, kwargs, len(self.inputs))), {}
-        except Misfit as error:
-            if any(isinstance(x, _CONTAINERS) for x in (*args, *kwargs.values())):
-                raise InputError(str(error), remedy="call it as the module was called") from error
-            return args, kwargs
+        args, kwargs = flat_arguments(convention, args, kwargs, len(self.inputs))
+        return as_returned(convention, self._results_of(args, kwargs, out))
 
     def _results_of(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], out: Any, *, is_declined: bool = False
@@ -582,15 +553,6 @@ class LoadedModel(CompiledModel):
         if code == STOPPED:
             raise_stopped()()
         return failure(self.manifest, code, addresses, shapes)
-
-
-def _stored(weights: Array, offset: int, spec: TensorSpec) -> Array:
-    """The array that begins ``offset`` bytes into the weights."""
-    dtype, shape = dtype_of(spec.dtype), [d for d in spec.shape if isinstance(d, int)]
-    n = math.prod(shape) * dtype.itemsize
-    if len(shape) != len(spec.shape) or offset + n > weights.nbytes:
-        raise ArtifactError(f"the state {spec} has no start in the file", remedy="compile the model again")
-    return weights[offset : offset + n].view(dtype).reshape(shape)
 
 
 def _no_memory(plan: Plan) -> ResourceError:
