@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tilewright.runtime.once import once
 from tilewright.target import target
 from tilewright.tools import apart, measure
 
@@ -31,7 +32,7 @@ def mistaken() -> Iterator[None]:
         llc_bytes=judged.llc_bytes // SMALLER,
         fma_latency=judged.fma_latency * SLOWER,
     )
-    target._host, measure.COMMAND = lambda: wrong, apart.module_command("benchmarks.mistaken")
+    target._host, measure.COMMAND = once(lambda: wrong), apart.module_command("benchmarks.mistaken")
     try:
         yield
     finally:

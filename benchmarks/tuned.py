@@ -85,12 +85,13 @@ def numbers(r: random.Random) -> Case:
 
 def signals(r: random.Random) -> Case:
     """Convolutions along time."""
-    channels, n, layers = r.choice([24, 32, 64, 80]), r.choice([200, 400, 1000]), list[nn.Module]()
+    first, n, layers = r.choice([24, 32, 64, 80]), r.choice([200, 400, 1000]), list[nn.Module]()
+    channels = first
     for k in range(depth := r.randint(3, 5)):
         wider = r.choice([32, 64, 96, 128])
         layers += [nn.Conv1d(channels, wider, r.choice([3, 5, 7]), padding="same", dilation=2 ** (k % 3)), nn.ReLU()]
         channels = wider
-    return f"signals {n} of {depth} layers", nn.Sequential(*layers), (torch.randn(1, layers[0].in_channels, n),)
+    return f"signals {n} of {depth} layers", nn.Sequential(*layers), (torch.randn(1, first, n),)
 
 
 NETS = (images, words, numbers, signals)
@@ -207,14 +208,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         for case in cases:
             rows[kind].append(measured(case, a.seconds, a.seed, a.again))
             print(rows[kind][-1], flush=True)
+            if a.json:
+                a.json.write_text(json.dumps(table(rows), indent=1) + "\n")
     for kind, found in rows.items():
         if found:
             means = [geometric_mean([get(x) for x in found]) for get in COLUMNS]
             print(f"{kind + ', mean':<52} " + " ".join(f"{x:6.3f}" for x in means))
             print(f"{kind + ', least':<52} " + " ".join(f"{min(map(get, found)):6.3f}" for get in COLUMNS))
-    if a.json:
-        table = [[kind, x.label, *(round(get(x), 3) for get in COLUMNS)] for kind, found in rows.items() for x in found]
-        a.json.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def table(rows: dict[str, list[Row]]) -> list[list[object]]:
+    """The rows of a figure."""
+    found = [(kind, x) for kind, of_kind in rows.items() for x in of_kind]
+    return [[kind, x.label, *(round(get(x), 3) for get in COLUMNS), *x.n_trials] for kind, x in found]
 
 
 COLUMNS: Sequence[Callable[[Row], float]] = (
