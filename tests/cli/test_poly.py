@@ -80,6 +80,11 @@ def test_what_is_refused(cli: Cli, loops: Path, arguments: tuple[str, ...], code
     assert ran.code == code and text in ran.err
 
 
+def test_a_folder_is_no_python_file(cli: Cli, tmp_path: Path) -> None:
+    """What poly takes is no model's file."""
+    assert "give a Python file" in cli("poly", tmp_path).err
+
+
 def test_a_difference_to_python_is_told(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "other.py"
     path.write_text("abs = max\n\n\ndef f(a):\n    for i in range(len(a)):\n        a[i] = abs(-2.0, a[i])\n")

@@ -230,5 +230,6 @@ def test_a_wrong_type_of_a_parameter_names_the_function():
 
 
 def test_a_file_that_is_no_python():
-    with pytest.raises(tw.CompileError, match="it is no Python"):
+    with pytest.raises(tw.CompileError, match="it is no Python") as raised:
         functions_in("def f(:", Path("f.py"))
+    assert str(raised.value).count("line 1") == 0 and "f.py:1" in str(raised.value)

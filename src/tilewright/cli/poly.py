@@ -98,7 +98,7 @@ def _chosen(file: Path, name: str | None) -> ast.FunctionDef:
     """The function of this name, or the only one of the file."""
     from tilewright.language.program import functions_in
 
-    show.check_model(file)
+    show.check_model(file, "a Python file")
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as e:

@@ -78,12 +78,12 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def check_model(path: Path) -> Path:
-    """``path``, where there is a file; else ``InputError``."""
+def check_model(path: Path, what: str = "a model's file") -> Path:
+    """``path``, where there is a file; else ``InputError``, whose remedy is ``what`` to give."""
     if not path.exists():
         raise InputError(f"there is no file {path}", remedy="check the path")
     if path.is_dir():
-        raise InputError(f"{path} is a folder", remedy="give a model's file")
+        raise InputError(f"{path} is a folder", remedy=f"give {what}")
     return path
 
 

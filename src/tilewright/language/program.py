@@ -114,7 +114,8 @@ def functions_in(text: str, path: Path) -> dict[str, ast.FunctionDef]:
         tree = ast.parse(text, str(path))
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
-        raise KernelError(path.name, f"it is no Python: {error}", loc=_loc(path, line)) from error
+        said = getattr(error, "msg", error)  # a syntax error's text repeats the file and the line
+        raise KernelError(path.name, f"it is no Python: {said}", loc=_loc(path, line)) from error
     return {x.name: x for x in tree.body if isinstance(x, ast.FunctionDef)}
 
 
