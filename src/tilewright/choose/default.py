@@ -25,7 +25,7 @@ from tilewright.choose.strategies.columns import are_few_columns
 from tilewright.choose.strategies.constants import pack_constants
 from tilewright.choose.strategies.contract import contract
 from tilewright.choose.strategies.contract_space import Arrange
-from tilewright.choose.strategies.copies import copied
+from tilewright.choose.strategies.copies import bordered, copied, is_bordered
 from tilewright.choose.strategies.hints import hint_operands
 from tilewright.choose.strategies.narrow import narrow
 from tilewright.choose.strategies.nested import nested
@@ -284,7 +284,7 @@ class _Work:
         self.b.steps += steps
 
     def is_copy(self, cluster: Cluster) -> bool:
-        """Is it elements of one buffer in a temporary, in another order, in a kernel round products?
+        """Is it elements of one buffer in a temporary, in another order or with a border, in a kernel round products?
 
         Or what is decoded of a constant, for products.
         """
@@ -294,7 +294,7 @@ class _Work:
             return False
         if is_decoded(root, self.constants):
             return True
-        if not isinstance(root.expr, Load):
+        if not isinstance(root.expr, Load) and not is_bordered(root):
             return False
         return any(isinstance(s, Stage) and s.reduction is not None for s in self.computation.items)
 
@@ -402,7 +402,8 @@ class _Work:
                 ]
                 return [*(sums if len(names) <= 2 else []), *by_rows, *([] if alone else [apart])]
         if self.is_copy(cluster):
-            return [Strategy("copied", partial(copied, b, machine, names[0]))]
+            copy = bordered if is_bordered(root) else copied
+            return [Strategy("copied", partial(copy, b, machine, names[0]))]
         if root.reduction is None:
             is_running = root.out in buffers_of_value(root.expr)
             return [

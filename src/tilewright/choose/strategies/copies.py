@@ -6,6 +6,9 @@ copied (``relayout``), copies as a whole (``pointwise``), their panels (``panels
 Before: ``for batch, k, column: T[batch, k, column] = ..; for batch: for panel: for row: .. T[batch, k, panel]``.
 After: ``for batch: for panel: (for k, column: T[k, column] = ..; for row: .. T[k, column])``, T in scratch.
 ``docs/choices.md`` ("Layers that were behind") has what it is worth.
+
+Of an image with a border, over which windows slide, neighbouring parts overlap. It goes to memory and back as a whole,
+or a strip at a time, whichever costs less: ``for row: (for k: T[k, row' % 3] = .. where row' is new; for column: ..)``.
 """
 
 from __future__ import annotations
@@ -15,10 +18,12 @@ from functools import partial
 from itertools import pairwise
 
 from tilewright.choose.cost.tile import estimate
+from tilewright.choose.strategies.ordered import seconds_alone
 from tilewright.choose.strategies.pointwise import pointwise
 from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import only_nest, statement_of
-from tilewright.core.compute import IndexLike, Load
+from tilewright.core.compute import Buffer, Const, IndexLike, Inside, Load, Select, Stage
+from tilewright.core.estimates import DOUBT
 from tilewright.core.expr import Sym, is_nonneg
 from tilewright.core.indices import terms_at
 from tilewright.target.target import Target
@@ -28,7 +33,7 @@ from tilewright.tile.ir import Kind, Loop, Space, Store, Update, walk
 from tilewright.tile.rewrite import loads_of
 from tilewright.tile.schedule import ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
-from tilewright.tile.schedule.tree import Nest, find_place, most_iterations
+from tilewright.tile.schedule.tree import Nest, find_loop, find_place, most_iterations
 
 
 def copied(b: ScheduleBuilder, machine: Target, name: str) -> None:
@@ -42,18 +47,95 @@ def copied(b: ScheduleBuilder, machine: Target, name: str) -> None:
         pointwise(b, machine, name)
 
 
-def _where_read(b: ScheduleBuilder, machine: Target, name: str) -> None:
+def is_bordered(s: Stage) -> bool:
+    """Is it elements of one buffer, with a constant around them?"""
+    v = s.expr
+    return isinstance(v, Select) and isinstance(v.cond, Inside) and isinstance(v.a, Load) and isinstance(v.b, Const)
+
+
+def bordered(b: ScheduleBuilder, machine: Target, name: str) -> None:
+    """Schedule what windows read: each part of it just before they do, where that costs less than all of it at once."""
+    start, is_in_groups = b.mark(), _is_in_groups(b, name)
+    pointwise(b, machine, name)
+    if is_in_groups:  # and have no price before constants lie in groups, too
+        return
+    whole, steps = b.kernel, b.steps[start[1] :]
+    seconds = seconds_alone(whole, machine)
+    b.back(start)
+    # A step of a sum reads what was stored just before, at other places of the same lines, and waits for it.
+    for part in (partial(_where_read, within_sums=False), _in_strips):
+        if attempt(b, partial(part, b, machine, name)):
+            if seconds_alone(b.kernel, machine) < seconds * (1 - DOUBT):
+                return
+            b.back(start)
+    b.kernel = whole
+    b.steps += steps
+
+
+def _is_in_groups(b: ScheduleBuilder, name: str) -> bool:
+    """Do instructions read it that take several elements of a row for each lane, and want them as they lie?"""
+    reads = paths_to(b.kernel.body, find_place(b.kernel, name, "copies").buffer, ())
+    return any(x.kind in (Kind.MATRIX, Kind.DOT) for path, _ in reads for x in path)
+
+
+def _in_strips(b: ScheduleBuilder, machine: Target, name: str) -> None:
+    """Strips that overlap, as long as a core's own cache keeps them, where it does not keep the whole.
+
+    What the strip before has made is kept (``ring``), or made again where threads share the strips.
+    """
+    buffer = find_place(b.kernel, name, "copies").buffer
+    if _n_bytes(buffer) <= machine.l2_kept_bytes:
+        raise ScheduleError("copies", name, "a core's own cache keeps the whole")
+
+    def strip(primitive: str, *where: str) -> None:
+        b.do(primitive, name, *where)
+        if _n_bytes(find_place(b.kernel, name, "copies").buffer) > machine.l2_kept_bytes:
+            raise ScheduleError("copies", name, "a core's own cache does not keep a strip")
+        _plain(b, name)
+        pointwise(b, machine, name, threads=False)
+
+    around = _outermost(paths_to(b.kernel.body, buffer, ()))
+    for loop in (x.sym.name for x in around if _has_sums(b, x, name)):
+        if attempt(b, partial(strip, "ring", loop)) or attempt(b, partial(strip, "compute_at", loop, "local")):
+            return
+    raise ScheduleError("copies", name, "no loop around its readers has strips")
+
+
+def _has_sums(b: ScheduleBuilder, loop: Loop, name: str) -> bool:
+    """Do the sums that read a buffer begin and end in each of the loop's iterations?"""
+    body = list(walk(find_loop(b.kernel, loop.sym.name, "copies").body))
+    readers = [s for s in body if isinstance(s, Update) and any(x.buffer.name == name for x in loads_of(s))]
+    begun = {s.buffer for s in body if isinstance(s, Store)}
+    return all(s.buffer in begun for s in readers)
+
+
+def _n_bytes(buffer: Buffer) -> float:
+    return estimate(buffer.shape) * buffer.dtype.n_bytes
+
+
+def _outermost(reads: Sequence[tuple[tuple[Loop, ...], Load]]) -> list[Loop]:
+    """The loops around all reads and outside of any tile."""
+    found: list[Loop] = []
+    for level, loop in enumerate(reads[0][0] if reads else ()):
+        is_around = all(path[level : level + 1] == (loop,) for path, _ in reads)
+        if not is_around or loop.kind not in (Kind.SERIAL, Kind.PARALLEL):
+            break
+        found.append(loop)
+    return found
+
+
+def _where_read(b: ScheduleBuilder, machine: Target, name: str, *, within_sums: bool = True) -> None:
     place = find_place(b.kernel, name, "copies")
     readers = [s for s in walk(b.kernel.body) if any(x.buffer is place.buffer for x in loads_of(s))]
     if place.space is not Space.GLOBAL or not readers or not all(isinstance(s, Update) for s in readers):
         raise ScheduleError("copies", name, "not only products read it")
     reads = paths_to(b.kernel.body, place.buffer, ())
     loops = _apart(reads)
-    while loops and _walks_runs(b, name, reads, loops[-1].sym):
+    while loops and (_walks_runs(b, name, reads, loops[-1].sym) or not (within_sums or _has_sums(b, loops[-1], name))):
         loops.pop()
     if any(_walks_panels(path[len(loops) :], load) for path, load in reads):
         raise ScheduleError("copies", name, "several panels are read in turn inside of what all readers share")
-    n_bytes = estimate(place.buffer.shape) * place.buffer.dtype.n_bytes
+    n_bytes = _n_bytes(place.buffer)
     part = n_bytes / estimate([x.extent for x in loops])
     if not loops or n_bytes <= machine.l1_bytes or part > machine.l2_kept_bytes:
         raise ScheduleError("copies", name, f"{part:.0f} of {n_bytes:.0f} bytes are read at a time")
