@@ -240,16 +240,19 @@ class _Loops:
         """
         if count == 1:
             return
-        kept = self._kept()
-        for a, parts in zip(self.accesses, kept, strict=True):
-            step = a.steps.get(sym, 0)
-            wider = a.area.over(step * size, count, self.line) if step else a.area
-            grown = min(max(wider.lines / a.area.lines, 1.0), count)
-            times = [part * grown + (1 - part) * count for part in parts]
-            a.moved = [m * n for m, n in zip(a.moved, times, strict=True)]
-            if not is_even:
-                a.share = [x * n / count for x, n in zip(a.share, times, strict=True)]
-            a.area = wider
+        every = sum(a.area.lines for a in self.accesses)
+        for a in self.accesses:
+            step, area = a.steps.get(sym, 0), a.area
+            a.area = area.over(step * size, count, self.line) if step else area
+            grown = min(max(a.area.lines / area.lines, 1.0), count)
+            others = (every - area.lines) * self.line
+            for k, level in enumerate(self.levels):
+                # Where each iteration touches other lines there is nothing to keep.
+                kept = level.kept(area.room(level) + others) if grown < count else 0.0
+                times = kept * grown + (1 - kept) * count
+                a.moved[k] *= times
+                if not is_even:
+                    a.share[k] *= times / count
 
     def _kept(self) -> list[list[float]]:
         """For each access, the part of what it touches that each cache keeps until it is touched again."""
