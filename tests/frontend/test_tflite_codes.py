@@ -171,6 +171,14 @@ CASES: dict[str, Case] = {
     "softmax wide": plain("SOFTMAX", x8(20, 30, scale=0.3), made=BYTE_OF_UNIT, options="SoftmaxOptions", Beta=0.7),
     **{f"log softmax of {n}": plain("LOG_SOFTMAX", x8(40, n, scale=scale), made=Codes(1 / 16, 127),
                                     options="LogSoftmaxOptions") for n, scale in ((30, 0.08), (7, 0.3), (300, 0.02))},
+    "log softmax of bytes": plain("LOG_SOFTMAX", Operand(codes(40, 30, dtype=np.uint8), Codes(0.08, 99)),
+                                  made=Codes(1 / 16, 255), dtype=np.uint8, options="LogSoftmaxOptions"),
+    **{f"REDUCE_PROD {axes}": plain("REDUCE_PROD", x8(*shape, scale=scale, zero=1), known(*axes), made=made,
+                                    options="ReducerOptions", KeepDims=len(axes) == 1)
+       for axes, shape, scale, made in (((1,), (9, 5, 7), 0.1, Y), ((3, 0), (2, 9, 3, 4), 0.02, Codes(0.05, 9)),
+                                        ((0,), (1, 40), 0.05, Y))},
+    "product 16": plain("REDUCE_PROD", x16(40, 6, scale=0.01), known(1), made=Codes(100.0), dtype=I16,
+                        options="ReducerOptions"),
     "softmax 16": plain("SOFTMAX", x16(20, 30), made=Codes(1 / 32768), dtype=I16, options="SoftmaxOptions", Beta=1.0),
     "bilinear": plain("RESIZE_BILINEAR", x8(2, 5, 6, 3), known(7, 4), made=PLAIN, options="ResizeBilinearOptions"),
     "bilinear centred": plain("RESIZE_BILINEAR", x8(2, 5, 6, 3), known(11, 13), made=PLAIN,
@@ -283,6 +291,16 @@ def test_sums_that_are_shifted_out_of_32_bits_wrap_as_there(exponent: int) -> No
     check(plain("MUL", *factors, made=Codes(1.3), options="MulOptions"))
     for name, values in {"RELU": {}, "ABS": {}, "LEAKY_RELU": {"options": "LeakyReluOptions", "Alpha": 0.7}}.items():
         check(plain(name, x8(3, 40, scale=2.0**exponent), made=Codes(1.3), **values))
+
+
+def test_a_row_whose_exponentials_leave_32_bits_is_that_of_literts_default_kernel() -> None:
+    """Its reference kernel gives another result than the logarithm then, and ends the process for a softmax."""
+    log = plain("LOG_SOFTMAX", Operand(codes(3, 4500) // 64, Codes(0.02, 3)), made=Codes(1 / 16, 127))
+    check(log, PLAINLY)
+    content, arrays = log.model()
+    assert not np.array_equal(*by_litert(content, arrays, REFERENCE), *by_litert(content, arrays, PLAINLY))
+    soft = plain("SOFTMAX", *log.operands, made=BYTE_OF_UNIT, options="SoftmaxOptions", Beta=1.0)
+    check(soft, PLAINLY)
 
 
 def test_every_quantised_operator_is_compared() -> None:

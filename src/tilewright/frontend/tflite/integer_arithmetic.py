@@ -18,6 +18,7 @@ from tilewright.core.opdef import OpDef
 from tilewright.core.types import Array
 from tilewright.frontend.tflite.arithmetic import axes_of
 from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
+from tilewright.frontend.tflite.cells import scan
 from tilewright.frontend.tflite.codes import centred, coded, nearest, of, rescaled, result
 from tilewright.frontend.tflite.fixed_point import multiplier_of
 from tilewright.frontend.tflite.moves import joined, space_to_batch
@@ -190,6 +191,32 @@ def _total(c: TfliteCall) -> Node:
     return coded(c, c.cast(c.b(ops.clamp, steps, c.number(low, sums), c.number(high, sums)), types.i32), _whole(c))
 
 
+def _factors(c: TfliteCall) -> Node:
+    """A product one factor after another, each brought back by that root of the result's scale that all of them share.
+
+    Factors come in the order in which they lie in memory, because each product is rounded.
+    """
+    x, axes = c.cast(centred(c, 0), types.i64), axes_of(c)
+    n = prod([c.size(x)[k] for k in axes])
+    if n == 0 or c.x().dtype is types.u8:
+        raise OpError(f"the product of {n} codes of {c.x().dtype} has no code")
+    real = float(np.float64(of(c, 0).scale) / np.power(np.float64(result(c).scale), 1 / n))
+    rest = [k for k in range(len(x.shape)) if k not in axes]
+    rows = c.shaped(c.transposed(x, (*axes, *rest)), (n, *(c.size(x)[k] for k in rest)))
+
+    def step(c: TfliteCall, row: Node, state: Sequence[Node], _: Sequence[Node]) -> tuple[Node, list[Node]]:
+        y = c.cast(rescaled(c, c.b(ops.mul, row, state[0]), [real]), types.i64)
+        return y, [y]
+
+    begin, steps = (0,) * len(rest), (1,) * len(rows.shape)
+    others = c.b(ops.slice, rows, starts=(1, *begin), stops=c.size(rows), steps=steps)
+    total = c.b(ops.gather, rows, c.b.const(0, types.i64), axis=0)
+    if n > 1:
+        (total,) = scan(c, step, others, [total], [], False)[1]
+    y = coded(c, rescaled(c, total, [real]), _whole(c))
+    return c.shaped(y, [1 if k in axes else n for k, n in enumerate(c.size(x))]) if c.option("KeepDims") else y
+
+
 def _bilinear(c: TfliteCall) -> Node:
     """Places between pixels in steps of 2**-10; the weighted sum of four pixels, halves away from 0."""
     sums = types.i64 if c.x().dtype is types.i16 else types.i32
@@ -247,6 +274,6 @@ TABLE: Mapping[str, Converter] = {
     "EQUAL": _compared(ops.eq), "NOT_EQUAL": _compared(ops.ne), "LESS": _compared(ops.lt),
     "LESS_EQUAL": _compared(ops.le), "GREATER": _compared(ops.gt), "GREATER_EQUAL": _compared(ops.ge),
     "MINIMUM": _larger(ops.minimum), "MAXIMUM": _larger(ops.maximum), "PRELU": _prelu, "MAX_POOL_2D": _max_pool,
-    "AVERAGE_POOL_2D": _average_pool, "MEAN": _mean, "SUM": _total, "RESIZE_BILINEAR": _bilinear, "PAD": _pad,
-    "PADV2": _pad, "CONCATENATION": _joined, "SPACE_TO_BATCH_ND": _blocks,
+    "AVERAGE_POOL_2D": _average_pool, "MEAN": _mean, "SUM": _total, "REDUCE_PROD": _factors,
+    "RESIZE_BILINEAR": _bilinear, "PAD": _pad, "PADV2": _pad, "CONCATENATION": _joined, "SPACE_TO_BATCH_ND": _blocks,
 }  # fmt: skip

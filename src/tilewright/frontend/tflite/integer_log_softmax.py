@@ -1,6 +1,6 @@
 """Logarithm of the softmax of quantised rows, in fixed point.
 
-In: a call whose operand is codes of int8. Out: nodes. Not its business: softmax itself (``integer_softmax``).
+In: a call whose operand is codes of 8 bits. Out: nodes. Not its business: softmax itself (``integer_softmax``).
 
 Every step rounds as gemmlowp's does, here on whole numbers of 64 bits that hold values of 32. A sum of exponentials has
 12 bits before the point, its logarithm 5. ``log(z)`` is ``log(2)`` times an exponent, in quarters, and a ratio of
@@ -26,41 +26,57 @@ from tilewright.frontend.tflite.integer_softmax import (
     SUM_BITS,
     exponentials,
     inverse_of_one_more,
+    is_short,
     long,
     scaling,
+    summed,
     times,
     zeros_before,
 )
 from tilewright.ops.quant import POINT
 
 RESULT_BITS, LOG_BITS = 4, 6
-"""Bits before the point of a result, and of a logarithm while it is summed."""
-ZERO = 127
-"""The result's zero point; its scale is 1/16."""
+"""Bits before the point of a result, whose scale is 1/16, and of a logarithm while it is summed."""
 
 
 def _log_softmax(c: TfliteCall) -> Node:
-    made = result(c)
-    if c.x().dtype is not types.i8 or c.dtypes[0] is not types.i8 or (float(made.scale), made.zero) != (1 / 16, ZERO):
-        raise OpError("the logarithm of softmax has int8 codes, its result of a scale of 1/16 and a zero point of 127")
+    made, dtype = result(c), c.dtypes[0]
+    zero = int(dtype.max)
+    if c.x().dtype is not dtype or dtype is types.i16 or (float(made.scale), made.zero) != (1 / 16, zero):
+        raise OpError(f"the logarithm of softmax has codes of 8 bits, its result a scale of 1/16 and {zero} as 0")
     factor, reach = scaling(c, float(of(c, 0).scale))
     axis = len(c.x().shape) - 1
     x = c.cast(c.x(), types.i32)
-    below = c.b(ops.sub, c.b(ops.reduce_max, x, axes=(axis,), keepdims=True), x)
-    parts = c.b.const(shifted_down(exponentials(factor, reach), SUM_BITS))
-    total = c.b(ops.reduce_sum, c.b(ops.gather, parts, below, axis=0), axes=(axis,), keepdims=True)
-    log = _log(c, total)
+    most = c.b(ops.reduce_max, x, axes=(axis,), keepdims=True)
+    below = c.b(ops.sub, most, x)
+    total = summed(c, c.b.const(shifted_down(exponentials(factor, reach), SUM_BITS).astype(np.int32)), below)
+    log = _log(c, c.b(ops.minimum, total, long(c, MOST)))
     # What lies further below than a result can tell is its least code.
     lowest = c.cast(c.b(ops.sub, log, long(c, 1 << POINT)), types.i32)
     reverse = 2.0 ** (POINT - multiplier_of(factor)[1]) / multiplier_of(factor)[0]
     least = c.b(ops.maximum, rescaled(c, lowest, [reverse]), c.b.const(-reach - 1, types.i32))
     differences = rescaled_numbers(-np.minimum(np.arange(256, dtype=np.int64), reach), factor)
     y = c.b(ops.sub, c.b(ops.gather, c.b.const(differences), below, axis=0), log)
-    y = c.b(ops.add, _halved(c, y, POINT - DIFFERENCE_BITS - RESULT_BITS), long(c, ZERO))
-    low, high = int(types.i8.min), int(types.i8.max)
-    y = c.b(ops.clamp, y, long(c, low), long(c, high))
-    is_near = c.b(ops.gt, c.b(ops.neg, below), least)
-    return c.cast(c.b(ops.where, is_near, y, long(c, low)), types.i8)
+    y = c.b(ops.add, _halved(c, y, POINT - DIFFERENCE_BITS - RESULT_BITS), long(c, zero))
+    low = long(c, int(dtype.min))
+    y = c.b(ops.where, c.b(ops.gt, c.b(ops.neg, below), least), c.b(ops.clamp, y, low, long(c, zero)), low)
+    if not is_short(x):
+        y = c.b(ops.where, c.b(ops.gt, total, long(c, MOST)), _of_floats(c, x, most), y)
+    return c.cast(y, dtype)
+
+
+def _of_floats(c: TfliteCall, x: Node, most: Node) -> Node:
+    """As LiteRT's default kernel has it: sums that leave 32 bits are wrong in its reference kernel."""
+    scale, axis = of(c, 0).scale, len(x.shape) - 1
+    table = np.exp(-scale * np.arange(256, dtype=np.float32))
+    parts = c.b(ops.gather, c.b.const(table), c.b(ops.sub, most, x), axis=0)
+    log = c.b(ops.log, c.b(ops.reduce_sum, parts, axes=(axis,), keepdims=True))
+    x, most = c.cast(x, types.f32), c.cast(most, types.f32)
+    less = c.b(ops.add, c.b(ops.mul, most, c.number(float(scale), x)), log)
+    low, high, unit = int(c.dtypes[0].min), int(c.dtypes[0].max), 1 / float(result(c).scale)
+    steps = (c.b(ops.mul, x, c.number(unit * float(scale), x)), c.b(ops.mul, less, c.number(unit, x)))
+    whole = c.cast(c.b(ops.round, c.b(ops.sub, *steps)), types.i64)
+    return c.b(ops.clamp, c.b(ops.add, whole, long(c, high)), long(c, low), long(c, high))
 
 
 def _halved(c: TfliteCall, x: Node, by: int) -> Node:

@@ -15,6 +15,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.core import types
 from tilewright.core.diag import OpError
+from tilewright.core.dims import are_known, numbers
 from tilewright.core.graph import Node
 from tilewright.core.types import Array
 from tilewright.frontend.tflite.call import Converter, TfliteCall
@@ -46,8 +47,7 @@ def _softmax(c: TfliteCall) -> Node:
     x = c.cast(c.x(), types.i32)
     place = c.b(ops.sub, c.b(ops.reduce_max, x, axes=(axis,), keepdims=True), x)
     parts = c.b.const(shifted_down(exps, SUM_BITS).astype(np.int32))
-    total = c.b(ops.reduce_sum, c.b(ops.gather, parts, place, axis=0), axes=(axis,), keepdims=True)
-    scale, digits = _reciprocal(c, total)
+    scale, digits = _reciprocal(c, c.b(ops.minimum, summed(c, parts, place), long(c, MOST)))
     exponent = c.b(ops.add, digits, c.b.const(POINT - 8, types.i64))
     product = times(c, scale, c.cast(c.b(ops.gather, c.b.const(exps.astype(np.int32)), place, axis=0), types.i64))
     # No product is negative, so that halves go up.
@@ -72,6 +72,23 @@ def exponentials(factor: float, reach: int) -> Array:
     return np.where(below <= reach, found, 0)
 
 
+def summed(c: TfliteCall, parts: Node, place: Node) -> Node:
+    """The sum along the last axis of the numbers that stand at places of a table, in i64.
+
+    Sums of 32 bits are faster, and hold that of a short row.
+    """
+    axis, found = len(place.shape) - 1, c.b(ops.gather, parts, place, axis=0)
+    if not is_short(place):
+        found = c.cast(found, types.i64)
+    return c.cast(c.b(ops.reduce_sum, found, axes=(axis,), keepdims=True), types.i64)
+
+
+def is_short(x: Node) -> bool:
+    """Is the sum of a row's exponentials, none of which is more than 1, sure to be below ``2**SUM_BITS``?"""
+    row = x.shape[-1:]
+    return are_known(row) and numbers(row)[0] < 1 << SUM_BITS
+
+
 def long(c: TfliteCall, n: int) -> Node:
     """A whole number of 64 bits."""
     return c.b.const(n, types.i64)
@@ -91,7 +108,6 @@ def zeros_before(c: TfliteCall, x: Node) -> Node:
 
 def _reciprocal(c: TfliteCall, total: Node) -> tuple[Node, Node]:
     """A fraction and the bits by which the reciprocal of a sum of at least 1 is smaller."""
-    total = c.cast(total, types.i64)
     zeros = zeros_before(c, total)
     part = c.b(ops.sub, c.b(ops.shift_left, total, zeros), long(c, 1 << POINT))
     found = inverse_of_one_more(c, part)
