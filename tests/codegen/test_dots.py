@@ -119,6 +119,22 @@ def test_pairs_of_bytes_stay_in_registers(name):
     assert innermost_loop_spills(asm) == 0
 
 
+@pytest.mark.parametrize("rows", [1, 9])
+def test_sums_of_bytes_fill_registers_before_a_wider_scale(rows):
+    """One row as well as several: 256 bits hold eight sums, and four of the numbers that are made of them."""
+    target, m, n, k = Target.parse("x86-64-v3"), rows, 512, 512
+    a, b, s = Buffer("A", types.i8, (m, k)), Buffer("B", types.i8, (k, n)), Buffer("S", types.f64, (n,))
+    sums, c = Buffer("T", types.i32, (m, n)), Buffer("C", types.i8, (m, n))
+    axes, reduced = axes_for((m, n)), axes_for((k,), "k")
+    (i, j), (x,) = syms(axes), syms(reduced)
+    value = Cast(a[i, x], types.i32) * Cast(b[x, j], types.i32)
+    total = Stage((sums,), axes, (i, j), (value,), Reduction(reduced, "add", (Const(0, types.i32),)))
+    scaled = Stage((c,), axes, (i, j), (Cast(Cast(sums[i, j], types.f64) * s[j], types.i8),))
+    asm = llvm.assembly(schedule(Computation((a, b, s), (c,), (total, scaled), (sums,)), target, (b, s)), target)
+    multiplied = [line for line in asm.splitlines() if "vpmaddwd" in line]
+    assert multiplied and all("%ymm" in line for line in multiplied)
+
+
 def batched(heads, m, n, k, turned, target, symbolic=False, across=False):
     """Products of two run-time operands, the second one by rows or by columns, and the first one too (``across``)."""
     depth = Sym("K", 1) if symbolic else k

@@ -150,7 +150,7 @@ def dot_operands(stage: Stage) -> tuple[Load, Load] | None:
     None for another stage, and for one of fewer than ``COPIED_LANES`` lanes.
     """
     red, value = stage.reduction, stage.exprs[0]
-    if red is None or red.op != "add" or not red.axes or stage.update is not None or len(stage.axes) < 2:
+    if red is None or red.op != "add" or not red.axes or stage.update is not None or not stage.axes:
         return None
     last = stage.axes[-1]
     if not isinstance(value, Binary) or value.op != "mul" or estimate([last.extent]) < COPIED_LANES:

@@ -150,7 +150,9 @@ def plan_contraction(
         raise ScheduleError("contract", acc, "no operand is contiguous along the last axis")
     if not may_vectorize(top.leaf, lanes.sym, packed=_repeating(b, leaf, lanes.sym)):
         raise ScheduleError("contract", acc, "the epilogue's indices are not affine in the last axis")
-    width, wide = vector_width(machine, (*top.leaf, update)), widest_bytes((*top.leaf, update))
+    body = (*top.leaf, update)
+    # Sums of a dot product fill vectors. Wider numbers of the epilogue, an f64 scale, take several: they are few.
+    width, wide = vector_width(machine, body if dot is None else (update,)), widest_bytes(body)
     rest = list(top.loops[:-1])
     free = [x for x in rest if is_known(lanes.extent) or x.sym not in symbols(lanes.extent)]
     # A loop that does not move an operand of the lanes is a row: a tile of rows reads that operand's vectors once.
