@@ -381,6 +381,27 @@ def test_trees_of_several_depths(n_rows: int, word_bits: int, monkeypatch: pytes
     check_against_runtime(learned("TreeEnsembleRegressor", 1, 3, n_targets=2, **attributes), {"x": x})
 
 
+@pytest.mark.parametrize("mode", ["BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT"])
+def test_a_test_at_the_ends_of_the_numbers(mode: str) -> None:
+    """Trees of a test each, all of which are made in the first levels: NaN passes every second one."""
+    special = np.array([0, -0.0, 1e-45, -1e-45, 1, 3.4e38, np.inf, -np.inf, np.nan], np.float32)
+    splits = [float(s) for s in special[:-1] for _ in range(2)]
+    n, nodes = len(splits), [(tree, k) for tree in range(len(splits)) for k in range(3)]
+    trees, numbers = (list(column) for column in zip(*nodes, strict=True))
+    attributes = {
+        "nodes_treeids": trees, "nodes_nodeids": numbers, "nodes_modes": [mode, "LEAF", "LEAF"] * n,
+        "nodes_featureids": [0] * 3 * n, "nodes_values": [s if k == 0 else 0.0 for s in splits for k in range(3)],
+        "nodes_truenodeids": [1, 0, 0] * n, "nodes_falsenodeids": [2, 0, 0] * n,
+        "nodes_missing_value_tracks_true": [t % 2 if k == 0 else 0 for t, k in nodes],
+        "target_treeids": trees, "target_nodeids": numbers, "target_ids": trees,
+        "target_weights": [float(k) for k in numbers],
+    }  # fmt: skip
+    votes = {k: [v for v, number in zip(attributes[k], numbers, strict=True) if number] for k in attributes
+             if k.startswith("target")}  # fmt: skip
+    m = learned("TreeEnsembleRegressor", 1, 1, n_targets=n, **{**attributes, **votes})
+    check_against_runtime(m, {"x": special[:, None]})
+
+
 def test_trees_natively_for_any_number_of_rows() -> None:
     rng = np.random.default_rng(9)
     trees = named_trees(rng, "class", 12, 3, [0, 1, 2], MODES, True, many=False)

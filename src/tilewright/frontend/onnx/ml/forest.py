@@ -5,10 +5,11 @@ nodes of the graph IR that lead every row to its leaf in every tree. Not its bus
 (``onnx.ml.trees``).
 
 Form. The two children of a test lie side by side, so a step is ``child[place] + holds``: a row's place in a tree needs
-two look-ups (child and feature in one number where they have room in it, and the split) and one of the row itself. A
-leaf is its own child and its test never holds (its split is NaN), so trees of several depths are walked in as many
-steps as the deepest needs. Trees are laid out by their depth, and with many rows none is walked together with much
-deeper ones: trees that grow leaf by leaf differ by a factor of three. All orders of comparison become
+two look-ups (child and feature in one number where they have room in it, and the split) and one of the row itself;
+with many rows the first levels go without (``WHOLE_LEVELS``). A leaf is its own child and its test never holds (its
+split is NaN), so trees of several depths are walked in as many steps as the deepest needs. Trees are laid out by their
+depth, and with many rows none is walked together with much deeper ones: trees that grow leaf by leaf differ by a
+factor of three. All orders of comparison become
 ``<=`` by turning the test around or taking the next smaller split; only tests of equality and membership keep a form of
 their own. With many rows trees come before rows in the tables of places, so that one tree's tables serve all rows
 before the next tree's and lanes hold rows; with few rows lanes hold trees.
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright import ops
-from tilewright.core.dims import is_known
+from tilewright.core.dims import is_known, numbers
 from tilewright.core.expr import Dim, Sym
 from tilewright.core.graph import Graph, Node
 from tilewright.core.types import Array, DType, i32
@@ -147,7 +148,7 @@ class Tables(NamedTuple):
     kind: Node | None
     nan_holds: Node | None
     members: Node | None
-    depths: Array
+    forest: Forest
     has_nan_tests: bool
 
 
@@ -158,10 +159,10 @@ def tables_of(c: Call, forest: Forest) -> Tables:
     bits = int(forest.feature.max()).bit_length()
     if len(forest.child) << 1 + bits <= 1 << WORD_BITS:
         word = (forest.child << 1 | forest.nan_holds) << bits | forest.feature
-        return Tables(c.array(word), bits, None, split, None, kind, None, members, forest.depths, has_nan_tests)
+        return Tables(c.array(word), bits, None, split, None, kind, None, members, forest, has_nan_tests)
     nan_holds = c.array(forest.nan_holds) if has_nan_tests else None
     feature, child = c.array(forest.feature), c.array(forest.child)
-    return Tables(None, 0, feature, split, child, kind, nan_holds, members, forest.depths, has_nan_tests)
+    return Tables(None, 0, feature, split, child, kind, nan_holds, members, forest, has_nan_tests)
 
 
 SLACK = 4 / 3
@@ -171,27 +172,66 @@ SLACK = 4 / 3
 def leaves_reached(c: Call, tables: Tables, x: Node, axis: int) -> Node:
     """The place of the leaf that each row of ``x`` reaches in each tree, i32; trees lie along ``axis``, 0 or 1."""
     features = x if axis else c.transpose(x, (1, 0))
-    n_trees = len(tables.depths)
+    n_trees, depths = tables.forest.n_trees, tables.forest.depths
     if axis:
         return _walked(c, tables, features, (0, n_trees), axis)
     # each tree with those that are not much deeper
     parts, start = [], 0
     while start < n_trees:
-        end = int(np.searchsorted(tables.depths, tables.depths[start] * SLACK, "right"))
+        end = int(np.searchsorted(depths, depths[start] * SLACK, "right"))
         parts.append(_walked(c, tables, features, (start, end), axis))
         start = end
     return parts[0] if len(parts) == 1 else c(ops.concat, *parts, axis=0)
 
 
+WHOLE_LEVELS = 3
+"""Levels of a tree whose tests are all made, where lanes hold rows. These read neighbours, and a look-up by lanes takes
+as long as several of them; the number doubles from level to level."""
+
+
 def _walked(c: Call, tables: Tables, features: Node, trees: tuple[int, int], axis: int) -> Node:
     start, end = trees
-    shape: list[Dim] = [features.shape[1 - axis]] * 2
-    shape[axis] = end - start
-    roots = c.align(c.const(np.arange(start, end, dtype=np.int32), i32), axis, 2)
-    place = c.expand(roots, shape)
-    for _ in range(tables.depths[end - 1]):
+    roots, n_steps = np.arange(start, end, dtype=np.int32), int(tables.forest.depths[end - 1])
+    if axis == 0 and n_steps and tables.kind is None and is_known(features.shape[0]):
+        n_levels = min(n_steps, WHOLE_LEVELS)
+        place, n_steps = _below_all_tests(c, tables.forest, features, roots, n_levels), n_steps - n_levels
+    else:
+        shape: list[Dim] = [features.shape[1 - axis]] * 2
+        shape[axis] = end - start
+        place = c.expand(c.align(c.const(roots, i32), axis, 2), shape)
+    for _ in range(n_steps):
         place = _step(c, tables, features, place, axis)
     return place
+
+
+def _below_all_tests(c: Call, forest: Forest, features: Node, roots: Array, n_levels: int) -> Node:
+    """The places of rows below the first levels of their trees: all tests there are made, one way down is taken.
+
+    A test that NaN passes is turned around, so that NaN passes none: ``x > s`` is ``-x <= -(next number above s)``.
+    Beyond the greatest number there is none, and no number is ``<=`` a split that is NaN: all are above it.
+    """
+    (n_features,), dtype, turned = numbers(features.shape[:1]), forest.split.dtype, forest.nan_holds
+    feature, split = forest.feature, forest.split
+    if turned.any():
+        above = np.nextafter(split, np.array(np.inf, dtype))
+        above = np.select(
+            [split == np.inf, np.isnan(split)], [np.array(np.nan, dtype), np.array(-np.inf, dtype)], above
+        )
+        feature, split = feature + turned.astype(np.int32) * n_features, np.where(turned, -above, split)
+        features = c(ops.concat, features, c(ops.neg, features), axis=0)
+    passed = forest.child + ~forest.is_leaf
+    high, low = (np.where(turned, *pair).astype(np.int32) for pair in ((forest.child, passed), (passed, forest.child)))
+    m = Formula(c)
+
+    def column(numbers: Array) -> Node:
+        return c.array(numbers[:, None])
+
+    def below(at: Array, level: int) -> Node:
+        holds = m.le(c(ops.gather, features, c.array(feature[at]), axis=0), column(split[at]))
+        ways = (way[at] for way in (high, low))
+        return c(ops.where, holds, *(below(w, level + 1) if level < n_levels else column(w) for w in ways))
+
+    return below(roots, 1)
 
 
 def _step(c: Call, tables: Tables, features: Node, place: Node, axis: int) -> Node:
