@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
 
 import tilewright as tw
 
@@ -141,3 +143,12 @@ def test_what_has_no_form_is_named():
         tw.from_xgboost(xgboost.Booster())
     with pytest.raises(tw.OptionError, match="not fitted"):
         tw.from_lightgbm(of_lightgbm()())
+
+
+@pytest.mark.parametrize(("made", "reader"), [(of_xgboost(), "tw.from_xgboost"), (of_lightgbm(), "tw.from_lightgbm")])
+def test_who_reads_them_is_said_to_one_who_takes_them_for_scikit_learns(made, reader):
+    fitted = made().fit(ROWS, NUMBERS)
+    for estimator in (fitted, make_pipeline(FunctionTransformer(), fitted)):
+        with pytest.raises(tw.OptionError, match="is not scikit-learn's") as refused:
+            tw.from_sklearn(estimator)
+        assert refused.value.remedy.endswith(f"to {reader}")

@@ -96,6 +96,11 @@ def from_sklearn(estimator: Any, *, threads: int | None = None, cache: bool = Tr
     except NotFittedError as error:
         raise OptionError(str(error), remedy="fit the estimator first") from error
     estimator = searched(estimator)
+    if (reader := BOOSTED.get(type(last_step(estimator)).__module__.partition(".")[0])) is not None:
+        alone = "it" if last_step(estimator) is estimator else "the last step, behind the others compiled apart,"
+        raise OptionError(
+            f"a {type(last_step(estimator)).__name__} is not scikit-learn's", remedy=f"give {alone} to {reader}"
+        )
     classes = _classes_of(estimator) if sklearn.base.is_classifier(estimator) else None
     numbered, columns = _numbers_alone(estimator)
     proto = _in_onnx(numbered, columns.n, classes)
@@ -140,6 +145,8 @@ def _numbers_alone(estimator: Any) -> tuple[Any, Columns | Documents]:
     return without_text(estimator)
 
 
+BOOSTED = {"xgboost": "tw.from_xgboost", "lightgbm": "tw.from_lightgbm"}
+"""Libraries whose estimators look like scikit-learn's, and what reads them."""
 OWN = (forests, neighbours, missing, ensembles, composed)
 """Where converters of ours stand."""
 _INSTALL = 'pip install "tilewright[sklearn]"'
