@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.map import map as map_rows
 
 import tilewright
 from frontend.torch_compare import check, compare
@@ -214,6 +215,17 @@ def test_cond_and_while_loop() -> None:
 
     graph = check(Lambda(count), (torch.randn(3), torch.tensor(4)))
     compare(graph, Lambda(count), (torch.randn(3), torch.tensor(0)))
+
+
+def test_map_over_rows() -> None:
+    """One that captures a matrix and gives two results, over a number of rows that a call decides."""
+
+    def f(xs: torch.Tensor, w: torch.Tensor) -> Any:
+        return map_rows(lambda x, w: ((x @ w).relu(), x.sum() + x.shape[0]), xs, w)
+
+    shapes = {"args": ({0: Dim("rows", min=2)}, {})}
+    graph = check(Lambda(f), (torch.randn(5, 3, 4), torch.randn(4, 6)), shapes)
+    compare(graph, Lambda(f), (torch.randn(2, 3, 4), torch.randn(4, 6)))
 
 
 def chained(x: torch.Tensor) -> torch.Tensor:

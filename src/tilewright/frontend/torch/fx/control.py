@@ -1,4 +1,4 @@
-"""``torch.cond``, ``while_loop`` and ``scan``: fx modules that become sub-graphs of ``if_`` and ``loop``.
+"""``torch.cond``, ``while_loop``, ``scan`` and ``map``: fx modules that become sub-graphs of ``if_`` and ``loop``.
 
 In: the higher-order call's values, its fx modules among them. Out: nodes. A sub-graph is closed: sizes that it uses
 reach it through the shapes of its inputs, or through an operand made only to carry a size.
@@ -66,6 +66,12 @@ def convert_scan(importer: Importer, b: Builder, values: Sequence[Any]) -> list[
     rows = [loop.b(ops.gather, x, loop.i, axis=0) for x in loop.given[: len(sources)]]
     after = loop.inline(importer, combine_fn, [*loop.now, *rows, *loop.given[len(sources) :]])
     return loop.results(importer, dim_scalar(b, length, i64), b.const(True, bool_), None, after, length)
+
+
+def convert_map(importer: Importer, b: Builder, values: Sequence[Any]) -> list[Node]:
+    """``map(f, xs, additional)``: a scan that carries nothing."""
+    body, xs, additional = values
+    return convert_scan(importer, b, (body, (), xs, additional))
 
 
 class _Captures:

@@ -50,7 +50,7 @@ from tilewright.frontend.torch.fx.checks import (
     totals_of,
     truth,
 )
-from tilewright.frontend.torch.fx.control import convert_cond, convert_scan, convert_while
+from tilewright.frontend.torch.fx.control import convert_cond, convert_map, convert_scan, convert_while
 from tilewright.frontend.torch.fx.floats import float_node
 from tilewright.frontend.torch.fx.forms import ELEMENTS, functional_name, is_symbolic
 from tilewright.frontend.torch.fx.inplace import NO_WRITES, Writes, is_in_place, put_back
@@ -80,6 +80,7 @@ HIGHER_ORDER: Mapping[str, Callable[[Importer, Builder, Sequence[Any]], list[Nod
     "cond": convert_cond,
     "while_loop": convert_while,
     "scan": convert_scan,
+    "map_impl": convert_map,
 }
 
 
