@@ -219,6 +219,12 @@ def test_windows_stay_as_they_came(shape, windows):
     assert_same(graph, after, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("op", [ops.conv, ops.max_pool])
+def test_a_size_beyond_all_memory_is_no_longer_to_decide_about(op):
+    """A damaged file may say any size: which taps lie inside of an image was asked of each of its places."""
+    assert n_of(optimised(window((1, 3, 2**31 - 1, 8), op, kernel=2)), op) == 1
+
+
 def correlation(shape, kernel):
     """A depthwise convolution whose weights are an input, as in trackers that compare an image with a template."""
     b = Builder(Pool())

@@ -271,10 +271,12 @@ def _inside(node: Node, axis: int, n_taps: int) -> float:
     """The part of a window's taps along an axis that lie inside of the image: channels last, no others are computed."""
     a = node.attrs
     size, results = numbers((node.inputs[0].shape[1 + axis], node.shape[1 + axis]))
-    apart = a["dilations"][axis] if a["dilations"] else 1
-    steps = [k * apart - a["pads"][axis][0] for k in range(n_taps)]
-    inside = [0 <= k * a["strides"][axis] + step < size for k in range(results) for step in steps]
-    return float(sum(inside) / len(inside))
+    # Places are a step for each result and one for each tap: either may be many, so those of the fewer are walked.
+    walks = ((n_taps, a["dilations"][axis] if a["dilations"] else 1), (results, a["strides"][axis]))
+    (n_few, step), (n_many, stride) = sorted(walks)
+    starts = (k * step - a["pads"][axis][0] for k in range(n_few))
+    inside = sum(max(min(n_many, -((start - size) // stride)) - max(-(start // stride), 0), 0) for start in starts)
+    return float(inside / (n_few * n_many))
 
 
 def _rows_pay(node: Node, options: InPlanes) -> bool:
