@@ -158,6 +158,10 @@ CASES: dict[str, Case] = {
         "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")},
     "NEG": plain("NEG", x8(3, 80), made=PLAIN),
     **{name: plain(name, x8(3, 40), x8(3, 40), made=PLAIN) for name in ("MINIMUM", "MAXIMUM")},
+    **{f"DIV {np.dtype(t).name}": plain(
+        "DIV", Operand(np.arange(256).reshape(-1, 1).astype(t), Codes(0.03, zero + 1)),
+        Operand((np.arange(9, 48) + zero).astype(t), Codes(0.05, zero + 8)), made=Codes(0.02, zero), dtype=t,
+        options="DivOptions", FusedActivationFunction=1) for t, zero in ((I8, 0), (np.uint8, 120))},
     "PRELU": plain("PRELU", x8(2, 3, 40), Operand(codes(1, 1, 40), Codes(0.01, 20), True)),
     "max pool": pool("MAX_POOL_2D", x8(2, 5, 6, 3), PLAIN, FusedActivationFunction=1),
     "average pool": pool("AVERAGE_POOL_2D", x8(2, 5, 6, 3), PLAIN, FusedActivationFunction=3),

@@ -113,6 +113,31 @@ NEWTON_BITS = 2
 """Bits before the point in Newton's method on ``1 / (1 + x)``."""
 
 
+def inverse_of_one_more(x: Array) -> Array:
+    """``1 / (1 + x)`` of fractions of 32 bits."""
+    half, one = (x + MOST + 1) >> 1, 1 << (POINT - NEWTON_BITS)
+    y = round(48 / 17 * one) + high_product(half, round(-32 / 17 * one))
+    for _ in range(3):
+        y = y + shifted_up(high_product(y, one - high_product(half, y)), NEWTON_BITS)
+    return np.asarray(np.minimum(2 * y, MOST))
+
+
+def quotient(a: Array, b: Array, real: float) -> Array:
+    """``a / b * real`` of whole numbers of few bits, ``b`` not 0, by a reciprocal in fixed point.
+
+    LiteRT shifts by more bits than a number has where ``a`` is 0 or nearly: its result is any number then, ours this.
+    """
+    a, b = np.where(b < 0, -a, a).astype(np.int64), np.abs(b).astype(np.int64)
+    multiplier, exponent = multiplier_of(real)
+    n_bits = np.frexp(b.astype(np.float64))[1].astype(np.int64)
+    inverse = inverse_of_one_more((b << (POINT + 1 - n_bits)) - (1 << POINT))
+    # Of a power of two that is negative one bit more is a sign.
+    headroom = POINT - np.frexp(np.where(a < 0, -a - 0.5, a))[1].astype(np.int64)
+    first = high_product(high_product(a << headroom, inverse), multiplier)
+    down = np.clip(headroom + n_bits - 1 - exponent, 1, 62)
+    return np.asarray((first + (np.int64(1) << (down - 1)) - (first < 0)) >> down)
+
+
 def _twice_inverse(x: Array) -> Array:
     """``2 / (1 + x)`` of fractions of 16 bits, with ``NEWTON_BITS`` before the point."""
     half = (x + (1 << SHORT)) >> 1

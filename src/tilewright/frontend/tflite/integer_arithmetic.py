@@ -20,7 +20,7 @@ from tilewright.frontend.tflite.arithmetic import axes_of
 from tilewright.frontend.tflite.call import Converter, TfliteCall, check_size
 from tilewright.frontend.tflite.cells import scan
 from tilewright.frontend.tflite.codes import centred, coded, nearest, of, rescaled, result
-from tilewright.frontend.tflite.fixed_point import multiplier_of
+from tilewright.frontend.tflite.fixed_point import multiplier_of, quotient
 from tilewright.frontend.tflite.moves import joined, space_to_batch
 from tilewright.frontend.tflite.quantisation import Quantisation
 from tilewright.frontend.tflite.windows import around, strides_of
@@ -67,6 +67,24 @@ def _is_power_of_two(q: Quantisation) -> bool:
 def _product(c: TfliteCall) -> Node:
     factor = of(c, 0).scale * of(c, 1).scale / result(c).scale
     return coded(c, rescaled(c, c.b(ops.mul, centred(c, 0), centred(c, 1)), [float(factor)]))
+
+
+def _quotient_of_codes(c: TfliteCall) -> Node:
+    """A table of all pairs of codes. What is divided by 0, LiteRT leaves open: here the greatest code, or the least."""
+    dtype = c.dtypes[0]
+    if dtype not in (types.i8, types.u8) or {c.x(0).dtype, c.x(1).dtype} != {dtype}:
+        raise OpError("quotients of codes are of 8 bits", remedy="keep this operator in floats")
+    least = int(dtype.min)
+    codes = np.arange(least, least + 256, dtype=np.int64)
+    x, y = np.meshgrid(codes - of(c, 0).zero, codes - of(c, 1).zero, indexing="ij")
+    real = float(np.float64(of(c, 0).scale) / (np.float64(of(c, 1).scale) * np.float64(result(c).scale)))
+    if not np.isfinite(real):
+        raise OpError("a scale of 0 divides")
+    steps = np.where(y == 0, np.sign(x) * 256, quotient(x, np.where(y == 0, 1, y), real))
+    table = np.clip(steps + result(c).zero, *result(c).limits(c.activation, dtype)).astype(dtype.numpy)
+    row, column = (c.b(ops.sub, c.cast(c.x(k), types.i32), c.b.const(least, types.i32)) for k in range(2))
+    place = c.b(ops.add, c.b(ops.mul, row, c.b.const(256, types.i32)), column)
+    return c.b(ops.gather, c.b.const(table.reshape(-1)), place, axis=0)
 
 
 def _squared_difference(c: TfliteCall) -> Node:
@@ -270,7 +288,8 @@ def _blocks(c: TfliteCall) -> Node:
 
 
 TABLE: Mapping[str, Converter] = {
-    "ADD": _sum(ops.add), "SUB": _sum(ops.sub), "MUL": _product, "SQUARED_DIFFERENCE": _squared_difference,
+    "ADD": _sum(ops.add), "SUB": _sum(ops.sub), "MUL": _product, "DIV": _quotient_of_codes,
+    "SQUARED_DIFFERENCE": _squared_difference,
     "EQUAL": _compared(ops.eq), "NOT_EQUAL": _compared(ops.ne), "LESS": _compared(ops.lt),
     "LESS_EQUAL": _compared(ops.le), "GREATER": _compared(ops.gt), "GREATER_EQUAL": _compared(ops.ge),
     "MINIMUM": _larger(ops.minimum), "MAXIMUM": _larger(ops.maximum), "PRELU": _prelu, "MAX_POOL_2D": _max_pool,
