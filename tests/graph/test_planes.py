@@ -305,6 +305,12 @@ def test_channels_a_power_of_two_apart_fall_into_few_sets_of_a_cache():
     assert n_of(optimised(spread), ops.transpose) == 2 and n_of(optimised(crowded), ops.transpose) == 0
 
 
+def test_a_tile_reads_more_lines_than_two_of_its_results():
+    """With a stride, results of a tile have few taps in common: 147 lines where sets hold 64."""
+    spread, crowded = (window((1, n, 56, 56), ops.conv, kernel=7, stride=2) for n in (120, 128))
+    assert n_of(optimised(spread), ops.transpose) == 2 and n_of(optimised(crowded), ops.transpose) == 0
+
+
 @settings(max_examples=5)
 @given(st.data())
 def test_windows_in_planes_compiled(data):

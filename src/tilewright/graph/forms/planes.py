@@ -58,9 +58,9 @@ class InPlanes(PricedPass):
 
     Of the machine: ``lanes`` of f32; ``fmas`` and ``loads`` of vectors that a cycle begins; the ``sums``
     that a tile of a window has at once; whether ``masks`` are for nothing, or take as long as a vector; bytes that
-    a load brings in a cycle, and of a cache's line; the first cache's bytes, and how far apart addresses of one of its
-    sets are. An image of ``near_bytes`` stays in a core's own cache, which gives ``near_speed`` bytes in a cycle; the
-    one behind it has ``llc_bytes`` and gives ``cache_bytes``, memory ``memory_bytes``.
+    a load brings in a cycle, and of a cache's line; the first two caches' bytes, and how far apart addresses of one of
+    the first's sets are. An image of ``near_bytes`` stays in a core's own cache, which gives ``near_speed`` bytes in a
+    cycle; the one behind it has ``llc_bytes`` and gives ``cache_bytes``, memory ``memory_bytes``.
     """
 
     name: ClassVar[str] = "in-planes"
@@ -73,6 +73,7 @@ class InPlanes(PricedPass):
     load_bytes: int = 64
     line_bytes: int = 64
     l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
     set_span: int = 4096
     near_bytes: int = 1 << 18
     near_speed: float = 64.0
@@ -86,7 +87,7 @@ class InPlanes(PricedPass):
         return InPlanes(
             target.lanes(f32), per_lane, target.fmas_per_cycle, target.load_ports / target.load_cycles,
             target.window_sums, target.has_masks, target.vector_bytes // target.load_cycles, target.line_bytes,
-            target.l1_bytes, target.set_span, target.l2_part_bytes, target.l2_bytes_per_cycle,
+            target.l1_bytes, target.l2_bytes, target.set_span, target.l2_part_bytes, target.l2_bytes_per_cycle,
             target.llc_kept_bytes, target.llc_bytes_per_cycle, target.memory_bytes_per_cycle,
         )  # fmt: skip
 
@@ -144,12 +145,15 @@ class InPlanes(PricedPass):
     def channels_last(self, channels: int, places: int, results: int, n_taps: float, n_lines: int = 0) -> float:
         """Cycles of windows that mix no channels, over an image of so many places, with its way there and back.
 
-        Neighbouring results read ``n_lines`` again.
+        A tile of neighbouring results reads ``n_lines`` again.
         """
         moved = self.transposes((places, channels), (results, channels))
         tap = 1 / self.fmas + self.again(n_lines, channels)
         sums = results * _vectors(channels, self.lanes) * (n_taps * tap + 1)
-        return moved + max(sums, self.far(places * channels))
+        # A vector that is part of a line brings the rest of it whenever its channels' turn comes, unless that stays.
+        stays = places * channels * f32.n_bytes <= self.l2_bytes
+        n_times = 1 if stays else max(self.line_bytes // self.vector_bytes, 1)
+        return moved + max(sums, self.far(places * channels) * n_times)
 
     def run(self, graph: Graph, journal: Journal | None = None) -> Graph:
         def in_planes(b: Rewriting, node: Node) -> Node | None:
@@ -251,7 +255,8 @@ def _is_window(node: Node, options: InPlanes) -> bool:
     n_taps, n_rows = prod(taps), prod(rows)
     stride: int = a["strides"][-1]
     places = prod(numbers(x.shape[1:-1]))
-    neighbours = prod(taps[:-1]) * (taps[-1] + stride)  # places under the taps of two results
+    # Places under the taps of a tile's results.
+    neighbours = prod(taps[:-1]) * (taps[-1] + stride * (min(options.sums, columns) - 1))
     inside = prod(_inside(node, k, n) for k, n in enumerate(taps))
     last = options.channels_last(channels, places, n_rows * columns, n_taps * inside, min(neighbours, places))
     # With a stride, a vector of every so many-th element is shuffled together from as many vectors, or fewer where
