@@ -317,6 +317,11 @@ class Target:
         """The most sums of a window in a tile. More make its borders' versions longer, and save few loads."""
         return max(self.n_vector_registers // 4, self.waiting_sums)
 
+    @property
+    def rows_in_step(self) -> int:
+        """Rows of instructions that take turns: of an elementary function each has some four values at a time."""
+        return max(self.n_vector_registers // 4, 1)
+
     def words_of_a_row(self, n_codes: int, begun: float | None = None) -> int:
         """Of words of so many codes, how many lie beside each other: with the sums of all codes, 32 bits each, of one
         row they keep the units that multiply and add busy, as far as registers hold them beside what is multiplied.

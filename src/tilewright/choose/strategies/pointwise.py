@@ -20,6 +20,7 @@ from tilewright.choose.strategies.hints import hint_pages, hint_rows
 from tilewright.choose.strategies.steps import follow
 from tilewright.choose.strategies.threads import min_tasks, parallel
 from tilewright.choose.strategies.view import (
+    computes_function,
     depends,
     may_vectorize,
     n_arithmetic,
@@ -171,7 +172,8 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
             parallel(b, machine, names[:-1][:2])
         unrolled = unrolling(work, machine.waiting_sums)
-        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled).walkers
+        is_long = any(computes_function(v, last.sym) for v in values_of(leaf))
+        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled, in_step=is_long).walkers
         if outer:
             hint_pages(b, machine, outer[0], leaf, unrolled * sum(n_arithmetic(v) + MOVED for v in values_of(leaf)))
     elif width > 1 and (block := _repeating_block(machine, nest, width)):
@@ -512,27 +514,34 @@ class Vectors(NamedTuple):
     lanes: str
 
 
-def vectorize(b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int) -> Vectors:
-    """Split a loop into blocks of ``unrolled`` vectors or fewer; of a divided loop, those of its full blocks."""
+def vectorize(
+    b: ScheduleBuilder, machine: Target, loop: str, extent: Dim, width: int, unrolled: int, *, in_step: bool = False
+) -> Vectors:
+    """Split a loop into blocks of ``unrolled`` vectors or fewer; of a divided loop, those of its full blocks.
+
+    Where each vector is a long row of instructions that wait for each other, all vectors of a block may go ``in_step``,
+    as lanes of one: a core that looks so many instructions ahead sees several rows then, and not one to its end.
+    """
+    unrolled = min(unrolled, machine.rows_in_step) if in_step else unrolled
     unrolled = min(unrolled, max(machine.n_vector_registers // 2 * machine.max_copies // MANY_COPIES, 1))
-    if not is_known(extent):
-        while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
-            unrolled //= 2
-        if unrolled == 1 or mod(extent, width * unrolled) == 0:
-            return _vectors(b, loop, width, unrolled)
-        full, rest, *_ = b.do("divide", loop, width * unrolled).loops
-        _vectors(b, rest, width, 1)
-        return _vectors(b, full, width, unrolled)
-    if extent <= width:
+    if is_known(extent) and extent <= width:
         b.do("kind", loop, "vector")
         return Vectors([], loop)
-    while unrolled > 1 and extent < width * unrolled:
+    while unrolled > 1 and floordiv(extent, width * unrolled) == 0:
         unrolled //= 2
-    return _vectors(b, loop, width, unrolled)
+    is_even = mod(extent, width * unrolled) == 0
+    if unrolled == 1 or is_even or (is_known(extent) and not in_step):
+        return _vectors(b, loop, width, unrolled, in_step)
+    full, rest, *_ = b.do("divide", loop, width * unrolled).loops
+    _vectors(b, rest, width, 1, in_step)
+    return _vectors(b, full, width, unrolled, in_step)
 
 
-def _vectors(b: ScheduleBuilder, loop: str, width: int, unrolled: int) -> Vectors:
-    if unrolled > 1:
+def _vectors(b: ScheduleBuilder, loop: str, width: int, unrolled: int, in_step: bool) -> Vectors:
+    if unrolled > 1 and in_step:
+        walker, lanes = b.split(loop, width * unrolled)
+        b.do("kind", lanes, "vector")
+    elif unrolled > 1:
         walker, block = b.split(loop, width * unrolled)
         copies, lanes = b.split(block, width)
         b.do("kind", lanes, "vector")

@@ -20,6 +20,7 @@ from tilewright.choose.strategies.pointwise import unrolling, vectorize
 from tilewright.choose.strategies.steps import attempt, cached_name
 from tilewright.choose.strategies.threads import parallel
 from tilewright.choose.strategies.view import (
+    computes_function,
     find_body,
     may_vectorize,
     n_arithmetic,
@@ -291,5 +292,7 @@ def _inner(b: ScheduleBuilder, machine: Target, nest: Nest) -> None:
     if isinstance(last, Update) and not any(loop.sym in symbols_at(i) for i in last.index):
         b.do("rfactor", last.buffer.name, name, min(machine.partial_sums, machine.max_copies), width)
     elif all(isinstance(s, Store) for s in nest.leaf):
-        operations = sum(n_operations(v) for s in nest.leaf for v in values_of(s))
-        vectorize(b, machine, name, loop.extent, width, max(unrolling(operations, machine.partial_sums), 2))
+        made = [v for s in nest.leaf for v in values_of(s)]
+        unrolled = max(unrolling(sum(map(n_operations, made)), machine.partial_sums), 2)
+        is_long = any(computes_function(v, loop.sym) for v in made)
+        vectorize(b, machine, name, loop.extent, width, unrolled, in_step=is_long)

@@ -9,7 +9,7 @@ from collections.abc import Container
 
 from tilewright.choose.cost.tile import FUNCTION_OPERATIONS
 from tilewright.core import types
-from tilewright.core.compute import Buffer, Index, Load, Unary, Value
+from tilewright.core.compute import Binary, Buffer, Index, Load, Unary, Value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.expr import Dim, Sym, symbols
 from tilewright.core.indices import chosen, placed
@@ -17,7 +17,7 @@ from tilewright.target.target import Target
 from tilewright.tile.affine import coefficient
 from tilewright.tile.errors import ScheduleError
 from tilewright.tile.ir import Fold, For, Kernel, Prefetch, Stmt, Store, Update, walk
-from tilewright.tile.math import UNARY
+from tilewright.tile.math import BINARY, UNARY
 from tilewright.tile.rewrite import Body, dims_of, loads_of, values_of
 from tilewright.tile.schedule.tree import Nest, find_loop, find_place, makers_of, nest_of
 
@@ -106,6 +106,12 @@ def depends(v: Value, sym: Sym) -> bool:
         if any(sym in symbols(d) for d in dims):
             return True
     return False
+
+
+def computes_function(v: Value, sym: Sym) -> bool:
+    """Is an elementary function of what depends on the symbol part of a value?"""
+    functions = (x for x in walk_value(v) if isinstance(x, Unary | Binary) and (x.op in UNARY or x.op in BINARY))
+    return any(depends(x, sym) for x in functions)
 
 
 def n_operations(v: Value) -> int:
