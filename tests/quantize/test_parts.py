@@ -112,7 +112,8 @@ def test_parts_that_calls_move_round_each_row_once_in_its_own_step(tmp_path):
     columns = {rows: SplitChannels(np.ones(DEPTH, np.float32), parts, 0.0)}
     divided, shifts = smoothed(graph, layers_of(graph)[0], columns, of_rows=True)
     layers = layers_of(divided)[0]
-    weights = {layer.node: weights_of(layer.weights, layer.axis) for layer in layers}
+    # With 8 bits ONNX Runtime's sums of two products saturate where there is no VNNI.
+    weights = {layer.node: weights_of(layer.weights, layer.axis, bits=7) for layer in layers}
     made = RowForm(divided, layers, u8, weights, shifts).inserted({})
     (y,) = evaluate_graph(made, [x])
     error = np.sqrt(np.square(y - x).mean(axis=1))
