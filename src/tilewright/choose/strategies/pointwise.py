@@ -171,8 +171,8 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
             return
         if threads:  # before the last loop is cut: its blocks of vectors hide that rows are apart
             parallel(b, machine, names[:-1][:2])
-        unrolled = unrolling(work, machine.waiting_sums)
         is_long = any(computes_function(v, last.sym) for v in values_of(leaf))
+        unrolled = unrolling(work, machine.rows_in_step if is_long else machine.waiting_sums)
         outer = vectorize(b, machine, names[-1], last.extent, width, unrolled, in_step=is_long).walkers
         if outer:
             hint_pages(b, machine, outer[0], leaf, unrolled * sum(n_arithmetic(v) + MOVED for v in values_of(leaf)))
@@ -522,7 +522,6 @@ def vectorize(
     Where each vector is a long row of instructions that wait for each other, all vectors of a block may go ``in_step``,
     as lanes of one: a core that looks so many instructions ahead sees several rows then, and not one to its end.
     """
-    unrolled = min(unrolled, machine.rows_in_step) if in_step else unrolled
     unrolled = min(unrolled, max(machine.n_vector_registers // 2 * machine.max_copies // MANY_COPIES, 1))
     if is_known(extent) and extent <= width:
         b.do("kind", loop, "vector")

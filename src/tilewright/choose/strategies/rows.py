@@ -293,6 +293,7 @@ def _inner(b: ScheduleBuilder, machine: Target, nest: Nest) -> None:
         b.do("rfactor", last.buffer.name, name, min(machine.partial_sums, machine.max_copies), width)
     elif all(isinstance(s, Store) for s in nest.leaf):
         made = [v for s in nest.leaf for v in values_of(s)]
-        unrolled = max(unrolling(sum(map(n_operations, made)), machine.partial_sums), 2)
         is_long = any(computes_function(v, loop.sym) for v in made)
+        most = machine.rows_in_step if is_long else machine.partial_sums
+        unrolled = max(unrolling(sum(map(n_operations, made)), most), 2)
         vectorize(b, machine, name, loop.extent, width, unrolled, in_step=is_long)
