@@ -8,7 +8,7 @@ from graph.showing import graph_of
 from tilewright import ops
 from tilewright.build.kernels import optimise_and_split
 from tilewright.build.options import Clock, Options
-from tilewright.core.types import TensorType, f32
+from tilewright.core.types import TensorType, bf16, f16, f32
 from tilewright.tile.ir import For, Kind, walk
 
 
@@ -23,6 +23,14 @@ def lanes(graph, target):
 def test_registers_say_how_many_functions_go_in_step():
     graph = graph_of(lambda b, x: b(ops.exp, x), TensorType(f32, (1280,)))
     assert lanes(graph, "x86-64-v3") == {4 * 8} and lanes(graph, "x86-64-v4") == {8 * 16}
+
+
+@pytest.mark.parametrize("dtype", [f16, bf16])
+def test_functions_of_16_bits_fill_as_many_registers_as_those_of_32(dtype):
+    """Twice as many lanes did not fit into registers, and LLVM's back end for WebAssembly ended the process."""
+    graph = graph_of(lambda b, x: b(ops.pow, x, b(ops.exp, x)), TensorType(dtype, (1280,)))
+    assert lanes(graph, "x86-64-v3") == {4 * 8} and lanes(graph, "wasm32") == {4 * 4}
+    assert tilewright.compile(graph, target="wasm32", cache=False)
 
 
 def test_what_is_computed_once_or_in_few_steps_does_not():

@@ -33,6 +33,7 @@ from tilewright.core.dims import is_known, known_at_least, known_over
 from tilewright.core.estimates import SHUFFLED_STRIDE
 from tilewright.core.expr import BinaryExpr, Dim, Sym, const_of, evaluate, floordiv, mod, symbols, terms_of
 from tilewright.core.indices import chosen, placed
+from tilewright.core.types import f32
 from tilewright.target.target import MANY_COPIES, Target
 from tilewright.tile.affine import coefficient, stride_along
 from tilewright.tile.errors import ScheduleError
@@ -521,7 +522,10 @@ def vectorize(
 
     Where each vector is a long row of instructions that wait for each other, all vectors of a block may go ``in_step``,
     as lanes of one: a core that looks so many instructions ahead sees several rows then, and not one to its end.
+    Functions of 16 bits are computed in f32, so that a vector of them is several rows already.
     """
+    if in_step:
+        unrolled = max(unrolled // max(width // machine.lanes(f32), 1), 1)
     unrolled = min(unrolled, max(machine.n_vector_registers // 2 * machine.max_copies // MANY_COPIES, 1))
     if is_known(extent) and extent <= width:
         b.do("kind", loop, "vector")
