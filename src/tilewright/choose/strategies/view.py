@@ -110,8 +110,8 @@ def depends(v: Value, sym: Sym) -> bool:
 
 def computes_function(v: Value, sym: Sym) -> bool:
     """Is an elementary function of what depends on the symbol part of a value?"""
-    functions = (x for x in walk_value(v) if isinstance(x, Unary | Binary) and (x.op in UNARY or x.op in BINARY))
-    return any(depends(x, sym) for x in functions)
+    operations = (x for x in walk_value(v) if isinstance(x, Unary | Binary) and x.dtype.is_float)
+    return any((x.op in UNARY or x.op in BINARY) and depends(x, sym) for x in operations)
 
 
 def n_operations(v: Value) -> int:
