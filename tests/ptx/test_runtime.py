@@ -1,5 +1,7 @@
 """Calls of a model on a GPU, by a driver that checks the protocol and runs the kernels here."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -238,3 +240,27 @@ def test_what_is_wrong_with_arrays_of_the_gpu() -> None:
     far.device = 3
     with pytest.raises(InputError, match="it lies on GPU 3; the model is on GPU 0"):
         model(far)
+
+
+def test_arrays_of_the_host_beside_those_of_the_gpu_are_checked_too() -> None:
+    recorder = Recorder()
+    kept = ragged_twice(recorder)
+    inputs = (*kept.inputs, TensorSpec("z", "float32", ("n",)))
+    manifest = replace(kept.manifest, inputs=inputs)
+    step = CopyStep(DevicePlace("arg", 1), DevicePlace("arg", 2), compile_size("4*n"))
+    model = GpuModel(manifest, replace(kept.code, program=GpuProgram((step,))), kept._host_weights, recorder)
+    x, z = Lent(recorder, floats(8)), floats(8)
+    y = model(x, z)
+    found = np.empty(8, np.float32)
+    recorder.to_host(found.ctypes.data, y.address, y.n_bytes, recorder.streams[-1])
+    np.testing.assert_array_equal(found, z)
+    with pytest.raises(InputError, match="'z': dtype float64"):
+        model(x, z.astype(np.float64))
+
+
+def test_nothing_runs_for_empty_arrays_of_the_gpu() -> None:
+    recorder = Recorder()
+    model = ragged_twice(recorder, [CheckStep(X, 1)], failures=("", "it ran"))
+    x = Lent(recorder, np.zeros(1, np.float32))
+    x.shape = (0,)
+    assert model(x).shape == model(np.zeros(0, np.float32)).shape == (0,)

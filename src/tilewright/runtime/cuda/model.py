@@ -29,7 +29,7 @@ from tilewright.runtime.errors import ArtifactError, ExecutionError, Violation
 from tilewright.runtime.manifest import Manifest, TensorSpec
 from tilewright.runtime.once import ForkLock
 from tilewright.runtime.plan import Plan, Planner, input_error
-from tilewright.runtime.python.arguments import ArgumentReader, as_returned, checked_feeds, flat_arguments
+from tilewright.runtime.python.arguments import ArgumentReader, as_returned, checked_feeds, flat_arguments, of_host
 from tilewright.runtime.python.kept import state_at_start
 from tilewright.runtime.python.report import Report
 from tilewright.runtime.shapes import Shape, compile_size
@@ -253,7 +253,7 @@ class GpuModel:
     def _call_on_gpu(self, given: Sequence[Any]) -> list[Any]:
         """Inputs where they lie, but for arrays of the host among them; results in memory of their own."""
         pairs = list(zip(given, self.inputs, strict=True))
-        lent = [self._borrowed(v, spec) if is_on_gpu(v) else np.asarray(v, order="C") for v, spec in pairs]
+        lent = [self._borrowed(*pair) if is_on_gpu(pair[0]) else of_host(*pair) for pair in pairs]
         wrong = [found for found in lent if isinstance(found, Violation)]
         if wrong:
             raise input_error(wrong)
@@ -271,6 +271,8 @@ class GpuModel:
             args.append(self._io.address + at)
             self._driver.to_device(args[-1], address_of(a), a.nbytes, self._stream)
         results = [self._new_array(o.shape, o.dtype.name, o.n_bytes) for o in plan.outputs[:n]]
+        if plan.is_empty:
+            return results
         made = [*[r.address for r in results], *[self._io.address + at for at in offsets[len(arrays) :]]]
         sizes = self._execute(args, made, plan)
         self._wait()

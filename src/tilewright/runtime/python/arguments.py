@@ -143,6 +143,14 @@ def checked_feeds(feeds: Any) -> Mapping[str, Any]:
     raise InputError(f"run takes a dict of arrays by name, not a {type(feeds).__qualname__}", remedy=remedy)
 
 
+def of_host(value: Any, spec: TensorSpec) -> Array | Violation:
+    """A value as an array of the input's dtype whose elements lie in order, or what is wrong with it."""
+    found = as_array(value, spec)
+    if isinstance(found, Violation):
+        return found
+    return np.asarray(found, order="C") if found.dtype == dtype_of(spec.dtype) else _wrong_dtype(spec, found)
+
+
 def _wrong_dtype(spec: TensorSpec, array: Array) -> Violation:
     remedy = f"convert it, for example {spec.name}.astype({spec.dtype!r}); nothing is converted silently"
     return Violation(spec.name, f"dtype {array.dtype}", f"the model takes {spec.dtype}", remedy)
