@@ -62,6 +62,19 @@ def test_random_trees(how: int, modes: list[int]) -> None:
     check_against_runtime(m, {"x": x})
 
 
+@pytest.mark.filterwarnings("error")
+def test_splits_at_the_ends_of_their_type() -> None:
+    rng, most = np.random.default_rng(5), np.finfo(np.float32).max
+    ends = np.array([np.nan, np.inf, most, 0, -0.0, -most, -np.inf], np.float32)
+    trees = random_trees(rng, 8, 3, 2, [0, 1, 2, 3])
+    n = len(trees["nodes_featureids"])
+    trees["nodes_splits"] = numpy_helper.from_array(rng.choice(ends[1:], n), "nodes_splits")
+    x = rng.choice(ends, (64, 3))
+    m = model([node("TreeEnsemble", ["x"], ["y"], domain="ai.onnx.ml", **trees)],
+              [info("x", x.shape)], ["y"], opsets=[helper.make_opsetid("ai.onnx.ml", 5)])  # fmt: skip
+    check_against_runtime(m, {"x": x})
+
+
 @pytest.mark.parametrize(
     "attributes",
     [

@@ -121,12 +121,18 @@ def forest_of(c: Call, tests: Tests, dtype: DType) -> Forest:
 def _as_leq(tests: Tests, dtype: DType) -> tuple[Array, Array, Array]:
     """Splits for ``<=``, which tests are turned around, and where NaN passes what they are then."""
     split = tests.split.astype(dtype.numpy)
-    below = np.nextafter(split, np.array(-np.inf, split.dtype))
+    below = _next(split, -np.inf)
     below = np.where(split == -np.inf, np.array(np.nan, split.dtype), below)  # nothing is smaller
     split = np.where(np.isin(tests.mode, (LT, GTE)), below, split)
     turned = np.isin(tests.mode, (GT, GTE, NEQ))
     passes = tests.nan_holds | (tests.mode == NEQ)
     return split, turned, passes ^ turned
+
+
+def _next(x: Array, end: float) -> Array:
+    """The next numbers towards an infinity, which is that of the last ones: no overflow to warn of."""
+    with np.errstate(over="ignore"):
+        return np.asarray(np.nextafter(x, np.array(end, x.dtype)))
 
 
 WORD_BITS = 31
@@ -213,7 +219,7 @@ def _below_all_tests(c: Call, forest: Forest, features: Node, roots: Array, n_le
     (n_features,), dtype, turned = numbers(features.shape[:1]), forest.split.dtype, forest.nan_holds
     feature, split = forest.feature, forest.split
     if turned.any():
-        above = np.nextafter(split, np.array(np.inf, dtype))
+        above = _next(split, np.inf)
         above = np.select(
             [split == np.inf, np.isnan(split)], [np.array(np.nan, dtype), np.array(-np.inf, dtype)], above
         )
