@@ -26,7 +26,7 @@ from tilewright.core.graph import Builder, Graph, Pool
 from tilewright.core.types import TensorType, f32
 from tilewright.runtime.errors import ExecutionError
 from tilewright.target.target import Target
-from tilewright.tile.schedule.book import ScheduleBook
+from tilewright.tile.text import kernel_text
 from tilewright.tools import apart, measure, search
 from tilewright.tools.measure import Measuring, Unmeasured
 
@@ -82,14 +82,15 @@ def plant(
 
 
 def answered(log: Path) -> set[tuple[str, str]]:
-    """The kernels and steps that were measured beside others."""
-    found = set()
-    for schedules in map(json.loads, log.read_text().splitlines()):
-        if len(schedules) > 1:
-            new, old = (ScheduleBook.parse(s).lines for s in schedules[:2])
-            steps = {name: "\n".join(str(line.step) for line in lines) for name, lines in new.items()}
-            found |= {(name, steps[name]) for name in new if [x.step for x in new[name]] != [x.step for x in old[name]]}
-    return found
+    """The kernels, and their codes, that were measured beside others."""
+    return {(name, text) for name, text, _ in map(json.loads, log.read_text().splitlines())}
+
+
+def kept(store: FoundSchedules, own: dict[str, list[Scheduled]]) -> set[tuple[str, str]]:
+    """The kernels and codes whose measurement the database has."""
+    codes = {(name, str(s.schedule)): kernel_text(s.kernel) for name, of in own.items() for s in of}
+    trials = [t for t in store.trials(HERE, own) if t.outcome == "measured"]
+    return {(t.kernel, codes[t.kernel, t.steps]) for t in trials}
 
 
 @pytest.mark.one_in(36)
@@ -108,8 +109,7 @@ def test_a_fault_ends_no_search_and_loses_nothing(
     log, store = plant(kind, part), FoundSchedules(tmp_path / "found.db")
     found = run(store)
     assert found.faults and found.n_candidates > len(found.faults)
-    measured = {(t.kernel, t.steps) for t in store.trials(HERE, own) if t.outcome == "measured"}
-    assert measured == answered(log)
+    assert kept(store, own) == answered(log)
     assert {t.outcome for t in store.trials(HERE, own)} - {"measured"} == {
         {"hang": "hang", "stop": "hang", "wrong": "wrong", "refused": "refused"}.get(kind, "crash")
     }
@@ -159,7 +159,7 @@ def test_what_waited_for_the_disk_is_written_later(
 
         found = run(store, tell=tell)
     assert found.gains and not found.notes
-    assert {(t.kernel, t.steps) for t in store.trials(HERE, own)} == answered(log)
+    assert kept(store, own) == answered(log)
 
 
 def test_ctrl_c_keeps_what_was_measured(
@@ -168,12 +168,12 @@ def test_ctrl_c_keeps_what_was_measured(
     log, store = plant("none", 0), FoundSchedules(tmp_path / "found.db")
 
     def stop(stage: str, done: int, total: int) -> None:
-        if done == 3:
+        if done == 8:
             os.kill(os.getpid(), signal.SIGINT)
 
     found = run(store, tell=stop)
     assert found.gains and store.every(HERE).keys() == {g.name for g in found.gains}
-    assert {(t.kernel, t.steps) for t in store.trials(HERE, own)} == answered(log)
+    assert kept(store, own) == answered(log)
 
 
 def test_with_a_budget_a_search_goes_on_near_the_best(plant: Callable[[str, int], Path]) -> None:

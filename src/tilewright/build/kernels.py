@@ -290,10 +290,9 @@ class KernelBuilder:
         lines = _lines(author.steps)
         return schedule_by(made.computation, self.target, made.constants, name, lines, is_normal=author.is_normal)
 
-    def read_steps(self, name: str, steps: str) -> Schedule | None:
-        """The steps, a line each, as a schedule of the kernel; None where they don't fit it or give no code."""
-        found = self._fitting(self.groups[name], name, steps)
-        return None if found is None else found.schedule
+    def read_steps(self, name: str, steps: str) -> Scheduled | None:
+        """The kernel by steps, a line each; None where they don't fit it or give no code."""
+        return self._fitting(self.groups[name], name, steps)
 
     def _try_code(self, kernel: Kernel) -> None:
         """Raise what code generation says of a kernel that somebody scheduled by hand."""

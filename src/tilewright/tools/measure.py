@@ -1,8 +1,9 @@
 """Schedules of a model measured in a process of its own, where code that crashes, hangs or is wrong does no harm.
 
-In: a graph, its inputs, files of schedules as texts. Out: the ticks of every kernel and the seconds of whole calls, of
-one or two schedules in turn; or an ``Unmeasured``. ``python -m tilewright.tools.measure`` is the other side.
-Not its business: which schedules are tried (``tools.tune``).
+In: a graph, its inputs, files of schedules as texts, or one kernel's tile IR. Out: the ticks of every kernel and the
+seconds of whole calls, of one or two schedules in turn, or those of a kernel alone; or an ``Unmeasured``.
+``python -m tilewright.tools.measure`` is the other side. Not its business: which schedules are tried
+(``tools.search``), how a kernel is measured alone (``tools.alone``).
 
 The process compiles what it is asked for and keeps the latest models, so that the best schedule so far is compiled
 once. The results of a schedule are compared with those of the first one, which is believed: they may differ by what
@@ -28,6 +29,7 @@ import numpy as np
 from tilewright import ops
 from tilewright.build.driver import build
 from tilewright.build.options import Clock, Options
+from tilewright.codegen.cpu.peak import PeakMeter
 from tilewright.codegen.errors import CodegenError
 from tilewright.core import types
 from tilewright.core.diag import CompileError, OptionError, ParseError
@@ -36,14 +38,15 @@ from tilewright.core.text import SideTable, parse_graph, print_graph
 from tilewright.core.types import Array
 from tilewright.runtime.errors import TilewrightError
 from tilewright.runtime.python.model import LoadedModel
+from tilewright.target.target import Target
+from tilewright.tools.alone import FEWEST_CALLS, ROUNDINGS, LoneKernel
 from tilewright.tools.apart import Answer, Apart, Died, module_command, read_case, serve, write_case
 from tilewright.tools.debug.tolerance import EPSILON, judge, nudged
 
 MODELS_KEPT = 3
 """The first, the best so far and the one that is tried."""
-FEWEST_CALLS = 5
-ROUNDINGS = 16.0
-"""How many roundings a result may be away, as ``tools.debug.tolerance`` has it for sums in f32."""
+KERNELS_KEPT = 8
+"""Kernels that the process is ready to measure alone: their operands are in memory."""
 COMMAND = module_command("tilewright.tools.measure")
 REQUEST = "request.json"
 Ticks = Mapping[str, Sequence[int]]
@@ -80,6 +83,8 @@ class Measuring:
         """Seconds until the process was last ready."""
         self.compiling = 0.0
         """Seconds of those for compiling the first schedule."""
+        self._has_net = False
+        """Has the process compiled the model, or was it started for lone kernels?"""
         folder = Path(self._folder.name)
         write_case(folder, graph, inputs)
         try:
@@ -114,15 +119,36 @@ class Measuring:
         ``limit`` is how long it may take in all, compiling counted; what takes longer is a ``hang``.
         """
         start = time.perf_counter()
-        if not self._apart.is_running:
+        if not (self._has_net and self._apart.is_running):
             # What has to be known first: a process that was started again has forgotten it.
             answer = self._ask({"folder": self._folder.name}, limit)
             if isinstance(answer, Unmeasured):
                 return answer
+            self._has_net = True
             self.opening, self.compiling = time.perf_counter() - start, float(answer["compiling"])
         begun = time.perf_counter()
         left = None if limit is None else max(limit - (begun - start), 0.0)
         answer = self._ask({"schedules": schedules, "seconds": seconds}, left)
+        if isinstance(answer, Unmeasured):
+            return answer
+        return Measurement(tuple(answer["ticks"]), tuple(answer["calls"]), time.perf_counter() - begun)
+
+    def ready(self, name: str, first: str, constants: Mapping[str, Array], other_bytes: int) -> None:
+        """Note what is needed to measure a kernel alone: the text of its ``first`` code, whose results are believed,
+        its constants, and what the rest of the model touches between two of its calls."""
+        folder = Path(self._folder.name)
+        np.savez(folder / f"{name}.npz", *constants.values())
+        request = {"first": first, "constants": [*constants], "other_bytes": other_bytes}
+        (folder / f"{name}.json").write_text(json.dumps(request), encoding="utf-8")
+
+    def alone(
+        self, name: str, texts: Sequence[str], seconds: float = 0.0, *, limit: float | None = None
+    ) -> Measurement | Unmeasured:
+        """Call these codes of a kernel that is ``ready`` in turn, each alone; ticks and calls are the kernel's."""
+        self._has_net = self._has_net and self._apart.is_running
+        begun = time.perf_counter()
+        request = {"alone": name, "in": self._folder.name, "schedules": texts, "seconds": seconds}
+        answer = self._ask(request, limit)
         if isinstance(answer, Unmeasured):
             return answer
         return Measurement(tuple(answer["ticks"]), tuple(answer["calls"]), time.perf_counter() - begun)
@@ -267,6 +293,18 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + free, resource.RLIM_INFINITY))
 
 
+def _lone(folder: Path, name: str) -> LoneKernel:
+    """What :meth:`Measuring.ready` noted of a kernel."""
+    noted = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    options = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+    chosen = Options(**options["options"])
+    with np.load(folder / f"{name}.npz", allow_pickle=False) as stored:
+        constants = {c: stored[f"arr_{k}"] for k, c in enumerate(noted["constants"])}
+    unit = EPSILON[types.bf16] if chosen.precision == "bf16" else 0.0
+    parts = (chosen.machine, options["threads"], constants, noted["other_bytes"], noted["first"], unit)
+    return LoneKernel(*parts)
+
+
 def _nudged_weights(graph: Graph, rng: np.random.Generator) -> Graph:
     table = SideTable()
     text = print_graph(graph, table)
@@ -278,6 +316,9 @@ class _Server:
 
     def __init__(self) -> None:
         self.bench: _Bench | None = None
+        self.kernels: dict[str, LoneKernel] = {}
+        self.rate = 0.0
+        """Ticks a second, once they were counted."""
 
     def answer(self, line: str, write: Answer) -> None:
         """Open a folder, or measure schedules; errors on purpose are answers too."""
@@ -287,6 +328,9 @@ class _Server:
                 write({"at": ["opening", 0, 0]})
                 self.bench = _Bench.opened(Path(request["folder"]))
                 write({"compiling": self.bench.compiling})
+            elif "alone" in request:
+                write({"at": ["measuring", 0, 0]})
+                write(self.alone(request["alone"], Path(request["in"]), request["schedules"], request["seconds"]))
             else:
                 assert self.bench is not None
                 write({"at": ["measuring", 0, 0]})
@@ -295,6 +339,18 @@ class _Server:
             write({"kind": "refused", "why": str(e)})
         except (MemoryError, TilewrightError) as e:
             write({"kind": "crash", "why": f"{type(e).__name__}: {e}"})
+
+    def alone(self, name: str, folder: Path, texts: Sequence[str], seconds: float) -> dict[str, Any]:
+        """Ticks and calls of a kernel's codes in turn, or what is wrong with one."""
+        kernel = self.kernels.pop(name, None) or _lone(folder, name)
+        self.kernels[name] = kernel  # the latest stand last
+        while len(self.kernels) > KERNELS_KEPT:
+            del self.kernels[next(iter(self.kernels))]
+        found = kernel.measured(texts, seconds)
+        if isinstance(found, str):
+            return {"kind": "wrong", "why": found}
+        self.rate = self.rate or PeakMeter(Target.host()).ticks_per_second()
+        return {"ticks": [{name: t} for t in found], "calls": [[x / self.rate for x in t] for t in found]}
 
 
 if __name__ == "__main__":
