@@ -67,6 +67,7 @@ def test_beside_python(cli: Cli, loops: Path) -> None:
     ("arguments", "code", "text"),
     [
         (("relax", "--size", "m=4"), 2, "relax has no size m"),
+        (("relax", "--size", "n=-3"), 2, "'n=-3' is not NAME=NUMBER, with digits alone"),
         (("absent",), 2, "relax, wrong, named"),
         ((), 2, "3 functions"),
         (("wrong",), 1, "loops.py:11 in wrong: wrong: a[i + 1]"),

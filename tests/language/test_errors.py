@@ -42,6 +42,7 @@ REFUSED = {
     "a number that Python has none of": (element(lambda x, i: np.longdouble(2) * x[i]), X, "is no number", "Python"),
     "a time": (element(lambda x, i: np.timedelta64(2, "ns") * x[i]), X, "is no number", "Python"),
     "a time as an index": (element(lambda x, i: x[i + np.timedelta64(0, "ns")]), X, "is no index", "integers"),
+    "an index of floats": (element(lambda x, i: x[x[i]]), X, "an index of x is a number of type f32", ".cast(i64)"),
     "an index of NumPy's array": (element(lambda x, i: X[i]), X, "i has no value", "pass the array as an argument"),
     "a Python float": (element(lambda x, i: math.sqrt(x[i])), X, "the element x[i] has no value", "tl's functions"),
     "a Python integer": (element(lambda x, i: int(x[i])), X, "the element x[i] has no value", "tl's functions"),

@@ -39,7 +39,8 @@ def parse_sizes(texts: Sequence[str], option: str) -> dict[str, int]:
     for text in texts:
         name, _, value = text.partition("=")
         if not (name and value.isascii() and value.isdigit()):
-            raise typer.BadParameter(f"{text!r} is not NAME=NUMBER", param_hint=repr(option))
+            rule = "NAME=NUMBER, with digits alone: a size is 0 or more"
+            raise typer.BadParameter(f"{text!r} is not {rule}", param_hint=repr(option))
         sizes[name] = int(value)
     return sizes
 

@@ -144,13 +144,15 @@ class Tensor:
         if len(parts) != len(self.buffer.shape):
             rule = f"{self.buffer.name} has {len(self.buffer.shape)} dimensions, not {len(parts)}"
             raise refused(rule)
-        return tuple(_part_of_index(p) for p in parts)
+        return tuple(_part_of_index(p, self.buffer.name) for p in parts)
 
 
-def _part_of_index(part: Any) -> IndexLike:
+def _part_of_index(part: Any, name: str) -> IndexLike:
+    """A part of an index of the tensor ``name``."""
     if isinstance(part, Element):
         if not part.dtype.is_integer:
-            raise refused(f"an index of {part.dtype}", "indices are integers: .cast(i64)")
+            rule = f"an index of {name} is a number of type {part.dtype}, and only integers are indices"
+            raise refused(rule, "use loops' variables, sizes or a tensor of integers; in tw.kernel also .cast(i64)")
         return part.value
     return dim_of(part)
 
