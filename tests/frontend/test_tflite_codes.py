@@ -333,6 +333,8 @@ def test_scales_must_fit_their_tensor() -> None:
     refused(plain("ABS", Operand(codes(3, 4), Codes(np.inf))), "its scales must be finite")
     refused(plain("ABS", Operand(codes(3, 4), Codes(0.1, 300))), "its zero points are no numbers of i8")
     refused(plain("MAXIMUM", x8(3, 4), x8(3, 4, scale=0.1), made=PLAIN), "must have one scale and zero point")
+    product = plain("REDUCE_PROD", x8(3, 4, scale=2.0**14), known(1), made=Codes(1.0), options="ReducerOptions")
+    refused(product, "by 2**14 or more")
 
 
 def test_a_file_of_few_bytes_asks_for_no_gigabytes() -> None:

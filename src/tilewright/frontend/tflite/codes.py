@@ -69,6 +69,8 @@ def _rescaled_long(c: TfliteCall, x: Node, multipliers: Array, shifts: Array) ->
     most = (1 << (POINT - HIGH_BITS)) - 1
     high = np.minimum((multipliers.astype(np.int64) + (1 << (HIGH_BITS - 1))) >> HIGH_BITS, most)
     down = (POINT - HIGH_BITS) - shifts.astype(np.int64)
+    if down.min(initial=1) < 1:
+        raise OpError(f"its scales rescale numbers of 64 bits by 2**{POINT - HIGH_BITS - 1} or more")
     product = c.b(ops.add, c.b(ops.mul, x, c.b.const(high)), c.b.const(np.asarray(np.int64(1) << (down - 1))))
     return c.cast(c.b(ops.shift_right, product, c.b.const(down)), types.i32)
 
