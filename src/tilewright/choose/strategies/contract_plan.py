@@ -162,8 +162,7 @@ def plan_contraction(
     stepped, slid = copied_loops(reduced, operands, lanes.sym, machine) if everything else ([], [])
     is_plane = not rows and not everything and slides_over_plane(operands, reduced, lanes)
     if is_plane:
-        # Every loop moves the lanes' operands, but windows of neighbouring rows overlap: the plane's rows are the
-        # tile's.
+        # Every loop moves the lanes' operands, but windows of neighbouring rows overlap: a tile takes the plane's rows.
         rows = [x for x in free if any(op.step(x.sym) for op in operands) and not moves_weights(x, operands)]
         row, row2 = rows[-1] if rows else None, None
         stepped, slid = taps_of_plane(reduced, machine)

@@ -174,9 +174,9 @@ def _one(b: ScheduleBuilder, machine: Target, nest: Nest, *, threads: bool) -> N
             parallel(b, machine, names[:-1][:2])
         is_long = any(computes_function(v, last.sym) for v in values_of(leaf))
         unrolled = unrolling(work, machine.rows_in_step if is_long else machine.waiting_sums)
-        outer = vectorize(b, machine, names[-1], last.extent, width, unrolled, in_step=is_long).walkers
+        outer, _, n_vectors = vectorize(b, machine, names[-1], last.extent, width, unrolled, in_step=is_long)
         if outer:
-            hint_pages(b, machine, outer[0], leaf, unrolled * sum(n_arithmetic(v) + MOVED for v in values_of(leaf)))
+            hint_pages(b, machine, outer[0], leaf, n_vectors * sum(n_arithmetic(v) + MOVED for v in values_of(leaf)))
     elif width > 1 and (block := _repeating_block(machine, nest, width)):
         outer = _repeated(b, machine, last, width, block)
     else:
@@ -429,7 +429,7 @@ def _transpose(
     if not is_known(n) or (n > block and 0 < n % block * each <= of_block):
         names, loop, n = _full(b, machine, names, loop, block)
     blocks, copies = b.split(loop, block, "shift" if mod(n, block) != 0 else "min")
-    walkers, lanes = vectorize(b, machine, last, extent, width, 1)
+    walkers, lanes, _ = vectorize(b, machine, last, extent, width, 1)
     b.do("kind", copies, "unroll")
     outer = [blocks if name == loop else name for name in names[:-1]]
     order = [*outer, *walkers, copies, lanes]
@@ -447,7 +447,7 @@ def _transpose_groups(
     loop, n = across.sym.name, estimate([across.extent])
     size = min(width, 1 << (int(n).bit_length() - 1))
     blocks, copies = b.split(loop, size, "shift" if n % size else "min")
-    walkers, lanes = vectorize(b, machine, vectors, nest.loops[-2].extent, block, 1)
+    walkers, lanes, _ = vectorize(b, machine, vectors, nest.loops[-2].extent, block, 1)
     b.do("kind", copies, "unroll")
     outer = [blocks if name == loop else name for name in names]
     order = [*outer, *walkers, copies, lanes, group]
@@ -509,10 +509,11 @@ def _writes_a_row(nest: Nest) -> bool:
 
 
 class Vectors(NamedTuple):
-    """Of a loop in vectors: the loops that walk blocks of vectors (none for a single vector), and the lanes."""
+    """Of a loop in vectors: loops that walk blocks of ``n`` of them (none for a single vector), and the lanes."""
 
     walkers: list[str]
     lanes: str
+    n: int = 1
 
 
 def vectorize(
@@ -552,7 +553,7 @@ def _vectors(b: ScheduleBuilder, loop: str, width: int, unrolled: int, in_step: 
     else:
         walker, lanes = b.split(loop, width)
         b.do("kind", lanes, "vector")
-    return Vectors([walker], lanes)
+    return Vectors([walker], lanes, unrolled)
 
 
 def _fors(b: ScheduleBuilder) -> list[For]:
