@@ -5,14 +5,13 @@ nodes of the graph IR that lead every row to its leaf in every tree. Not its bus
 (``onnx.ml.trees``).
 
 Form. The two children of a test lie side by side, so a step is ``child[place] + holds``: a row's place in a tree needs
-two look-ups (child and feature in one number where they have room in it, and the split) and one of the row itself;
-with many rows the first levels go without (``WHOLE_LEVELS``). A leaf is its own child and its test never holds (its
-split is NaN), so trees of several depths are walked in as many steps as the deepest needs. Trees are laid out by their
-depth, and with many rows none is walked together with much deeper ones: trees that grow leaf by leaf differ by a
-factor of three. All orders of comparison become
-``<=`` by turning the test around or taking the next smaller split; only tests of equality and membership keep a form of
-their own. With many rows trees come before rows in the tables of places, so that one tree's tables serve all rows
-before the next tree's and lanes hold rows; with few rows lanes hold trees.
+two look-ups (child and feature in one number where they have room in it, and the split) and one of the row itself; with
+many rows the first levels go without (``WHOLE_LEVELS``). A leaf is its own child and its test never holds (its split is
+NaN), so trees of several depths are walked in as many steps as the deepest needs. Trees are laid out by their depth,
+and with many rows none is walked together with much deeper ones: trees that grow leaf by leaf differ by a factor of
+three. All orders of comparison become ``<=`` by turning the test around or taking the next smaller split; only tests of
+equality and membership keep a form of their own. With many rows trees come before rows in the tables of places, so that
+one tree's tables serve all rows before the next tree's and lanes hold rows; with few rows lanes hold trees.
 """
 
 from __future__ import annotations
