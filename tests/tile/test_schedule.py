@@ -480,6 +480,18 @@ def test_prefetch_asks_for_no_lines_behind_the_next_panel(line):
     assert [substitute(hint.index[-1], {k: n}) for n in range(5)] == [0, 4, 8, 12, 16]
 
 
+def test_prefetch_of_a_reduction_in_parts_asks_for_each_line_once():
+    """A panel of 6 by 4 in lines of 4: three rows of two parts each."""
+    kernel = same(
+        matmul(3, 10, 6), ("split", "i1_1", 4), ("reorder", "i1_1_o", "i0_1", "k0", "i1_1_i"), ("pack", "B"),
+        ("split", "k0", 3), ("kind", "k0_i", "step"), ("prefetch", "B_p", "i1_1_o", "k0_o", 4, "i0_1"), constants=["B"],
+    )  # fmt: skip
+    (hint,) = [s for s in walk(kernel.body) if isinstance(s, Prefetch)]
+    loops = {x.sym.name: x.sym for x in loops_of(kernel.body)}
+    asked = [substitute(hint.index[-1], {loops["i0_1"]: i, loops["k0_o"]: k}) for i in range(3) for k in range(2)]
+    assert sorted(asked) == [0, 4, 8, 12, 16, 20]
+
+
 # --- schedules as data
 
 

@@ -163,16 +163,20 @@ class Operations:
             node.add("simple", n * (dot.registers - 1) * 2)
             if dot.widens and part.is_vector:
                 self._add(part, "convert", self._registers(dot.result, part, around), around)
-            node.held.append(n * dot.registers)
+            node.held.append(self._in_a_block(n, around) * dot.registers)
             if dot.registers > 1:
                 node.kept[MASK] = 1.0
             return part
         for kind, count in self._accesses(v.dtype, stride, part, around):
             node.add(kind, n * count)
-        node.held.append(n * (self._registers(v.dtype, part, around)))
+        node.held.append(self._in_a_block(n, around) * self._registers(v.dtype, part, around))
         if v.dtype in (types.f16, types.bf16):
             self._add(part, "convert", self._registers(v.dtype, part, around), around)
         return part
+
+    def _in_a_block(self, n: float, around: Around) -> float:
+        """How many of ``n`` loads' copies stand in one basic block: those of others are made when they are needed."""
+        return n / prod(max(around.copies[s], 1.0) for s in around.blocks if s in around.copies)
 
     def _dot(self, dtype: DType, around: Around) -> Dot | None:
         """The narrow products that a loop around is one instruction of, where that is so."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import dropwhile
-from math import ceil
+from math import ceil, prod
 
 from tilewright.choose.cost.tile import estimate
 from tilewright.choose.strategies.steps import attempt
@@ -16,12 +16,12 @@ from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
 from tilewright.core.dims import is_known, known_at_most
-from tilewright.core.expr import BinaryExpr, Sym, is_nonneg, symbols
+from tilewright.core.expr import BinaryExpr, Sym, bounds, is_nonneg, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
 from tilewright.tile.affine import stride_along
 from tilewright.tile.ir import For, Kernel, Kind, Loop, Role, Space, Store, Update, walk
-from tilewright.tile.rewrite import loads_of
+from tilewright.tile.rewrite import loads_of, loops_of
 from tilewright.tile.schedule import Made, ScheduleBuilder
 from tilewright.tile.schedule.operands import paths_to
 from tilewright.tile.schedule.tree import find_place, most_iterations
@@ -138,6 +138,7 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
     """
     buffer = find_place(b.kernel, packed, "prefetch").buffer
     line, copied = machine.line(buffer.dtype), _copied_results(b, buffer)
+    in_parts: dict[str, str] = {}
     for path, load in paths_to(b.kernel.body, buffer, ()):
         serial = [x for x in path if x.kind in (Kind.SERIAL, Kind.PARALLEL)]
         names = [x.sym.name for x in serial]
@@ -148,7 +149,33 @@ def _prefetch(b: ScheduleBuilder, machine: Target, packed: str) -> None:
         below = serial[names.index(panel.name) + 1 :]
         spread = [x for x in below if not any(x.sym in symbols_at(i) for i in load.index)]
         if below and below[-1] not in spread and not all(known_at_most(x.extent, 1) for x in spread):
-            b.do("prefetch", packed, panel.name, below[-1].sym.name, line, spread[-1].sym.name)
+            inner = below[-1].sym.name
+            if inner not in in_parts:
+                steps = [x.extent for x in below if x not in spread]
+                lines = estimate(buffer.shape[depth + 1 :]) / line / estimate(steps)
+                in_parts[inner] = _in_parts(b, machine, below[-1], spread[-1], lines)
+            b.do("prefetch", packed, panel.name, in_parts[inner], line, spread[-1].sym.name)
+
+
+def _in_parts(b: ScheduleBuilder, machine: Target, inner: Loop, sharing: Loop, lines: float) -> str:
+    """Cut a reduction into parts of as many steps that tiles, of which each part asks for one line, ask for all once.
+
+    ``lines``: of the next panel for each step. Asked for in every step of all tiles, each would be asked for as often
+    as there are tiles: that takes the loads' units, and pushes out of the nearest cache what a tile is about to read.
+    Few steps are copies, so that a part has one end to look for; a part of more is long beside that. Returns the loop
+    over parts, or ``inner`` where there are none.
+    """
+    name, n = inner.sym.name, inner.extent
+    most = int((bounds(sharing.extent)[0] or 1) / lines)
+    size = max((k for k in range(2, most + 1) if k < n and n % k == 0), default=1) if is_known(n) else 1
+    if size == 1:
+        return name
+    body = find_body(b.kernel, name)
+    copies = prod(most_iterations(x) for x in loops_of(body) if x.kind is Kind.UNROLL)
+    parts, steps = b.split(name, size)
+    if copies * size <= machine.max_copies // 2:
+        b.do("kind", steps, "step")
+    return parts
 
 
 def _copied_results(b: ScheduleBuilder, buffer: Buffer) -> set[Sym]:

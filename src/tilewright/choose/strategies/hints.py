@@ -103,9 +103,10 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
     """
     fixed = _fixed(b)
     for tile in (s for s in walk(b.kernel.body) if isinstance(s, For) and s.loop.kind in (Kind.SERIAL, Kind.PARALLEL)):
-        for s in (s for s in tile.body if isinstance(s, For) and [s.loop] == _steps(s)):
+        for s in (s for s in tile.body if isinstance(s, For) and _is_one_loop(s)):
             updates = [u for u in walk(s.body) if isinstance(u, Update)]
-            n_steps = estimate([s.loop.extent])
+            inner = _steps(s)[-1].sym.name
+            n_steps = estimate([x.extent for x in _steps(s)])
             if not (n_steps and _begins(tile, s)) or estimate([tile.loop.extent]) <= 1:
                 continue
             around = [x.loop for x in enclosing(b.kernel.body, s) if isinstance(x, For)]
@@ -119,7 +120,21 @@ def _read_next(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffe
                 hints = ceil(n_bytes / machine.line_bytes / n_steps)
                 waited = hints * _line_cycles(x.buffer, machine) / _times_near(n_bytes, around, used, machine)
                 if waited * machine.issue_width >= hints and not _busy(s, updates, machine, hints, waited):
-                    yield s.loop.sym.name, x.buffer
+                    yield inner, x.buffer
+
+
+def _is_one_loop(s: For) -> bool:
+    """Is it the only serial loop of sums, or one in parts: each operand goes on from part to part?"""
+    steps = _steps(s)
+    if steps[:1] != [s.loop]:
+        return False
+    for x in _operands([u for u in walk(s.body) if isinstance(u, Update)]):
+        strides = [stride_along(x.buffer, x.index, loop.sym) for loop in steps]
+        for k, loop in enumerate(steps[1:]):
+            inner = strides[k + 1]
+            if not is_known(inner) or not is_known(loop.extent) or strides[k] != inner * loop.extent:
+                return False
+    return True
 
 
 def _read_apart(b: ScheduleBuilder, machine: Target) -> Iterator[tuple[str, Buffer, int]]:

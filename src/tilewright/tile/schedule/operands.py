@@ -342,7 +342,7 @@ def prefetch(kernel: Kernel, buffer: str, panel: str, inner: str, line: int, spr
     path = next(p for p in alike if target.loop in p)
     around = path[: path.index(target.loop) + 1]
     # Copied loops are no steps: what they touch belongs to the step that they are in.
-    walkers = [x for x in around if x.kind is Kind.SERIAL and any(x.sym == i for i in load.index[depth + 1 :])]
+    walkers = [x for x in around if x.kind is Kind.SERIAL and x.sym in symbols_in(load.index[depth + 1 :])]
     rest = product(spot.buffer.shape[depth + 1 :])
     steps, n = product([x.extent for x in walkers]), _flat(walkers)
     if not is_known(rest) or not known_at_least(steps, 1) or target.loop.sym not in symbols(n):
