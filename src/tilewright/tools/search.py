@@ -358,7 +358,7 @@ class _ScheduleSearch:
             tried = {**self.kernels.schedules, **held, **part}
             now = self._measured([self._text(tried), self.first], self.end.at_most(seconds / 6))
             if isinstance(now, Measurement):
-                slower = {n for n in {**held, **part} if min(now.ticks[0][n]) >= min(now.ticks[1][n])}
+                slower = [n for n in {**held, **part} if min(now.ticks[0][n]) >= min(now.ticks[1][n])]
                 if not slower:
                     held |= part
                     self._confirm(tried, now)
