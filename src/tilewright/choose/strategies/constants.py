@@ -15,7 +15,7 @@ from tilewright.choose.strategies.steps import attempt
 from tilewright.choose.strategies.view import find_body
 from tilewright.core.compute import Binary, Buffer, IndexLike, Load, buffers_of_value
 from tilewright.core.compute import walk as walk_value
-from tilewright.core.dims import is_known, known_at_most
+from tilewright.core.dims import is_known, known_at_most, known_over
 from tilewright.core.expr import BinaryExpr, Sym, bounds, is_nonneg, symbols
 from tilewright.core.indices import symbols_at, symbols_in, terms_at
 from tilewright.target.target import Target
@@ -106,7 +106,8 @@ def _is_once_for_rows(path: Sequence[Loop], load: Load) -> bool:
     walked = dropwhile(lambda x: x.sym not in along, path)
     still = [x for x in walked if x.sym not in along]
     rows = [x for x in still if x.kind is Kind.UNROLL]
-    again = any(is_nonneg(x.extent - 2) for x in still if x not in rows)
+    tiles = [x for x in still if x.kind is Kind.SERIAL]
+    again = any(is_nonneg(x.extent - 2) for x in tiles) or any(known_over(x.extent, 1) for x in still if x not in rows)
     return any(x.sym.hi != 0 for x in rows) and not again
 
 
