@@ -41,10 +41,11 @@ def test_tiles_ask_for_each_line_of_a_panel_once_or_twice(shape, machine):
 
 
 def test_few_steps_are_copies_and_many_a_loop():
-    few, many = (product(m, 1024, 1024, ZEN) for m in (16, 512))
+    few, many = product(16, 1024, 1024, ZEN), product(256, 2048, 2048, ZEN)
     ((_, around),) = asking(few, few.packed[0].param.name)
     assert around[-2].extent == 3  # tiles, of which two ask for a line in 512 steps each
     assert [x.extent for x in loops_of(few.body) if x.kind is Kind.STEP] == [2]
+    assert 32 in [x.extent for x in loops_of(many.body) if x.kind is Kind.SERIAL]
     assert not [x for x in loops_of(many.body) if x.kind is Kind.STEP]
 
 
